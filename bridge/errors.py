@@ -1,0 +1,28 @@
+"""Who has to act. What the sender has to mend is no exception: it is a `Refusal` and goes to the rejected topic."""
+
+
+class BridgeError(Exception):
+    """Ends the process with one line on stderr. `exit_code` 1: trouble outside; 2: the settings or the call are wrong."""
+
+    exit_code = 1
+
+
+class SettingsError(BridgeError):
+    """The operator: a setting is missing, malformed or breaks an invariant. The message names it and the remedy."""
+
+    exit_code = 2
+
+
+class BrokerUnavailableError(BridgeError):
+    """Wait: no broker answers."""
+
+
+class FencedError(BridgeError):
+    """Another process runs with our transactional.id or instance id; this one must end and touch nothing."""
+
+
+class ProgressLostError(BridgeError):
+    """The operator: the group's progress is gone or foreign while the journal says that timers were delivered.
+
+    Going on by default could deliver everything again or lose it; `--adopt-progress` is the operator's word.
+    """

@@ -1,0 +1,162 @@
+"""The bridge's only ways out, in its own words. Real ones: bridge.confluent. Simulated ones: bridge.testing.
+
+    Source  -> what arrives on the timer topics, and which shards are ours
+    History -> what is already written there: progress, old requests, the journal
+    Sink    <- one transaction: deliveries, rejected, journal, progress; all or nothing
+    Clock   -> now
+
+A shard is one partition of one timer topic. Ownership moves only inside `Source.poll` and `Source.check`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from schemas.headers import Headers
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+
+class Record(NamedTuple):
+    """A request as it stands on the timer topic; `timestamp_ms` is the broker's (LogAppendTime)."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Outgoing(NamedTuple):
+    """A record to be published. `partition` -1: the producer's partitioner chooses by key."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Ownership:
+    """What changed hands, in this order: lost (already another's), revoked (given up now), assigned (ours, not started)."""
+
+    lost: list[Shard] = field(default_factory=list)
+    revoked: list[Shard] = field(default_factory=list)
+    assigned: list[Shard] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.revoked or self.assigned)
+
+
+@dataclass(slots=True)
+class Polled:
+    """One look at the source. `fence` is the group's generation as of this poll: a transaction carries it unchanged."""
+
+    ownership: Ownership
+    records: dict[Shard, list[Record]]
+    fence: object
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Epoch ms. It may jump either way."""
+        ...
+
+
+class Source(Protocol):
+    """The consumer of the timer topics, read_committed. Delivers the records of a shard in order, each once per start."""
+
+    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+        """Waits until a record, a change of ownership or the time-out; then takes what is there, at most `max_records`.
+
+        A shard that was assigned yields nothing until it is started.
+        """
+        ...
+
+    def check(self) -> Ownership:
+        """Serves a change of ownership without taking records."""
+        ...
+
+    def start(self, shard: Shard, offset: int) -> None:
+        """From now on `poll` yields the shard's records from `offset` on."""
+        ...
+
+    def wake(self) -> None:
+        """Ends a waiting `poll` soon; may be called from a signal handler."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the group."""
+        ...
+
+
+class History(Protocol):
+    """What Kafka already holds, read_committed. Every call waits through passing faults."""
+
+    def progress(self, shard: Shard) -> Progress | None:
+        """The committed progress, read when no transaction can change it any more; None where there is none.
+
+        Raises schemas.progress.ForeignProgressError where something else committed the offset.
+        """
+        ...
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        """First offset that is kept, and the end (the next offset to be written), of the timer partition."""
+        ...
+
+    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+        """The first offset of the timer partition with this timestamp or a later one; the end where there is none."""
+        ...
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        """The committed records [from_offset, to_offset) of the timer partition, in order, in batches."""
+        ...
+
+    def journal_end(self, shard: Shard) -> int:
+        """The next offset to be written on the shard's journal partition; 0 where nothing was ever written."""
+        ...
+
+    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+        """Values of the shard's committed journal records from an offset, else from a time (broker's clock), else all."""
+        ...
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What is published together. `progress` holds every shard whose output stands in `outgoing`."""
+
+    outgoing: list[Outgoing]
+    journal: dict[Shard, bytes]
+    progress: dict[Shard, Progress]
+    fence: object
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All of it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing of it stands.
+
+    `refused` names by index those of `outgoing` that the broker will never take, each with a code of the contract
+    (`unknown-topic`, `unknown-partition`, `not-authorized`, `too-large`). Empty: a passing fault or a stale fence; look at
+    the ownership, then publish again.
+    """
+
+    refused: dict[int, str]
+
+
+class Sink(Protocol):
+    def publish(self, transaction: Transaction) -> Committed | Aborted:
+        """One Kafka transaction; returns when its fate is known.
+
+        Passing faults of the broker are waited out inside. Raises bridge.errors.FencedError when another process runs
+        with the same transactional.id: this one must end.
+        """
+        ...
+
+    def close(self) -> None: ...

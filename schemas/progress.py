@@ -1,0 +1,52 @@
+"""Progress (C, K, L): which requests are settled, in one number and a line of metadata.
+
+    requests:  0 1 2 3 4 5 6 7 8 9     C = 8   read so far: below it each is settled or live
+    key <= K:  y n y y n y y n . .     K       the full position (visit_ms, origin offset) up to which is settled
+                 ^                     L = 1   the lowest live one: a rebuild starts there
+
+Design, invariant 3. C is the committed offset itself, K and L travel in its metadata (<= 1 KB).
+"""
+
+import json
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """A place in the order of release. Total: two timers of one partition never share it."""
+
+    visit_ms: int
+    origin: int
+
+
+NOTHING_SETTLED = Key(-1, -1)
+
+
+class Progress(NamedTuple):
+    """The committed state of one shard."""
+
+    next_offset: int
+    settled: Key
+    low_offset: int
+
+    def metadata(self) -> str:
+        """What is committed beside `next_offset`."""
+        return json.dumps({"v": 1, "k": list(self.settled), "l": self.low_offset}, separators=(",", ":"))
+
+    @classmethod
+    def committed(cls, next_offset: int, metadata: str | None) -> "Progress":
+        """Raises ForeignProgressError where the metadata was not written by a bridge."""
+        try:
+            told = json.loads(metadata or "")
+            if told["v"] != 1:
+                raise ForeignProgressError(next_offset, metadata)
+            visit_ms, origin = told["k"]
+            return cls(int(next_offset), Key(int(visit_ms), int(origin)), int(told["l"]))
+        except (ValueError, KeyError, TypeError) as wrong:
+            raise ForeignProgressError(next_offset, metadata) from wrong
+
+
+class ForeignProgressError(ValueError):
+    """An offset committed by something else than a bridge, or by a newer one."""
+
+    def __init__(self, next_offset: int, metadata: str | None) -> None:
+        super().__init__(f"offset {next_offset} was committed with metadata {metadata!r}, which no bridge wrote")
