@@ -1,0 +1,39 @@
+"""What the loop has to know, checked once. `bridge.settings` makes it from flags, environment and file."""
+
+from dataclasses import dataclass
+
+from schemas.headers import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The shape of a shard's store. A store made with another tick or slot count is rebuilt at start."""
+
+    tick_ms: int = 1000
+    slots: int = 2 * 604_800
+    """Twice the longest time, in ticks, that lies between now and a visit."""
+    segment_bytes: int = 64 << 20
+    checkpoint_interval_ms: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """Limits of one turn. Names of topics are the settings of the same name."""
+
+    rules: Rules
+    store: StoreOptions = StoreOptions()
+    rejected_topic: str = "timer.rejected"
+    journal_topic: str = "timer.journal"
+    max_poll_records: int = 2000
+    """Requests read in one turn."""
+    max_due_records: int = 4000
+    """Timers released in one transaction; a burst is cut at a full position K."""
+    max_due_bytes: int = 16 << 20
+    commit_interval_ms: int = 200
+    """How long requests that were only stored may wait for their progress to be committed."""
+    max_wait_ms: int = 500
+    """The longest wait for a message; a due timer ends it earlier."""
+    clock_skew_margin_ms: int = 60_000
+    """How far the clocks of two brokers may stand apart: a rebuild reads the journal from this much before L."""
+    adopt_progress: str | None = None
+    """The operator's word where progress is gone: 'earliest', 'latest' or epoch ms."""
