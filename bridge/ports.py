@@ -75,12 +75,20 @@ class Source(Protocol):
         """
         ...
 
-    def check(self) -> Ownership:
-        """Serves a change of ownership without taking records."""
+    def check(self) -> Polled:
+        """Serves changes of ownership without taking records (after an abort): `records` is empty, `fence` is fresh."""
         ...
 
     def start(self, shard: Shard, offset: int) -> None:
         """From now on `poll` yields the shard's records from `offset` on."""
+        ...
+
+    def pause(self, shard: Shard) -> None:
+        """`poll` yields nothing more of this shard; no record is lost. Pausing twice is pausing once."""
+        ...
+
+    def resume(self, shard: Shard) -> None:
+        """Goes on where `pause` stopped."""
         ...
 
     def wake(self) -> None:
