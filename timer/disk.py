@@ -50,6 +50,10 @@ class Syncing(Protocol):
         """True once it is durable. Raises OSError where it failed."""
         ...
 
+    def wait(self) -> None:
+        """Until it is durable. Raises OSError where it failed."""
+        ...
+
 
 class Disk(Protocol):
     """One folder. Names are relative, with '/' between; folders appear as they are needed."""
@@ -146,6 +150,9 @@ class RealSyncing:
             return False
         self._future.result()
         return True
+
+    def wait(self) -> None:
+        self._future.result()
 
 
 class RealDisk:

@@ -1,0 +1,49 @@
+"""The checkpoint: up to where the files of a store are known to be durable, and which committed progress that is.
+
+    8 hex digits (CRC-32 of the rest) | newline | JSON
+
+It is written only when everything in the store is committed in Kafka, so taking a store back to its checkpoint is the
+undo of whatever was ahead of the commit.
+"""
+
+import zlib
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from schemas.progress import Progress
+
+FORMAT = 1
+NAME = "checkpoint"
+
+
+class Checkpoint(BaseModel):
+    """Positions are ends (the next to be written). `held` are the origins that wait with a key <= K."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    progress: Progress
+    segment_bytes: int
+    units_end: int
+    body_end: int
+    low_unit: int
+    pending: int
+    held: tuple[int, ...] = ()
+    journal_offset: int
+    """Where the shard's journal goes on behind this progress."""
+
+    def to_bytes(self) -> bytes:
+        text = self.model_dump_json().encode()
+        return b"%08x\n%s" % (zlib.crc32(text), text)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Checkpoint | None":
+        """None where the bytes are torn, changed, or of a format this version does not know."""
+        checksum, _, text = data.partition(b"\n")
+        if checksum != b"%08x" % zlib.crc32(text):
+            return None
+        try:
+            found = cls.model_validate_json(text)
+        except ValidationError:
+            return None
+        return found if found.format == FORMAT else None

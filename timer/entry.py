@@ -1,0 +1,79 @@
+"""The 52-byte unit of the TimerLog, as RIP-43 lays it out, and the same facts as columns in memory.
+
+    0:4 size=52 | 4:8 previous of the slot's chain | 12:4 magic | 16:8 written ms | 24:4 visit - written, ms
+    28:8 body position | 36:4 body size | 40:4 hash of the real topic | 44:8 origin offset        (big-endian)
+
+The reserved last field holds the origin, as the order of release needs it for every unit of an opening slot, while the
+exact due time is only needed with the body, where it stands. `written` is the broker's timestamp of the request, so
+that a rebuild writes the same unit; `written + delay` is the visit to the millisecond.
+
+A file ends with a blank record (16 bytes: bytes left, zeros, magic) once a unit and a blank no longer fit.
+"""
+
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNIT = np.dtype(
+    [
+        ("size", ">i4"),
+        ("previous", ">i8"),
+        ("magic", ">i4"),
+        ("written_ms", ">i8"),
+        ("delay_ms", ">i4"),
+        ("body", ">i8"),
+        ("body_size", ">i4"),
+        ("topic_hash", ">i4"),
+        ("origin", ">i8"),
+    ]
+)
+UNIT_SIZE = 52
+assert UNIT.itemsize == UNIT_SIZE
+
+BLANK = np.dtype([("left", ">i4"), ("zero", ">i8"), ("magic", ">u4")])
+BLANK_SIZE = 16
+BLANK_MAGIC = 0xCBD43194
+assert BLANK.itemsize == BLANK_SIZE
+
+MAGIC_NORMAL = 1
+MAGIC_UNCHAINED = 8
+"""Ours: the unit was held from the start (its place in the order had passed), so it is in no slot's chain."""
+MAX_DELAY_MS = 2**31 - 1
+"""What the unit's delay can say: 24 days. The roll window is shorter."""
+
+RUN = np.dtype(
+    [("visit_ms", "i8"), ("origin", "i8"), ("unit", "i8"), ("body", "i8"), ("body_size", "i4"), ("topic_hash", "i4")]
+)
+"""Live timers in memory, one row each: where they stand in the order of release, and where their unit and body lie."""
+
+Rows: TypeAlias = NDArray[Any]
+"""A structured array of UNIT or RUN."""
+Ints: TypeAlias = NDArray[np.int64]
+
+
+def visits_ms(units: Rows) -> Ints:
+    """Visit of each unit, epoch ms."""
+    return units["written_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)
+
+
+def run_of(units: Rows, first_unit: int) -> Rows:
+    """`units`, the first of which is number `first_unit` of the log, as a RUN in the same order."""
+    run = np.empty(len(units), RUN)
+    run["visit_ms"] = visits_ms(units)
+    run["origin"] = units["origin"]
+    run["unit"] = np.arange(first_unit, first_unit + len(units))
+    run["body"] = units["body"]
+    run["body_size"] = units["body_size"]
+    run["topic_hash"] = units["topic_hash"]
+    return run
+
+
+@lru_cache(maxsize=65_536)
+def topic_hash(topic: str) -> int:
+    """Java's String.hashCode, signed, as RocketMQ keeps it for the metrics of a topic."""
+    value = 0
+    for character in topic:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value

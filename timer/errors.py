@@ -1,0 +1,13 @@
+"""What can be wrong with a store. Each says where, and who acts."""
+
+
+class CorruptStoreError(Exception):
+    """Bytes on disk that cannot be what was written. The store is only a cache: it is rebuilt from Kafka."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+
+
+class WheelFullError(Exception):
+    """A slot still holds timers one lap older: delivery has stood still for a lap. Nothing was stored; wait."""

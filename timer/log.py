@@ -1,0 +1,257 @@
+"""Two append-only logs over a Disk: units of one size (the TimerLog) and frames of any size (the body log).
+
+    timer/00000000000000000000  timer/00000000000000001024 ...   ends with a blank record; its name is its position
+    body/00000000000000000000   body/00000000000000070013  ...   ends where the next begins
+
+A segment is deleted as a whole when nothing in it lives, wherever it lies. A failed append leaves the log as it was.
+"""
+
+from bisect import bisect_right
+
+import numpy as np
+
+from timer.disk import Disk, File
+from timer.entry import BLANK, BLANK_MAGIC, BLANK_SIZE, UNIT, UNIT_SIZE, Ints, Rows
+from timer.errors import CorruptStoreError
+
+
+def _name(folder: str, base: int) -> str:
+    return f"{folder}/{base:020d}"
+
+
+def _bases(disk: Disk, folder: str) -> list[int]:
+    try:
+        return [int(name) for name in disk.names(folder)]
+    except ValueError as wrong:
+        raise CorruptStoreError(folder, f"a file that is not ours: {wrong}") from wrong
+
+
+class _Segments:
+    """Open files by the position of their first byte."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.bases = _bases(disk, folder)
+        self.files = {base: disk.open(_name(folder, base)) for base in self.bases}
+        self._dirty: set[int] = set()
+
+    def append(self, base: int, data: bytes) -> None:
+        """`data` at the end of the file of `base`, made where missing; OSError and nothing where it fails."""
+        if base not in self.files:
+            self.files[base] = self._disk.open(_name(self.folder, base))
+            self.bases.append(base)
+        file = self.files[base]
+        size = file.size()
+        self._dirty.add(base)
+        try:
+            file.append(data)
+        except OSError:
+            file.truncate(size)
+            raise
+
+    def cut(self, base: int, size: int) -> None:
+        """The file of `base` ends at `size`."""
+        if base not in self.files:
+            raise CorruptStoreError(_name(self.folder, base), "the file is missing")
+        if self.files[base].size() != size:
+            self.files[base].truncate(size)
+            self._dirty.add(base)
+
+    def mark_dirty(self) -> None:
+        self._dirty = set(self.bases)
+
+    def take_dirty(self) -> list[File]:
+        dirty, self._dirty = self._dirty, set()
+        return [self.files[base] for base in sorted(dirty)]
+
+    def drop(self, base: int) -> None:
+        self.bases.remove(base)
+        self._dirty.discard(base)
+        self.files.pop(base).close()
+        self._disk.remove(_name(self.folder, base))
+
+    def base_of(self, position: int) -> int:
+        at = bisect_right(self.bases, position) - 1
+        if at < 0:
+            raise CorruptStoreError(f"{self.folder} at {position}", "no file holds this position")
+        return self.bases[at]
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+
+class UnitLog:
+    """The TimerLog. Units are numbered from 0 on; a unit's RIP-43 position follows from its number."""
+
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
+        if segment_bytes < UNIT_SIZE + BLANK_SIZE:
+            raise ValueError(f"segment_bytes is {segment_bytes}: a file holds at least one unit and a blank, 68 bytes")
+        self._segment_bytes = segment_bytes
+        self.per_segment = (segment_bytes - BLANK_SIZE) // UNIT_SIZE
+        self._segments = _Segments(disk, folder)
+        for base in self._segments.bases:
+            if base % segment_bytes:
+                raise CorruptStoreError(f"{folder} at {base}", f"not a multiple of {segment_bytes}")
+        self.end = self._find_end()
+
+    def _find_end(self) -> int:
+        if not self._segments.bases:
+            return 0
+        base = self._segments.bases[-1]
+        units = min(self._segments.files[base].size() // UNIT_SIZE, self.per_segment)
+        return base // self._segment_bytes * self.per_segment + units
+
+    def positions(self, numbers: Ints) -> Ints:
+        """RIP-43 positions of units by number."""
+        return numbers // self.per_segment * self._segment_bytes + numbers % self.per_segment * UNIT_SIZE
+
+    def number(self, position: int) -> int:
+        """The number of the unit at `position`. Raises CorruptStoreError where no unit can stand."""
+        segment, within = divmod(position, self._segment_bytes)
+        if position < 0 or within % UNIT_SIZE or within // UNIT_SIZE >= self.per_segment:
+            raise CorruptStoreError(f"{self._segments.folder} at {position}", "no unit can begin here")
+        return segment * self.per_segment + within // UNIT_SIZE
+
+    def segment(self, number: int) -> int:
+        """Which segment (0, 1, ...) a unit lies in."""
+        return number // self.per_segment
+
+    def segments(self) -> list[int]:
+        """Segments that exist, ascending."""
+        return [base // self._segment_bytes for base in self._segments.bases]
+
+    def append(self, units: Rows) -> None:
+        """All of `units`, or OSError and none."""
+        start = self.end
+        try:
+            while len(units):
+                units = units[self._append_some(units) :]
+        except OSError:
+            self.truncate(start)
+            raise
+
+    def _append_some(self, units: Rows) -> int:
+        segment, within = divmod(self.end, self.per_segment)
+        count = min(len(units), self.per_segment - within)
+        data = units[:count].tobytes()
+        if within + count == self.per_segment:
+            left = self._segment_bytes - self.per_segment * UNIT_SIZE
+            data += np.array([(left, 0, BLANK_MAGIC)], BLANK).tobytes()
+        self._segments.append(segment * self._segment_bytes, data)
+        self.end += count
+        return count
+
+    def read(self, start: int, end: int) -> Rows:
+        """Units [start, end), which lie in one segment. Raises CorruptStoreError where they are not all there."""
+        segment, within = divmod(start, self.per_segment)
+        base = segment * self._segment_bytes
+        where = f"{self._segments.folder} at {base + within * UNIT_SIZE}"
+        file = self._segments.files.get(base)
+        if file is None:
+            raise CorruptStoreError(where, "the file is missing")
+        data = file.read(within * UNIT_SIZE, (end - start) * UNIT_SIZE)
+        if len(data) != (end - start) * UNIT_SIZE:
+            raise CorruptStoreError(where, "the file ends before")
+        units = np.frombuffer(data, UNIT)
+        if not ((units["size"] == UNIT_SIZE).all() and (units["magic"] > 0).all()):
+            raise CorruptStoreError(where, "bytes that are no units")
+        return units
+
+    def truncate(self, end: int) -> None:
+        """Units [end, ...) are gone."""
+        if end > self.end:
+            raise CorruptStoreError(self._segments.folder, f"holds {self.end} units where {end} were synced")
+        segment, within = divmod(end, self.per_segment)
+        first_gone = (segment + (within > 0)) * self._segment_bytes
+        for base in [base for base in self._segments.bases if base >= first_gone]:
+            self._segments.drop(base)
+        if within:
+            self._segments.cut(segment * self._segment_bytes, within * UNIT_SIZE)
+        self.end = end
+
+    def drop_segment(self, segment: int) -> None:
+        self._segments.drop(segment * self._segment_bytes)
+
+    def take_dirty(self) -> list[File]:
+        """Files changed since the last call: what a sync has to cover."""
+        return self._segments.take_dirty()
+
+    def mark_dirty(self) -> None:
+        """A sync failed: nothing is known to be durable."""
+        self._segments.mark_dirty()
+
+    def close(self) -> None:
+        self._segments.close()
+
+
+class FrameLog:
+    """The body log. A frame's position is that of its first byte, counted over all files since the first."""
+
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
+        self._segment_bytes = segment_bytes
+        self._segments = _Segments(disk, folder)
+        self.end = 0
+        if self._segments.bases:
+            base = self._segments.bases[-1]
+            self.end = base + self._segments.files[base].size()
+
+    def append(self, frames: list[bytes]) -> Ints:
+        """Positions of `frames`, which lie one behind the other; OSError and none where it fails."""
+        sizes = np.fromiter(map(len, frames), np.int64, len(frames))
+        start = self.end
+        bases = self._segments.bases
+        base = bases[-1] if bases and start - bases[-1] < self._segment_bytes else start
+        self._segments.append(base, b"".join(frames))
+        ends = start + np.cumsum(sizes)
+        self.end = int(ends[-1])
+        return ends - sizes
+
+    def read(self, position: int, size: int) -> bytes:
+        """`size` bytes from `position` on, within one file. Raises CorruptStoreError where they are not there."""
+        base = self._segments.base_of(position)
+        data = self._segments.files[base].read(position - base, size)
+        if len(data) != size:
+            raise CorruptStoreError(f"{self._segments.folder} at {position}", "the file ends before")
+        return data
+
+    def bases(self) -> list[int]:
+        """First positions of the files, ascending."""
+        return self._segments.bases
+
+    def bases_of(self, positions: Ints) -> Ints:
+        """The first position of the file in which each of `positions` lies."""
+        bases = np.array(self._segments.bases, np.int64)
+        found: Ints = bases[np.searchsorted(bases, positions, side="right") - 1]
+        return found
+
+    def file_end(self, position: int) -> int:
+        """Where the file that holds `position` ends."""
+        base = self._segments.base_of(position)
+        return base + self._segments.files[base].size()
+
+    def truncate(self, end: int) -> None:
+        """Bytes from `end` on are gone."""
+        if end > self.end:
+            raise CorruptStoreError(self._segments.folder, f"ends at {self.end} where {end} were synced")
+        for base in [base for base in self._segments.bases if base >= end]:
+            self._segments.drop(base)
+        if self._segments.bases:
+            base = self._segments.bases[-1]
+            self._segments.cut(base, end - base)
+        self.end = end
+
+    def drop_segment(self, base: int) -> None:
+        self._segments.drop(base)
+
+    def take_dirty(self) -> list[File]:
+        """Files changed since the last call: what a sync has to cover."""
+        return self._segments.take_dirty()
+
+    def mark_dirty(self) -> None:
+        """A sync failed: nothing is known to be durable."""
+        self._segments.mark_dirty()
+
+    def close(self) -> None:
+        self._segments.close()

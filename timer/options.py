@@ -1,0 +1,14 @@
+"""The shape of a store."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Settings of one shard's store. The wheel is laid out anew at each opening, by the tick and slots of now."""
+
+    tick_ms: int = 1000
+    slots: int = 2 * 604_800
+    """A lap, in ticks: the roll window plus the longest stand-still of delivery that does not pause intake."""
+    segment_bytes: int = 64 << 20
+    checkpoint_interval_ms: int = 2000

@@ -1,0 +1,61 @@
+"""What leaves next: live timers of the open ticks, in the order (visit_ms, origin), cut at a full position.
+
+    runs, each sorted          take(now=12, limit=3)
+    [10/1 12/4 13/0]           -> 10/1 11/2 12/3     the cut is a full key, also inside equal times:
+    [11/2 12/3]                   12/4 stays, though it is due
+
+A tick that opens arrives as one run, requests for open ticks as small ones; many small runs are merged into one.
+"""
+
+import numpy as np
+
+from timer.entry import RUN, Rows
+
+_MOST_RUNS = 16
+
+
+def in_order(run: Rows) -> Rows:
+    """`run` sorted by (visit_ms, origin)."""
+    return run[np.lexsort((run["origin"], run["visit_ms"]))]
+
+
+class DueQueue:
+    """Sorted runs of live timers; holds rows, never bodies."""
+
+    def __init__(self) -> None:
+        self._runs: list[Rows] = []
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in self._runs)
+
+    def rows(self) -> Rows:
+        """All of it, sorted."""
+        return in_order(np.concatenate(self._runs)) if self._runs else np.empty(0, RUN)
+
+    def push(self, run: Rows) -> None:
+        if len(run) == 0:
+            return
+        self._runs.append(in_order(run))
+        if len(self._runs) > _MOST_RUNS:
+            self._runs = [self.rows()]
+
+    def next_visit_ms(self) -> int | None:
+        """The earliest visit, None where nothing waits."""
+        return min((int(run["visit_ms"][0]) for run in self._runs), default=None)
+
+    def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
+        """Removes and returns the first up to `limit` rows with visit_ms <= now_ms, whose bodies fit `limit_bytes`.
+
+        The first row comes whatever its size.
+        """
+        heads = [run[: min(limit, int(np.searchsorted(run["visit_ms"], now_ms, side="right")))] for run in self._runs]
+        due = np.concatenate(heads) if heads else np.empty(0, RUN)
+        if len(due) == 0:
+            return due
+        of_run = np.repeat(np.arange(len(heads)), [len(head) for head in heads])
+        order = np.lexsort((due["origin"], due["visit_ms"]))[:limit]
+        fits = int(np.searchsorted(np.cumsum(due["body_size"][order], dtype=np.int64), limit_bytes, side="right"))
+        order = order[: max(1, fits)]
+        taken = np.bincount(of_run[order], minlength=len(heads))
+        self._runs = [run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)]
+        return due[order]

@@ -1,0 +1,129 @@
+"""A request in the body log: one frame, checked by a CRC, holding all that a delivery or a rejection needs.
+
+    0:4 frame size | 4:4 CRC-32 of the bytes from 8 on | 8:1 version | 9:1 flags | 10:2 target length
+    12:4 partition (-1: the partitioner's choice) | 16:8 offset | 24:8 timestamp ms | 32:8 due ms
+    40:4 key length | 44:4 value length | 48: target, key, value, headers          (big-endian)
+    a header: 2 name length | 4 value length (-1: null) | name | value
+
+The request's headers are kept whole and in order, ours too: a record that turns out undeliverable goes to the rejected
+topic as it came. The flag PLAIN says that none of them matters to a delivery, so that they need not be decoded.
+"""
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from schemas.headers import CONTROL, KEY, Headers
+from timer.errors import CorruptStoreError
+
+HEAD = struct.Struct(">IIBBHiqqqii")
+HEAD_SIZE = 48
+assert HEAD.size == HEAD_SIZE
+_CHECKED_FROM = 8
+_HEADER = struct.Struct(">Hi")
+_VERSION = 1
+
+NULL_KEY = 1
+NULL_VALUE = 2
+PLAIN = 4
+
+
+class Body(NamedTuple):
+    """A request that became a timer. `headers` are its own, encoded; `plain`: no foreign one and no `timer-key`."""
+
+    target: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    due_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: bytes
+    plain: bool
+
+
+def pack(body: Body) -> bytes:
+    """The frame of `body`."""
+    target, key, value = body.target.encode("ascii"), body.key or b"", body.value or b""
+    flags = (body.key is None) * NULL_KEY | (body.value is None) * NULL_VALUE | body.plain * PLAIN
+    size = HEAD_SIZE + len(target) + len(key) + len(value) + len(body.headers)
+    frame = b"".join(
+        (
+            HEAD.pack(
+                size,
+                0,
+                _VERSION,
+                flags,
+                len(target),
+                body.partition,
+                body.offset,
+                body.timestamp_ms,
+                body.due_ms,
+                len(key),
+                len(value),
+            ),
+            target,
+            key,
+            value,
+            body.headers,
+        )
+    )
+    checksum = zlib.crc32(memoryview(frame)[_CHECKED_FROM:])
+    return b"".join((frame[:4], checksum.to_bytes(4, "big"), memoryview(frame)[_CHECKED_FROM:]))
+
+
+def unpack(frame: bytes | memoryview, position: int) -> Body:
+    """The body in `frame`, which was read at `position`. Raises CorruptStoreError where a byte of it changed."""
+    if len(frame) < HEAD_SIZE:
+        raise CorruptStoreError(f"body log at {position}", f"{len(frame)} bytes are no frame")
+    size, checksum, version, flags, target_size, partition, offset, timestamp_ms, due_ms, key_size, value_size = (
+        HEAD.unpack_from(frame)
+    )
+    if size != len(frame) or version != _VERSION or zlib.crc32(memoryview(frame)[_CHECKED_FROM:]) != checksum:
+        raise CorruptStoreError(f"body log at {position}", "the checksum does not fit the frame")
+    key_at = HEAD_SIZE + target_size
+    value_at = key_at + key_size
+    headers_at = value_at + value_size
+    return Body(
+        str(frame[HEAD_SIZE:key_at], "ascii"),
+        partition,
+        offset,
+        timestamp_ms,
+        due_ms,
+        None if flags & NULL_KEY else bytes(frame[key_at:value_at]),
+        None if flags & NULL_VALUE else bytes(frame[value_at:headers_at]),
+        bytes(frame[headers_at:]),
+        bool(flags & PLAIN),
+    )
+
+
+def pack_headers(headers: Headers) -> tuple[bytes, bool]:
+    """The headers' bytes, and whether none of them matters to a delivery."""
+    parts: list[bytes] = []
+    plain = True
+    for name, value in headers:
+        if name not in CONTROL or name == KEY:
+            plain = False
+        raw = name.encode()
+        if value is None:
+            parts += (_HEADER.pack(len(raw), -1), raw)
+        else:
+            parts += (_HEADER.pack(len(raw), len(value)), raw, value)
+    return b"".join(parts), plain
+
+
+def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
+    """The headers as they came, in order."""
+    headers: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(encoded):
+        name_size, value_size = _HEADER.unpack_from(encoded, at)
+        at += _HEADER.size
+        name = str(encoded[at : at + name_size], "utf-8")
+        at += name_size
+        if value_size < 0:
+            headers.append((name, None))
+        else:
+            headers.append((name, encoded[at : at + value_size]))
+            at += value_size
+    return headers

@@ -1,0 +1,111 @@
+"""The TimerWheel: for each tick ahead, where its chain of units begins and ends, and how many of them live.
+
+    tick 10 ms, 8 slots      visit 1000..1009 -> time 100 -> index 100 % 8 = 4
+                             visit 1080..1089 -> time 108 -> index 4 too: one lap later
+    slot, 32 bytes, big-endian:  0:8 time (visit // tick) | 8:8 first | 16:8 last | 24:4 live units | 28:4 unused
+
+A slot that holds the time of another lap, or no live unit, is free. The wheel says in which tick to look, never when to
+release: that is the unit's own visit, to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none.
+Runs on any buffer: a mapped file, a bytearray.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timer.entry import Ints, Rows
+from timer.errors import WheelFullError
+
+SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">i4")])
+SLOT_SIZE = 32
+assert SLOT.itemsize == SLOT_SIZE
+_SCAN_SLOTS = 4096
+
+
+class Links(NamedTuple):
+    """The previous position of each unit (-1: none), and the slots as they will be."""
+
+    previous: Ints
+    where: Ints
+    slots: Rows
+
+
+class Wheel:
+    """`slots` slots of `tick_ms` over `buffer` (slots * 32 bytes)."""
+
+    def __init__(self, buffer: memoryview, *, tick_ms: int, slots: int) -> None:
+        self.tick_ms = tick_ms
+        self._slots = slots
+        self._table = np.frombuffer(buffer, SLOT, count=slots)
+
+    def close(self) -> None:
+        """Lets go of the buffer."""
+        del self._table
+
+    def plan(self, visits_ms: Ints, positions: Ints) -> "Links":
+        """How units, in the order of the log, join their chains. Changes nothing.
+
+        Raises WheelFullError where a slot is occupied by another lap.
+        """
+        times = visits_ms // self.tick_ms
+        if len(times) == 0:
+            return Links(times, times, self._table[:0])
+        order = np.argsort(times, kind="stable")
+        ordered, chained = times[order], positions[order]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        ends = np.concatenate((starts[1:], [len(ordered)])) - 1
+        index = self._free_or_own(ordered[starts])
+        slots = self._table[index]
+        alive = (slots["time"] == ordered[starts]) & (slots["num"] > 0)
+        previous = np.empty(len(order), np.int64)
+        previous[1:] = chained[:-1]
+        previous[starts] = np.where(alive, slots["last"], -1)
+        slots["first"] = np.where(alive, slots["first"], chained[starts])
+        slots["time"] = ordered[starts]
+        slots["last"] = chained[ends]
+        slots["num"] = np.where(alive, slots["num"], 0) + (ends - starts + 1)
+        in_log_order = np.empty(len(order), np.int64)
+        in_log_order[order] = previous
+        return Links(in_log_order, index, slots)
+
+    def link(self, links: "Links") -> None:
+        """Does what `plan` found; nothing may have changed in between."""
+        self._table[links.where] = links.slots
+
+    def _free_or_own(self, times: Ints) -> Ints:
+        index = times % self._slots
+        slots = self._table[index]
+        taken = (slots["num"] > 0) & (slots["time"] != times)
+        if taken.any() or len(np.unique(index)) != len(index):
+            raise WheelFullError(f"{max(1, int(taken.sum()))} slots hold timers of another lap of {self._slots} ticks")
+        return index
+
+    def settle(self, visits_ms: Ints) -> None:
+        """Takes settled units out of the counts; a slot without live units is free."""
+        times, counts = np.unique(visits_ms // self.tick_ms, return_counts=True)
+        index = times % self._slots
+        self._table["num"][index] -= counts.astype(np.int32)
+
+    def slot(self, time: int) -> tuple[int, int, int]:
+        """(first, last, live) of the tick `time`; (-1, -1, 0) where it is free or of another lap."""
+        standing: Any = self._table[time % self._slots]
+        if int(standing["time"]) != time or int(standing["num"]) <= 0:
+            return (-1, -1, 0)
+        return (int(standing["first"]), int(standing["last"]), int(standing["num"]))
+
+    def next_time(self, after: int, until: int) -> int | None:
+        """The first tick in (after, until] that holds a live unit."""
+        if until - after > self._slots:
+            return self._first_time_above(after, until)
+        for start in range(after + 1, until + 1, _SCAN_SLOTS):
+            times = np.arange(start, min(until + 1, start + _SCAN_SLOTS))
+            slots = self._table[times % self._slots]
+            found = np.flatnonzero((slots["time"] == times) & (slots["num"] > 0))
+            if len(found):
+                return int(times[found[0]])
+        return None
+
+    def _first_time_above(self, after: int, until: int) -> int | None:
+        times = self._table["time"].astype(np.int64)
+        found = times[(self._table["num"] > 0) & (times > after) & (times <= until)]
+        return int(found.min()) if len(found) else None
