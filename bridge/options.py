@@ -1,19 +1,9 @@
 """What the loop has to know, checked once. `bridge.settings` makes it from flags, environment and file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from schemas.headers import Rules
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """The shape of a shard's store. A store made with another tick or slot count is rebuilt at start."""
-
-    tick_ms: int = 1000
-    slots: int = 2 * 604_800
-    """Twice the longest time, in ticks, that lies between now and a visit."""
-    segment_bytes: int = 64 << 20
-    checkpoint_interval_ms: int = 2000
+from timer.options import StoreOptions as StoreOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +11,7 @@ class TurnOptions:
     """Limits of one turn. Names of topics are the settings of the same name."""
 
     rules: Rules
-    store: StoreOptions = StoreOptions()
+    store: StoreOptions = field(default_factory=StoreOptions)
     rejected_topic: str = "timer.rejected"
     journal_topic: str = "timer.journal"
     max_poll_records: int = 2000

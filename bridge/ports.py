@@ -40,7 +40,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(slots=True)
 class Ownership:
-    """What changed hands, in this order: lost (already another's), revoked (given up now), assigned (ours, not started)."""
+    """What changed hands, in this order: lost (another's by now), revoked (given up), assigned (ours, not started)."""
 
     lost: list[Shard] = field(default_factory=list)
     revoked: list[Shard] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Clock(Protocol):
 
 
 class Source(Protocol):
-    """The consumer of the timer topics, read_committed. Delivers the records of a shard in order, each once per start."""
+    """The consumer of the timer topics, read_committed: the records of a shard in order, each once per start."""
 
     def poll(self, timeout_ms: int, max_records: int) -> Polled:
         """Waits until a record, a change of ownership or the time-out; then takes what is there, at most `max_records`.
@@ -127,7 +127,7 @@ class History(Protocol):
         ...
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
-        """Values of the shard's committed journal records from an offset, else from a time (broker's clock), else all."""
+        """Values of the shard's committed journal records, from an offset, else from a time (broker's), else all."""
         ...
 
 
@@ -151,8 +151,8 @@ class Aborted:
     """Nothing of it stands.
 
     `refused` names by index those of `outgoing` that the broker will never take, each with a code of the contract
-    (`unknown-topic`, `unknown-partition`, `not-authorized`, `too-large`). Empty: a passing fault or a stale fence; look at
-    the ownership, then publish again.
+    (`unknown-topic`, `unknown-partition`, `not-authorized`, `too-large`). Empty: a passing fault or a stale fence; look
+    at the ownership, then publish again.
     """
 
     refused: dict[int, str]

@@ -1,0 +1,26 @@
+"""Trouble that lasts is logged when it begins and then each minute, with how often it was met."""
+
+import logging
+
+_EACH_MS = 60_000
+
+
+class Complaints:
+    """One log line for many of the same."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said_ms: dict[str, int] = {}
+        self._times: dict[str, int] = {}
+
+    def say(self, now_ms: int, key: str, message: str) -> None:
+        """Logs `message` unless one of the same `key` was logged within the last minute."""
+        times = self._times[key] = self._times.get(key, 0) + 1
+        if now_ms - self._said_ms.get(key, -_EACH_MS) >= _EACH_MS:
+            self._said_ms[key] = now_ms
+            self._log.warning("%s%s", message, f" ({times} times so far)" if times > 1 else "")
+
+    def over(self, key: str) -> None:
+        """It is good again: the next time is a first time."""
+        self._said_ms.pop(key, None)
+        self._times.pop(key, None)
