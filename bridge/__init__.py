@@ -1,0 +1,1 @@
+"""The loop between Kafka and the timer store, and the commands around it."""

@@ -1,0 +1,1 @@
+"""Tests against real brokers: whatever one process alone cannot show."""

@@ -1,0 +1,1 @@
+"""Programs around the bridge that are not shipped with it: demo, bench, build steps."""

@@ -1,0 +1,1 @@
+"""Spark jobs that audit what the bridge did, and fill in what is missing."""
