@@ -1,0 +1,149 @@
+"""Headers in, meaning or refusal out: every malformed number of the design, one row each."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.headers import MAX_INT64, Refusal, Rules, Schedule, parse
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+RULES = Rules(max_delay_ms=2 * DAY_MS, roll_window_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
+
+
+def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Schedule | Refusal:
+    """What a record says whose target and time are good unless `headers` say otherwise."""
+    given = {name for name, _ in headers} | {without}
+    defaults = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (NOW_MS + 1000))]
+    if "timer-delay-ms" in given and "timer-deliver-ms" not in given:
+        defaults.pop()
+    return parse([d for d in defaults if d[0] not in given] + list(headers), NOW_MS, RULES)
+
+
+def code(asked: Schedule | Refusal) -> str:
+    assert isinstance(asked, Refusal), asked
+    return asked.code
+
+
+NO_NUMBERS = [
+    b"",
+    b" ",
+    b" 5",
+    b"5 ",
+    b"+5",
+    b"-5",
+    b"-0",
+    b"5.0",
+    b"5e3",
+    b"0x10",
+    b"1_000",
+    b"five",
+    b"\xd9\xa3",  # an Arabic-Indic digit is no ASCII digit
+    b"\xff\xfe",
+    b"5\x00",
+    b"5\n",
+    b"NaN",
+    b"9223372036854775808",  # 2^63
+    b"18446744073709551616",
+    b"9" * 400,
+    None,
+]
+
+
+@pytest.mark.parametrize("name", ["timer-deliver-ms", "timer-delay-ms", "timer-partition"])
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_what_is_no_plain_decimal_in_range_is_a_bad_header_and_never_at_once(name: str, value: bytes | None) -> None:
+    assert code(ask((name, value))) == "bad-header"
+
+
+def test_a_partition_has_32_bits() -> None:
+    assert ask(("timer-partition", b"2147483647")) == Schedule("orders", NOW_MS + 1000, 2147483647, False, None)
+    assert code(ask(("timer-partition", b"2147483648"))) == "bad-header"
+
+
+def test_due_is_absolute_or_relative_to_the_record() -> None:
+    assert ask(("timer-deliver-ms", b"12000")) == Schedule("orders", 12000, -1, False, None)
+    assert ask(("timer-delay-ms", b"0")) == Schedule("orders", NOW_MS, -1, False, None)
+    assert ask(("timer-delay-ms", b"0005")) == Schedule("orders", NOW_MS + 5, -1, False, None)
+
+
+@pytest.mark.parametrize(("name", "base"), [("timer-deliver-ms", NOW_MS), ("timer-delay-ms", 0)])
+def test_case_3_max_delay_is_accepted_and_one_more_is_too_far(name: str, base: int) -> None:
+    assert isinstance(ask((name, b"%d" % (base + 2 * DAY_MS))), Schedule)
+    assert code(ask((name, b"%d" % (base + 2 * DAY_MS + 1)))) == "too-far"
+    assert code(ask((name, b"%d" % MAX_INT64))) == "too-far"
+
+
+def test_case_4_two_times_are_ambiguous_and_none_is_missing() -> None:
+    assert code(ask(("timer-deliver-ms", b"1"), ("timer-delay-ms", b"1"))) == "ambiguous-time"
+    assert code(ask(without="timer-deliver-ms")) == "missing-time"
+
+
+@pytest.mark.parametrize("name", ["timer-topic", "timer-deliver-ms", "timer-key", "timer-partition", "timer-origin"])
+def test_a_header_of_ours_stands_once(name: str) -> None:
+    assert code(ask((name, b"1"), (name, b"1"))) == "bad-header"
+
+
+def test_foreign_headers_may_repeat_be_null_or_look_like_ours() -> None:
+    headers = [("trace", b"a"), ("trace", b"a"), ("none", None), ("Timer-Topic", b"x"), ("timer-unheard-of", b"")]
+    assert isinstance(ask(*headers), Schedule)
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        (b"", "bad-target"),
+        (b".", "bad-target"),
+        (b"..", "bad-target"),
+        (b"a b", "bad-target"),
+        (b"a/b", "bad-target"),
+        (b"caf\xc3\xa9", "bad-target"),
+        (b"orders\n", "bad-target"),
+        (b"x" * 250, "bad-target"),
+        (b"__consumer_offsets", "bad-target"),
+        (b"timer.requests", "bad-target"),
+        (None, "bad-target"),
+    ],
+)
+def test_case_32_what_may_not_be_a_target(topic: bytes | None, expected: str) -> None:
+    assert code(ask(("timer-topic", topic))) == expected
+
+
+def test_the_longest_name_is_a_target_and_none_is_missing() -> None:
+    assert isinstance(ask(("timer-topic", b"x" * 249)), Schedule)
+    assert code(ask(without="timer-topic")) == "missing-topic"
+
+
+def test_a_key_of_its_own_may_be_empty_but_not_null() -> None:
+    assert ask(("timer-key", b"")) == Schedule("orders", NOW_MS + 1000, -1, True, b"")
+    assert code(ask(("timer-key", None))) == "bad-header"
+
+
+@pytest.mark.parametrize("name", ["timer-origin", "timer-rolls"])
+def test_a_record_that_says_it_is_a_copy_is_not_ours(name: str) -> None:
+    assert code(ask((name, b"0"))) == "not-ours"
+
+
+@pytest.mark.parametrize("name", ["timer-id", "timer-action", "timer-delay-level", "timer-expire-ms"])
+def test_a_promise_this_version_cannot_keep_is_refused(name: str) -> None:
+    assert code(ask((name, b"1"))) == "bad-header"
+
+
+NAMES = st.sampled_from(
+    ["timer-topic", "timer-deliver-ms", "timer-delay-ms", "timer-key", "timer-partition", "timer-origin", "x"]
+)
+VALUES = st.none() | st.binary(max_size=20) | st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
+def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_refusal(
+    headers: list[tuple[str, bytes | None]],
+) -> None:
+    match parse(headers, NOW_MS, RULES):
+        case Schedule(target=target, due_ms=due_ms, partition=partition):
+            assert 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
+            assert -1 <= partition < 2**31
+            assert target.isascii()
+        case Refusal(code=refused, detail=detail):
+            assert refused
+            assert detail

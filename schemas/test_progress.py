@@ -1,0 +1,63 @@
+"""Progress travels in a committed offset, decisions in the journal: both come back as they went."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.headers import Rules
+from schemas.journal import Decisions, JournalRecord
+from schemas.origin import Shard, origin
+from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
+
+INT64 = st.integers(-1, 2**63 - 1)
+OLD, NEW = (Rules(max_delay_ms=n, roll_window_ms=n) for n in (1000, 2000))
+
+
+@given(INT64, INT64, INT64, INT64)
+def test_progress_comes_back_and_fits_the_broker(c: int, visit_ms: int, offset: int, low: int) -> None:
+    progress = Progress(c, Key(visit_ms, offset), low)
+    assert Progress.committed(c, progress.metadata()) == progress
+    assert len(progress.metadata()) <= 1024
+
+
+@pytest.mark.parametrize("metadata", [None, "", "hello", "{}", "[]", "7", '{"v":2,"k":[1,1],"l":0}', '{"v":1,"k":[1]}'])
+def test_metadata_that_no_bridge_wrote_is_foreign(metadata: str | None) -> None:
+    with pytest.raises(ForeignProgressError):
+        Progress.committed(5, metadata)
+
+
+def test_the_first_key_of_all_is_behind_nothing_settled() -> None:
+    assert Key(0, 0) > NOTHING_SETTLED
+
+
+def test_an_origin_names_topic_partition_and_offset() -> None:
+    assert origin(Shard("timer.requests", 3), 42) == b"timer.requests/3/42"
+
+
+def journal(from_offset: int, next_offset: int, rules: Rules = OLD, **kinds: tuple[int, ...]) -> JournalRecord:
+    return JournalRecord(from_offset=from_offset, next_offset=next_offset, rules=rules, **kinds)
+
+
+def test_a_journal_record_comes_back() -> None:
+    record = journal(3, 9, refused=(4,), held=(5, 6), released=(1,))
+    assert JournalRecord.from_bytes(record.to_bytes()) == record
+
+
+def test_case_36_each_request_is_read_by_the_rules_of_its_range() -> None:
+    told = Decisions([journal(0, 4), journal(4, 4, NEW, released=(1,)), journal(4, 9, NEW)])
+    assert [told.rules_at(offset) for offset in (0, 3, 4, 8, 9)] == [OLD, OLD, NEW, NEW, None]
+
+
+def test_a_range_that_was_read_before_the_first_kept_record_has_no_rules() -> None:
+    assert Decisions([journal(7, 9)]).rules_at(6) is None
+
+
+def test_decisions_add_up() -> None:
+    told = Decisions([journal(0, 4, refused=(1,), held=(2,)), journal(4, 9, held=(5,), released=(2,))])
+    assert (told.refused, told.held, told.released) == ({1}, {2, 5}, {2})
+
+
+def test_progress_put_back_by_the_operator_makes_what_was_decided_behind_it_void() -> None:
+    told = Decisions([journal(0, 10, refused=(1, 6), held=(7,)), journal(5, 8, NEW, refused=(7,))])
+    assert (told.refused, told.held) == ({1, 7}, set())
+    assert [told.rules_at(offset) for offset in (4, 5, 8)] == [OLD, NEW, None]

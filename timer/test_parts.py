@@ -1,0 +1,193 @@
+"""The pure parts of the store: bytes of a unit, a frame, a slot; the order of release."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.headers import Headers
+from schemas.progress import Key, Progress
+from timer.checkpoint import Checkpoint
+from timer.entry import RUN, UNIT, Ints, Rows, topic_hash
+from timer.errors import CorruptStoreError, WheelFullError
+from timer.plan import DueQueue
+from timer.record import Body, pack, pack_headers, unpack, unpack_headers
+from timer.wheel import SLOT_SIZE, Wheel
+
+ANY_BYTES = st.none() | st.binary(max_size=30)
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int64)
+
+
+# -- unit and frame
+
+
+def test_a_unit_lies_in_its_52_bytes_as_rip_43_says() -> None:
+    unit = np.array([(52, -1, 1, 0x0102030405060708, 7, 9, 300, -5, 42)], UNIT).tobytes()
+    assert len(unit) == 52
+    assert unit[0:4] == b"\0\0\0\x34"
+    assert unit[4:12] == b"\xff" * 8
+    assert unit[12:16] == b"\0\0\0\x01"
+    assert unit[16:24] == b"\x01\x02\x03\x04\x05\x06\x07\x08"
+    assert unit[24:28] == b"\0\0\0\x07"
+    assert unit[28:36] == b"\0\0\0\0\0\0\0\x09"
+    assert unit[36:40] == (300).to_bytes(4, "big")
+    assert unit[40:44] == (-5).to_bytes(4, "big", signed=True)
+    assert unit[44:52] == (42).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(
+    ("topic", "java"), [("", 0), ("a", 97), ("orders", -1008770331), ("polygenelubricants", -(2**31))]
+)
+def test_the_topic_hash_is_javas(topic: str, java: int) -> None:
+    assert topic_hash(topic) == java
+
+
+@given(
+    key=ANY_BYTES,
+    value=ANY_BYTES,
+    headers=st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), ANY_BYTES)),
+    due_ms=st.integers(0, 2**63 - 1),
+)
+def test_a_frame_gives_back_what_was_packed(
+    key: bytes | None, value: bytes | None, headers: Headers, due_ms: int
+) -> None:
+    encoded, plain = pack_headers(headers)
+    body = Body("orders", -1, 7, 1000, due_ms, key, value, encoded, plain)
+    assert unpack(pack(body), 0) == body
+    assert unpack_headers(encoded) == list(headers)
+
+
+def test_every_flipped_byte_of_a_frame_is_noticed() -> None:
+    encoded, plain = pack_headers([("a", b"1")])
+    frame = pack(Body("orders", 2, 7, 1000, 2000, b"k", b"value", encoded, plain))
+    for at in range(len(frame)):
+        damaged = bytearray(frame)
+        damaged[at] ^= 0x40
+        with pytest.raises(CorruptStoreError):
+            unpack(bytes(damaged), 0)
+    with pytest.raises(CorruptStoreError):
+        unpack(frame[:-1], 0)
+
+
+def test_headers_are_plain_when_a_delivery_need_not_look_at_them() -> None:
+    assert pack_headers([("timer-topic", b"orders"), ("timer-delay-ms", b"5")])[1]
+    assert not pack_headers([("timer-topic", b"orders"), ("trace", b"5")])[1]
+    assert not pack_headers([("timer-topic", b"orders"), ("timer-key", b"5")])[1]
+
+
+def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
+    whole = Checkpoint(
+        progress=Progress(9, Key(5, 3), 2),
+        segment_bytes=1024,
+        units_end=4,
+        body_end=400,
+        low_unit=1,
+        pending=2,
+        held=(3,),
+        journal_offset=8,
+    )
+    data = whole.to_bytes()
+    assert Checkpoint.from_bytes(data) == whole
+    assert all(Checkpoint.from_bytes(data[:end]) is None for end in range(len(data)))
+    assert all(Checkpoint.from_bytes(data[:i] + b"#" + data[i + 1 :]) is None for i in range(len(data)))
+
+
+# -- wheel
+
+
+def wheel(slots: int = 8, tick_ms: int = 10) -> Wheel:
+    return Wheel(memoryview(bytearray(slots * SLOT_SIZE)), tick_ms=tick_ms, slots=slots)
+
+
+def link(on: Wheel, visits_ms: Ints, positions: Ints) -> list[int]:
+    links = on.plan(visits_ms, positions)
+    on.link(links)
+    return [int(previous) for previous in links.previous]
+
+
+def test_units_of_one_tick_are_chained_in_the_order_of_the_log() -> None:
+    on = wheel()
+    assert link(on, ints(1000, 1010, 1009), ints(0, 52, 104)) == [-1, -1, 0]
+    assert link(on, ints(1005, 1010), ints(156, 208)) == [104, 52]
+    assert (on.slot(100), on.slot(101)) == ((0, 156, 3), (52, 208, 2))
+
+
+def test_case_11_a_slot_of_a_lap_ago_reads_empty() -> None:
+    on = wheel()
+    link(on, ints(1000), ints(0))
+    assert on.slot(108) == (-1, -1, 0)
+
+
+def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
+    on = wheel()
+    link(on, ints(1000), ints(0))
+    with pytest.raises(WheelFullError):
+        on.plan(ints(1010, 1080), ints(52, 104))
+    assert (on.slot(100), on.slot(101)) == ((0, 0, 1), (-1, -1, 0))
+    on.settle(ints(1000))
+    assert link(on, ints(1080), ints(104)) == [-1]
+
+
+def test_two_laps_in_one_batch_do_not_share_a_slot() -> None:
+    with pytest.raises(WheelFullError):
+        wheel().plan(ints(1000, 1080), ints(0, 52))
+
+
+@given(st.sets(st.integers(0, 7)), st.integers(-1, 12), st.integers(0, 2000))
+def test_the_next_tick_is_the_first_that_holds_a_timer(ticks: set[int], after: int, until: int) -> None:
+    on = wheel()
+    for tick in ticks:
+        link(on, ints(tick * 10), ints(tick))
+    assert on.next_time(after, until) == min((t for t in ticks if after < t <= until), default=None)
+
+
+# -- order of release
+
+
+def run_of_keys(*keys: tuple[int, int]) -> Rows:
+    run = np.zeros(len(keys), RUN)
+    run["visit_ms"], run["origin"] = [k[0] for k in keys], [k[1] for k in keys]
+    run["body_size"] = 10
+    return run
+
+
+def keys(run: Rows) -> list[tuple[int, int]]:
+    return list(zip(run["visit_ms"].tolist(), run["origin"].tolist(), strict=True))
+
+
+def test_a_burst_is_cut_at_a_full_position() -> None:
+    queue = DueQueue()
+    queue.push(run_of_keys((5, 3), (5, 1), (5, 2)))
+    queue.push(run_of_keys((5, 4), (6, 0)))
+    assert keys(queue.take(5, 2, 1000)) == [(5, 1), (5, 2)]
+    assert keys(queue.take(5, 9, 1000)) == [(5, 3), (5, 4)]
+    assert keys(queue.take(5, 9, 1000)) == []
+    assert queue.next_visit_ms() == 6
+
+
+def test_bytes_cut_too_but_one_always_leaves() -> None:
+    queue = DueQueue()
+    queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
+    assert keys(queue.take(9, 9, 25)) == [(1, 1), (1, 2)]
+    assert keys(queue.take(9, 9, 1)) == [(1, 3)]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=6), max_size=40),
+    st.lists(st.tuples(st.integers(0, 25), st.integers(1, 7)), max_size=20),
+)
+def test_takes_come_in_order_and_lose_nothing(
+    pushes: list[list[tuple[int, int]]], takes: list[tuple[int, int]]
+) -> None:
+    queue, waiting = DueQueue(), sorted(key for push in pushes for key in push)
+    for push in pushes:
+        queue.push(run_of_keys(*push))
+    for now_ms, limit in takes:
+        expected = [key for key in waiting if key[0] <= now_ms][:limit]
+        assert keys(queue.take(now_ms, limit, 10**9)) == expected
+        for key in expected:
+            waiting.remove(key)
+    assert keys(queue.rows()) == waiting
