@@ -35,6 +35,8 @@ from timer.wheel import SLOT_SIZE, Wheel
 
 _SCAN_UNITS = 1 << 16
 _FIRST_BLOCK = 16
+_SPARSE = 512
+"""Units between two of a chain from which on a hop is cheaper than reading through."""
 _READ_THROUGH_BYTES = 4096
 _READ_MOST_BYTES = 8 << 20
 _FOREVER_MS = 2**63 - 1
@@ -213,11 +215,11 @@ class Store:
                 self._cursor = tick
 
     def _load(self, tick: int) -> Rows:
-        """The live rows of a tick, by its chain, read in blocks that grow where the chain is dense."""
+        """The live rows of a tick: its chain hop by hop where it is sparse, the log it lies in block by block else."""
         first, last, live = self._wheel.slot(tick)
         number, stop = self._units.number(last), self._units.number(first)
         found: list[Rows] = []
-        block = _FIRST_BLOCK
+        block = _SCAN_UNITS if live * _SPARSE >= number - stop else _FIRST_BLOCK
         while number >= stop:
             start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
             units = self._units.read(start, number + 1)
@@ -225,7 +227,6 @@ class Store:
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
             found.append(run_of(units, start)[own])
-            block = min(_SCAN_UNITS, block * 4) if len(found[-1]) * 16 >= len(units) else _FIRST_BLOCK
             earliest = int(np.argmax(own))
             number = self._below(int(units["previous"][earliest]), start + earliest)
         run = np.concatenate(found)
