@@ -1,0 +1,68 @@
+"""What an audit is asked for: checked before Spark is started."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_jobs.errors import UsageError
+
+SETTLE_MS = 10_000
+"""The transaction time-out: what was released is committed or aborted by then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditArguments:
+    """Times are epoch ms. Raises UsageError with the argument's name."""
+
+    bootstrap_servers: str
+    out: Path
+    timer_topic: str = "timer.requests"
+    rejected_topic: str = "timer.rejected"
+    from_ms: int | None = None
+    to_ms: int | None = None
+    as_of_ms: int | None = None
+    """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
+    settle_ms: int = SETTLE_MS
+    master: str | None = None
+    """None: local[*], or the cluster's under spark-submit."""
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap_servers.strip():
+            raise UsageError("--bootstrap-servers is empty: give host:port")
+        if self.settle_ms < 0:
+            raise UsageError(f"--settle-ms is {self.settle_ms}: give 0 or more")
+        if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
+            raise UsageError("--from is not before --to: nothing lies between")
+        if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
+            raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
+        if self.out.exists() and not self.out.is_dir():
+            raise UsageError(f"--out {self.out} is a file: give a folder")
+
+
+def time_ms(name: str, text: str) -> int:
+    """Epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name} {text!r} is no time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
+    if moment.tzinfo is None:
+        raise UsageError(f"{name} {text!r} has no time zone: add Z for UTC, or +01:00")
+    return round(moment.timestamp() * 1000)
+
+
+def iso(at_ms: int) -> str:
+    """For people: 2026-12-24 18:00:00.000 UTC; what no calendar holds stays a number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+def shown(values: Sequence[str], most: int = 5) -> str:
+    """a, b, c and 7 more."""
+    rest = len(values) - most
+    return ", ".join(values[:most]) + (f" and {rest} more" if rest > 0 else "")

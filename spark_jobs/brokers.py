@@ -1,0 +1,86 @@
+"""Which offsets an audit reads, fixed before it reads them.
+
+    timer.requests/0    [1200, 9800)      looked up first
+    orders/0            [ 310, 7431)      looked up after it: a delivery of any request above is in here, or is missing
+
+Spark resolves "latest" anew for each action, and two looks at a growing topic would not agree. So ranges are taken
+here, once, up to the last stable offset (read_committed), and the requests' before the rest.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import NamedTuple
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from spark_jobs.errors import AuditTroubleError
+
+_TIMEOUT_S = 30.0
+
+
+class Span(NamedTuple):
+    """The records [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Cluster:
+    """What a broker says about its topics. Raises AuditTroubleError with a remedy when it says nothing."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        # The exception tells what went wrong; librdkafka's own lines on stderr would only repeat it.
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self.partitions = self._partitions()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self._admin
+
+    def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
+        """The records of these topics by their timestamps, all of them by default. Topics must exist."""
+        places = [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
+        ends = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        starts = self._bounds(places, from_ms, ends) if from_ms is not None else self._starts(places)
+        stops = self._bounds(places, to_ms, ends) if to_ms is not None else ends
+        return [Span(*place, starts[place], max(starts[place], stops[place])) for place in places]
+
+    def _starts(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def _bounds(
+        self, places: list[tuple[str, int]], at_ms: int, ends: dict[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """The first record at or after a time; the end where there is none."""
+        found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
+        return {place: offset if 0 <= offset <= ends[place] else ends[place] for place, offset in found.items()}
+
+    def _offsets(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        if not places:
+            return {}
+        try:
+            answers = self._admin.list_offsets(
+                {TopicPartition(*place): spec for place in places},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=_TIMEOUT_S,
+            )
+            return {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
+        except KafkaException as wrong:
+            raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
+
+    def _partitions(self) -> dict[str, int]:
+        try:
+            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as wrong:
+            raise AuditTroubleError(
+                f"no broker answers at {self._servers} ({wrong.args[0].str()}): check --bootstrap-servers"
+            ) from wrong
+        return {name: len(topic.partitions) for name, topic in topics.items()}

@@ -1,0 +1,106 @@
+"""Headers and contents as Spark expressions: no Python runs for a row.
+
+    headers  [("timer-topic", "orders"), ("tenant", "a"), ("timer-delay-ms", "5000")]
+    value_of(headers, "timer-topic")          "orders"   (binary; null where it is absent)
+    decimal(value_of(..., "timer-delay-ms"))  5000       (null for "+5", " 5", "", "5.0", 2^63: never a guess)
+    foreign(headers)                          [("tenant", "a")], what has to arrive as it was sent
+
+The same rules as schemas.headers, written a second time on purpose: an audit that asked the bridge's own parser would
+make its mistakes too. A digest is 16 bytes of SHA-256; null and empty have different ones.
+"""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from schemas.headers import CONTROL, ERROR, ERROR_DETAIL
+
+HEADERS_DDL = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+_DIGITS = r"\A[0-9]{1,19}\z"
+_LEGAL_TOPIC = r"\A(?!__)(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
+_ORIGIN = r"\A[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}\z"
+
+
+def present(headers: Column) -> Column:
+    """Spark's Kafka source gives null where a record has no headers at all."""
+    return F.coalesce(headers, F.array().cast(HEADERS_DDL))
+
+
+def count_of(headers: Column, name: str) -> Column:
+    """How often a header stands."""
+    return F.size(F.filter(headers, lambda header: header["key"] == name))
+
+
+def has(headers: Column, name: str) -> Column:
+    return F.array_contains(headers["key"], name)
+
+
+def value_of(headers: Column, name: str) -> Column:
+    """The value of the first header with that name, as bytes."""
+    at = F.array_position(headers["key"], F.lit(name)).cast("int")
+    return F.get(headers["value"], at - 1)
+
+
+def last_value_of(headers: Column, name: str) -> Column:
+    """The last one: what the bridge adds stands behind what the sender sent."""
+    return value_of(F.reverse(headers), name)
+
+
+def decimal(value: Column) -> Column:
+    """Plain ASCII digits, 0 to 2^63 - 1, else null."""
+    digits = value.cast("string")
+    return F.when(digits.rlike(_DIGITS), digits.try_cast("bigint"))
+
+
+def partition_number(value: Column) -> Column:
+    """A partition, 0 to 2^31 - 1, else null."""
+    digits = value.cast("string")
+    return F.when(digits.rlike(_DIGITS), digits.try_cast("int"))
+
+
+def topic_name(value: Column) -> Column:
+    """A legal name of a topic that is not internal, else null."""
+    name = value.cast("string")
+    return F.when(name.rlike(_LEGAL_TOPIC), name)
+
+
+def origin_name(value: Column) -> Column:
+    """`topic/partition/offset`; what is nothing of the kind stays visible and can never be joined; null stays null."""
+    name = value.cast("string")
+    return F.when(value.isNotNull(), F.when(name.rlike(_ORIGIN), name).otherwise(F.concat(F.lit("?"), F.hex(value))))
+
+
+def readable(value: Column) -> Column:
+    """Text for people from bytes of anybody: never invalid UTF-8 in a table."""
+    return F.make_valid_utf8(value.cast("string"))
+
+
+def control_names(headers: Column) -> Column:
+    """The names of our headers that stand on the record, doubles too."""
+    return F.filter(headers["key"], lambda name: name.isin(*CONTROL))
+
+
+def foreign(headers: Column) -> Column:
+    """Every header that is not ours, in order, doubles too."""
+    ours = [*CONTROL, ERROR, ERROR_DETAIL]
+    return F.filter(headers, lambda header: ~header["key"].isin(*ours))
+
+
+def digest(value: Column) -> Column:
+    """Of bytes. Null has an empty digest, so that digests can always be compared."""
+    return F.coalesce(F.unhex(F.substring(F.sha2(value, 256), 1, 32)), F.lit(b""))
+
+
+def digest_of_headers(headers: Column) -> Column:
+    """Of names and values in order. Hex holds neither `=` nor `-` nor `,`, so that no two lists share a text."""
+    written = F.transform(
+        headers,
+        lambda header: F.concat(F.hex(header["key"]), F.lit("="), F.coalesce(F.hex(header["value"]), F.lit("-"))),
+    )
+    return digest(F.array_join(written, ",").cast("binary"))
+
+
+def contents(key: Column, value: Column, headers: Column) -> Column:
+    """What has to arrive as it was sent, as one struct of digests. Structs of bytes have an order: min and max work."""
+    return F.struct(
+        digest(key).alias("key"), digest(value).alias("value"), digest_of_headers(foreign(headers)).alias("headers")
+    )

@@ -1,0 +1,20 @@
+"""One Spark for all tests here; an audit that runs meanwhile uses it too."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark leaves the sockets of `collect` to the garbage collector, which may come in anybody's test."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with session("tests", master="local[2]") as started:
+        started.conf.set("spark.sql.shuffle.partitions", 2)
+        yield started

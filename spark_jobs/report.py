@@ -1,0 +1,210 @@
+"""The report: one HTML file that needs nothing else. The verdict first, then what it rests on.
+
+    verdict | figures | notes | faults with coordinates | pictures | real topics | latest | rejected | how it was judged
+
+Everything that came from Kafka is escaped: a topic, a code or an origin may hold whatever a sender wrote.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from pyspark.sql import Row
+
+from schemas.tables import AuditClass
+from spark_jobs.arguments import AuditArguments, iso
+from spark_jobs.classes import FAULTS, RULES
+from spark_jobs.plots import histogram_svg, span_text, timeline_svg
+from spark_jobs.report_style import STYLE
+from spark_jobs.summary import Details, Lateness, TopicVerdict, Verdict
+
+
+def write_report(verdict: Verdict, details: Details, arguments: AuditArguments) -> None:
+    """`verdict.report`, whole or not at all."""
+    draft = verdict.report.with_suffix(".html.new")
+    draft.write_text(render(verdict, details, arguments), encoding="utf-8")
+    draft.replace(verdict.report)
+
+
+def render(verdict: Verdict, details: Details, arguments: AuditArguments) -> str:
+    body = "".join(
+        (
+            _verdict(verdict, arguments),
+            _figures(verdict),
+            _notes(verdict),
+            _faults(verdict, details),
+            _pictures(details),
+            _topics(verdict),
+            _latest(details),
+            _rejected(details),
+            _judged(arguments),
+        )
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Timer audit: {escape(verdict.headline)}</title><style>{STYLE}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _verdict(verdict: Verdict, arguments: AuditArguments) -> str:
+    kind = "clean" if verdict.clean else "faulty"
+    span = ""
+    if arguments.from_ms is not None or arguments.to_ms is not None:
+        since = iso(arguments.from_ms) if arguments.from_ms is not None else "the start"
+        until = iso(arguments.to_ms) if arguments.to_ms is not None else "now"
+        span = f" · requests from {since} to {until}"
+    return (
+        f'<header class="{kind}"><p class="kicker">Timer audit of {escape(arguments.timer_topic)}</p>'
+        f"<h1>{escape(verdict.headline)}</h1><p>as of {iso(verdict.as_of_ms)}{span}</p></header>"
+    )
+
+
+def _figures(verdict: Verdict) -> str:
+    late = verdict.lateness
+    tiles = [
+        ("requests", f"{verdict.requests:,}"),
+        *((name, f"{verdict.counts[name]:,}") for name in ("delivered", "pending", "rejected")),
+        *((f"lateness {name}", _ms(value)) for name, value in zip(("p50", "p99", "max"), late[1:], strict=True)),
+    ]
+    return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)}</dl>'
+
+
+def _notes(verdict: Verdict) -> str:
+    return "".join(f'<p class="note">{escape(note)}</p>' for note in verdict.notes)
+
+
+def _faults(verdict: Verdict, details: Details) -> str:
+    if verdict.clean:
+        return ""
+    meaning = {rule.name.value: rule.meaning for rule in RULES}
+    classes = _table(
+        ("class", "#rows", "meaning"),
+        ((_badge(name), f"{count:,}", escape(meaning[name])) for name, count in verdict.faults.items()),
+    )
+    examples = _table(
+        ("class", "request", "real topic", "due", "#late", "found"),
+        (
+            (_badge(r["class"]), _text(r.origin), _text(r.target), _time(r.due_ms), _ms(r.lateness_ms), _found(r))
+            for r in details.faults
+        ),
+    )
+    shown = f"{len(details.faults)} of {sum(verdict.faults.values()):,}, each class in turn; all are in requests/."
+    return f"<section><h2>Faults</h2>{classes}<h3>Examples</h3><p>{shown}</p>{examples}</section>"
+
+
+def _found(row: Row) -> str:
+    """Where the first delivery is, and what is wrong with it."""
+    parts = [_place(row)] if row.delivered_topic is not None else []
+    if row.deliveries > 1:
+        parts.append(f"{row.deliveries} deliveries")
+    if row.rejections:
+        parts.append(f"{row.rejections} × rejected {_text(row.error)}")
+    if row.altered:
+        parts.append("differs: " + escape(", ".join(row.altered)))
+    others = [name for name in row.faults if name != row["class"]]
+    if others:
+        parts.append("also " + escape(", ".join(others)))
+    return "; ".join(parts) or "nothing"
+
+
+def _pictures(details: Details) -> str:
+    if not details.histogram:
+        return ""
+    drawn = [f"<figure><figcaption>Deliveries by lateness</figcaption>{histogram_svg(details.histogram)}</figure>"]
+    if details.timeline:
+        picture = timeline_svg(details.timeline, details.timeline_width_ms)
+        drawn.append(f"<figure><figcaption>Over time (UTC)</figcaption>{picture}</figure>")
+    return f'<section><h2>Lateness</h2><div class="pictures">{"".join(drawn)}</div></section>'
+
+
+def _topics(verdict: Verdict) -> str:
+    head = ("topic", "#requests", "#delivered", "#pending", "#rejected", "#faults", "#p50", "#p99", "#max", "clock")
+    more = verdict.topics_in_all - len(verdict.topics)
+    rest = f"<p>{more:,} more topics are in topics/.</p>" if more > 0 else ""
+    return f"<section><h2>Real topics</h2>{_table(head, map(_topic_cells, verdict.topics))}{rest}</section>"
+
+
+def _topic_cells(topic: TopicVerdict) -> Sequence[str]:
+    counts = [f"{topic.counts[c.value]:,}" for c in (AuditClass.DELIVERED, AuditClass.PENDING, AuditClass.REJECTED)]
+    faults = f'<b class="bad">{topic.faults:,}</b>' if topic.faults else "0"
+    name = _text(topic.topic) if topic.topic is not None else "<i>none named</i>"
+    return (name, f"{topic.requests:,}", *counts, faults, *_lateness_cells(topic.lateness), _text(topic.clock))
+
+
+def _lateness_cells(late: Lateness) -> Sequence[str]:
+    return tuple(_ms(value) for value in late[1:])
+
+
+def _latest(details: Details) -> str:
+    if not details.latest:
+        return ""
+    head = ("#late", "request", "delivered at", "due", "delivered", "#bridge's clock", "class")
+    rows = (
+        (
+            _ms(r.lateness_ms),
+            _text(r.origin),
+            _place(r),
+            _time(r.due_ms),
+            _time(r.delivered_ms),
+            _ms(r.released_ms - r.due_ms if r.released_ms is not None else None),
+            _badge(r["class"]),
+        )
+        for r in details.latest
+    )
+    return f"<section><h2>Latest {len(details.latest)}</h2>{_table(head, rows)}</section>"
+
+
+def _rejected(details: Details) -> str:
+    if not details.codes:
+        return ""
+    rows = ((_text(code), f"{count:,}") for code, count in details.codes)
+    return f"<section><h2>Rejected by code</h2>{_table(('code', '#requests'), rows)}</section>"
+
+
+def _judged(arguments: AuditArguments) -> str:
+    rules = _table(("class", "meaning"), ((_badge(rule.name.value), escape(rule.meaning)) for rule in RULES))
+    return (
+        "<section><h2>How it was judged</h2>"
+        f"<p>From the topics alone, committed records only: {escape(arguments.timer_topic)}, "
+        f"{escape(arguments.rejected_topic)} and the real topics that requests name, joined on timer-origin. "
+        f"What is due within {span_text(arguments.settle_ms)} of the audit's time still counts as pending. "
+        "Lateness is the delivered record's timestamp less the due time. The clock is the broker's where the topic has "
+        "LogAppendTime; CreateTime is the bridge's own clock at release. The first rule that holds names the class; "
+        f"a request's other faults stand beside it.</p>{rules}</section>"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are HTML already. A `#` before a heading makes its column one of numbers."""
+    kinds = [' class="n"' if name.startswith("#") else "" for name in head]
+    top = "".join(f"<th{kind}>{name.removeprefix('#')}</th>" for name, kind in zip(head, kinds, strict=True))
+    lines = (
+        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _badge(name: str) -> str:
+    kind = "bad" if name in FAULTS else "good"
+    return f'<span class="badge {kind}">{escape(name)}</span>'
+
+
+def _text(value: str | None) -> str:
+    """Long names break at their slashes and dots, or anywhere."""
+    if value is None:
+        return "–"
+    shown = value if len(value) <= 120 else value[:117] + "..."
+    return escape(shown).replace("/", "/<wbr>").replace(".", ".<wbr>")
+
+
+def _place(row: Row) -> str:
+    return _text(f"{row.delivered_topic}/{row.delivered_partition}/{row.delivered_offset}")
+
+
+def _ms(value: int | None) -> str:
+    return "–" if value is None else f'<span class="nowrap">{span_text(value)}</span>'
+
+
+def _time(at_ms: int | None) -> str:
+    return "–" if at_ms is None else f'<span class="nowrap">{iso(at_ms).removesuffix(" UTC")}</span>'

@@ -1,0 +1,87 @@
+"""The Spark session: ours on two local cores, the caller's where there is one, the cluster's under spark-submit.
+
+Ivy and the JVM write to stderr from before Spark can be told to be quiet. The JVM inherits the descriptor it is born
+with, so stderr points to a log file for that moment.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jobs.errors import AuditTroubleError
+
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+
+_EVERYWHERE = {
+    "spark.jars.packages": KAFKA_PACKAGE,
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+}
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def session(app: str, *, master: str | None = None, log: Path | None = None) -> Iterator[SparkSession]:
+    """The active session, left running; else a new one, stopped at the end.
+
+    `master` None: spark-submit's where it started us, else local[*]. Raises AuditTroubleError if Spark does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    spark = _start(app, master, log)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = "local[*]"
+    builder = SparkSession.builder.appName(app)
+    settings = dict(_EVERYWHERE)
+    if master is not None:
+        builder = builder.master(master)
+        settings |= _LOCAL if master.startswith("local") else {}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        with _stderr_to(log):
+            spark = builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as wrong:
+        where = f"; its log is {log}" if log else ""
+        raise AuditTroubleError(f"Spark did not start: it needs Java 17 or 21 ({wrong}){where}") from wrong
+    spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
+    return spark
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)

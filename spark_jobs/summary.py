@@ -1,0 +1,214 @@
+"""The table of requests, told in few numbers: by class, by topic, by lateness, over time.
+
+Each function is one pass of Spark over the written table; what comes to the driver has a limit that no data moves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.tables import TOPICS, AuditClass
+from spark_jobs.classes import FAULTS, is_fault
+
+MOST_TOPICS = 200
+MOST_EXAMPLES = 20
+MOST_CODES = 50
+MOST_POINTS = 300
+EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
+_WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+_ACCURACY = 10_000
+
+
+class Lateness(NamedTuple):
+    """In ms, of first deliveries; all None where nothing was delivered."""
+
+    min_ms: int | None
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+
+
+class TopicVerdict(NamedTuple):
+    """`topic` None: requests without a readable real topic. `clock`: whose timestamps lateness is told by."""
+
+    topic: str | None
+    requests: int
+    faults: int
+    counts: dict[str, int]
+    lateness: Lateness
+    clock: str | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit found. `counts` has every class, also those with 0; `topics` the worst and largest 200."""
+
+    out: Path
+    as_of_ms: int
+    counts: dict[str, int]
+    lateness: Lateness
+    topics: tuple[TopicVerdict, ...]
+    topics_in_all: int
+    requests: int
+    notes: tuple[str, ...]
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return {name.value: self.counts[name.value] for name in FAULTS if self.counts[name.value]}
+
+    @property
+    def clean(self) -> bool:
+        return not self.faults
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.clean else 3
+
+    @property
+    def report(self) -> Path:
+        return self.out / "report.html"
+
+    @property
+    def headline(self) -> str:
+        """Clean: 880 requests, or 3 faults: 2 missing, 1 early."""
+        if self.clean:
+            return f"Clean: {self.requests:,} requests, no fault" if self.requests else "Nothing to audit: no request"
+        found = ", ".join(f"{count:,} {name}" for name, count in self.faults.items())
+        total = sum(self.faults.values())
+        return f"{total:,} {'fault' if total == 1 else 'faults'}: {found}"
+
+
+class Bin(NamedTuple):
+    """Deliveries with low_ms <= lateness < high_ms; None: no bound."""
+
+    low_ms: int | None
+    high_ms: int | None
+    deliveries: int
+
+
+class Moment(NamedTuple):
+    """Deliveries of one stretch of time that begins at `at_ms`."""
+
+    at_ms: int
+    deliveries: int
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the report shows beside the verdict."""
+
+    histogram: tuple[Bin, ...]
+    timeline: tuple[Moment, ...]
+    timeline_width_ms: int
+    faults: tuple[Row, ...]
+    latest: tuple[Row, ...]
+    codes: tuple[tuple[str, int], ...]
+
+
+def topics(table: DataFrame) -> DataFrame:
+    """The rows of TOPICS."""
+    counts = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
+    grouped = table.groupBy(F.coalesce("target", "delivered_topic").alias("topic")).agg(
+        F.count("topic").alias("requests"),
+        F.count_if(is_fault()).alias("faults"),
+        *counts,
+        _lateness().alias("late"),
+        F.array_join(F.array_sort(F.collect_set("clock")), ", ").alias("clock"),
+    )
+    clock = F.when(F.col("clock") != "", F.col("clock"))
+    return grouped.select("*", "late.*").withColumn("clock", clock).select(*TOPICS.arrow().names)
+
+
+def _lateness() -> Column:
+    lateness = F.col("lateness_ms")
+    middle = F.percentile_approx(lateness, [0.5, 0.99], _ACCURACY)
+    return F.struct(
+        F.min(lateness).alias("lateness_min_ms"),
+        middle[0].alias("lateness_p50_ms"),
+        middle[1].alias("lateness_p99_ms"),
+        F.max(lateness).alias("lateness_max_ms"),
+    )
+
+
+def verdict(table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, notes: Sequence[str]) -> Verdict:
+    counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
+    requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
+    sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
+    shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
+    return Verdict(
+        out=out,
+        as_of_ms=as_of_ms,
+        counts={c.value: sums[c.value] for c in AuditClass},
+        lateness=_lateness_of(table.agg(_lateness().alias("late")).select("late.*").collect()[0]),
+        topics=tuple(_topic(row) for row in shown),
+        topics_in_all=sums.topics,
+        requests=sums.requests,
+        notes=tuple(notes),
+    )
+
+
+def _topic(row: Row) -> TopicVerdict:
+    counts = {c.value: row[c.column] for c in AuditClass}
+    return TopicVerdict(row.topic, row.requests, row.faults, counts, _lateness_of(row), row.clock)
+
+
+def _lateness_of(row: Row) -> Lateness:
+    return Lateness(row.lateness_min_ms, row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
+
+
+def details(table: DataFrame, found: Verdict) -> Details:
+    delivered = table.where(F.col("lateness_ms").isNotNull())
+    width_ms = _width_ms(delivered)
+    return Details(
+        histogram=histogram(delivered),
+        timeline=timeline(delivered, width_ms),
+        timeline_width_ms=width_ms,
+        faults=_examples(table) if found.faults else (),
+        latest=tuple(delivered.orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES).collect()),
+        codes=_codes(table) if found.counts[AuditClass.REJECTED] else (),
+    )
+
+
+def histogram(delivered: DataFrame) -> tuple[Bin, ...]:
+    """Every bin from the first to the last that holds anything."""
+    bounds = (None, *EDGES_MS, None)
+    edges = F.array(*(F.lit(edge).cast("bigint") for edge in EDGES_MS))
+    place = F.size(F.filter(edges, lambda edge: edge <= F.col("lateness_ms")))
+    counts = {row.place: row["count"] for row in delivered.groupBy(place.alias("place")).count().collect()}
+    if not counts:
+        return ()
+    return tuple(Bin(bounds[i], bounds[i + 1], counts.get(i, 0)) for i in range(min(counts), max(counts) + 1))
+
+
+def _width_ms(delivered: DataFrame) -> int:
+    """Seconds, minutes, hours or days, so that no more than MOST_POINTS are drawn."""
+    span = delivered.agg(F.max("delivered_ms") - F.min("delivered_ms")).collect()[0][0] or 0
+    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), -(-span // MOST_POINTS))
+
+
+def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
+    at_ms = (F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))).alias("at_ms")
+    grouped = delivered.groupBy(at_ms).agg(F.count("*").alias("count"), _lateness().alias("late"))
+    found = grouped.select("at_ms", "count", "late.*").orderBy("at_ms").collect()
+    return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
+
+
+def _examples(table: DataFrame) -> tuple[Row, ...]:
+    """The first few of each fault, worst class first."""
+    order = F.array_position(F.lit([name.value for name in FAULTS]), F.col("class"))
+    each = Window.partitionBy("class").orderBy("due_ms", "origin")
+    ranked = table.where(is_fault()).withColumn("nth", F.row_number().over(each)).where(F.col("nth") <= MOST_EXAMPLES)
+    return tuple(ranked.orderBy("nth", order).limit(MOST_EXAMPLES * 2).collect())
+
+
+def _codes(table: DataFrame) -> tuple[tuple[str, int], ...]:
+    rejected = table.where(F.col("error").isNotNull()).groupBy("error").count()
+    found = rejected.orderBy(F.desc("count"), "error").limit(MOST_CODES).collect()
+    return tuple((row.error, row["count"]) for row in found)

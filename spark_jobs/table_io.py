@@ -1,0 +1,76 @@
+"""The only ways in and out: Kafka's topics in, Parquet out (and back in, for the summary).
+
+records   topic partition offset timestamp_ms clock key value headers      committed ones alone, within fixed spans
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from schemas.tables import Table
+from spark_jobs.brokers import Span
+from spark_jobs.columns import HEADERS_DDL, present
+
+RECORDS_DDL = (
+    "topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, clock STRING, "
+    f"key BINARY, value BINARY, headers {HEADERS_DDL}"
+)
+_RECORDS_PER_TASK = 250_000
+
+
+def read_records(spark: SparkSession, bootstrap_servers: str, spans: Sequence[Span]) -> DataFrame:
+    """The committed records of the spans. A long partition is read by several tasks."""
+    if all(span.start == span.end for span in spans):
+        return spark.createDataFrame([], RECORDS_DDL)
+    records = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+        .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
+        .option("assign", _partitions(spans))
+        .option("startingOffsets", _offsets(spans, lambda span: span.start))
+        .option("endingOffsets", _offsets(spans, lambda span: span.end))
+        .load()
+    )
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+        F.when(F.col("timestampType") == 1, "LogAppendTime").otherwise("CreateTime").alias("clock"),
+        "key",
+        "value",
+        present(F.col("headers")).alias("headers"),
+    )
+
+
+def write_table(rows: DataFrame, out: Path, table: Table) -> None:
+    """Overwrites `out`/`table.name`; a column that is missing or of another type raises."""
+    schema = cast(StructType, StructType.fromDDL(table.spark_ddl()))
+    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(out / table.name))
+
+
+def read_table(spark: SparkSession, out: Path, table: Table) -> DataFrame:
+    return spark.read.schema(table.spark_ddl()).parquet(str(out / table.name))
+
+
+def _partitions(spans: Sequence[Span]) -> str:
+    """For the option `assign`: {"orders": [0, 1]}."""
+    partitions: dict[str, list[int]] = {}
+    for span in spans:
+        partitions.setdefault(span.topic, []).append(span.partition)
+    return json.dumps(partitions)
+
+
+def _offsets(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
+    """For the options `startingOffsets` and `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
+    offsets: dict[str, dict[str, int]] = {}
+    for span in spans:
+        offsets.setdefault(span.topic, {})[str(span.partition)] = bound(span)
+    return json.dumps(offsets)
