@@ -65,7 +65,7 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
         outcomes = rows.outcomes(requested, delivered, rejected)
         elsewhere = _write_requests(outcomes, asked, arguments, as_of_ms)
     notes = _notes(arguments, unknown, elsewhere, has_rejected=bool(refused))
-    return _conclude(spark, arguments, as_of_ms, notes)
+    return conclude(spark, arguments, as_of_ms, notes)
 
 
 def _write_requests(outcomes: DataFrame, asked: Sequence[Span], arguments: AuditArguments, as_of_ms: int) -> int:
@@ -77,7 +77,7 @@ def _write_requests(outcomes: DataFrame, asked: Sequence[Span], arguments: Audit
     return int(seen.get["count"])
 
 
-def _conclude(spark: SparkSession, arguments: AuditArguments, as_of_ms: int, notes: Sequence[str]) -> Verdict:
+def conclude(spark: SparkSession, arguments: AuditArguments, as_of_ms: int, notes: Sequence[str]) -> Verdict:
     """Everything else is told from the table that was written, so that it says what the table says."""
     table = read_table(spark, arguments.out, REQUESTS)
     write_table(summary.topics(table), arguments.out, TOPICS)

@@ -55,8 +55,10 @@ def histogram_svg(bins: Sequence[Bin]) -> str:
 
 
 def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
-    """Lateness percentiles above, deliveries below, one step per `width_ms`."""
+    """Lateness percentiles above, deliveries below, one step per `width_ms`; empty where no time can be drawn."""
     drawn = [m for m in moments if 0 <= m.at_ms <= _LAST_DATE_MS]
+    if not drawn:
+        return ""
     times = [datetime.fromtimestamp(m.at_ms / 1000, UTC) for m in drawn]
     with rc_context(_STYLE | {"svg.hashsalt": "timeline"}):
         figure = Figure(figsize=(4.8, 4.0), layout="constrained")

@@ -112,8 +112,7 @@ def _pictures(details: Details) -> str:
     if not details.histogram:
         return ""
     drawn = [f"<figure><figcaption>Deliveries by lateness</figcaption>{histogram_svg(details.histogram)}</figure>"]
-    if details.timeline:
-        picture = timeline_svg(details.timeline, details.timeline_width_ms)
+    if picture := timeline_svg(details.timeline, details.timeline_width_ms):
         drawn.append(f"<figure><figcaption>Over time (UTC)</figcaption>{picture}</figure>")
     return f'<section><h2>Lateness</h2><div class="pictures">{"".join(drawn)}</div></section>'
 

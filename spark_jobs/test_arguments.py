@@ -1,0 +1,67 @@
+"""Wrong arguments are told before Spark starts, with the argument's name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.arguments import AuditArguments, iso, time_ms
+from spark_jobs.audit import main
+from spark_jobs.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
+        ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
+    ],
+)
+def test_times(text: str, at_ms: int) -> None:
+    assert time_ms("--from", text) == at_ms
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14T22:13:20", "-5", "2023-11-14"])
+def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--from"):
+        time_ms("--from", text)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"bootstrap_servers": " "}, "--bootstrap-servers"),
+        ({"settle_ms": -1}, "--settle-ms"),
+        ({"from_ms": 5, "to_ms": 5}, "--from"),
+        ({"as_of_ms": 2**60}, "--as-of"),
+        ({"out": Path(__file__)}, "--out"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=named):
+        AuditArguments(**{"bootstrap_servers": "localhost:9092", "out": tmp_path, **wrong})
+
+
+def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "--bootstrap-servers" in capsys.readouterr().err
+    given = ["--bootstrap-servers", "localhost:9092", "--out", str(tmp_path)]
+    assert main([*given, "--from", "noon"]) == 2
+    assert "'noon' is no time" in capsys.readouterr().err
+
+
+def test_exit_code_1_without_a_broker(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.brokers._TIMEOUT_S", 0.5)
+    assert main(["--bootstrap-servers", "127.0.0.1:1", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "no broker answers at 127.0.0.1:1" in told
+    assert "--bootstrap-servers" in told
+
+
+def test_times_for_people() -> None:
+    assert iso(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
+    assert iso(-1) == "1969-12-31 23:59:59.999 UTC"
+    assert iso(2**63 - 1) == "9223372036854775807 ms"
