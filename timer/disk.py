@@ -89,6 +89,7 @@ class Disk(Protocol):
 
 class RealFile:
     def __init__(self, path: Path) -> None:
+        self.folder = path.parent
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._descriptor).st_size
 
@@ -181,7 +182,9 @@ class RealDisk:
         (self._root / name).unlink(missing_ok=True)
 
     def start_sync(self, files: Sequence[File]) -> RealSyncing:
-        descriptors = [file.duplicate() for file in files if isinstance(file, RealFile)]
+        real = [file for file in files if isinstance(file, RealFile)]
+        descriptors = [file.duplicate() for file in real]
+        descriptors += [os.open(folder, os.O_RDONLY) for folder in {file.folder for file in real}]
         return self._later(lambda: _sync_all(descriptors))
 
     def start_replace(self, name: str, data: bytes) -> RealSyncing:
@@ -204,7 +207,7 @@ class RealDisk:
 def _sync_all(descriptors: list[int]) -> None:
     try:
         for descriptor in descriptors:
-            os.fdatasync(descriptor)
+            os.fsync(descriptor)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

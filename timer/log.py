@@ -223,7 +223,10 @@ class FrameLog:
     def bases_of(self, positions: Ints) -> Ints:
         """The first position of the file in which each of `positions` lies."""
         bases = np.array(self._segments.bases, np.int64)
-        found: Ints = bases[np.searchsorted(bases, positions, side="right") - 1]
+        index = np.searchsorted(bases, positions, side="right") - 1
+        if len(index) and int(index.min()) < 0:
+            raise CorruptStoreError(f"{self._segments.folder} at {int(positions.min())}", "no file holds this position")
+        found: Ints = bases[index]
         return found
 
     def file_end(self, position: int) -> int:
@@ -233,11 +236,11 @@ class FrameLog:
 
     def truncate(self, end: int) -> None:
         """Bytes from `end` on are gone."""
-        if end > self.end:
-            raise CorruptStoreError(self._segments.folder, f"ends at {self.end} where {end} were synced")
         for base in [base for base in self._segments.bases if base >= end]:
             self._segments.drop(base)
-        if self._segments.bases:
+        if end and (not self._segments.bases or self.file_end(end - 1) < end):
+            raise CorruptStoreError(self._segments.folder, f"ends before {end}, which was synced")
+        if end:
             base = self._segments.bases[-1]
             self._segments.cut(base, end - base)
         self.end = end
