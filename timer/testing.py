@@ -1,0 +1,382 @@
+"""A disk in memory that dies as real ones do: it keeps what `timer.disk` promises, and breaks all that is not promised.
+
+    bytes of a file    now   what the running system sees (the page cache)
+                       kept  what the platter holds; a sync copies now -> kept, the kernel any sector at any time
+
+    kill()         the process dies      now stays; work that was on its way has happened or not
+    lose_power()   the machine stops     per sector of 512 bytes: now or kept; any length between the two;
+                                         a removed file may be back, a new one may be missing
+    reopen()       the next life's Disk on what remains; every handle of the life before raises
+
+`Crash` is that death as seen from inside: raised by the `Fuse` at any call, before or after its effect.
+
+    disk = SimDisk(random.Random(7)); ...; disk.lose_power(); store = Store.open(disk.reopen(), ...)
+"""
+
+import errno
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+from timer.disk import File
+
+SECTOR = 512
+
+
+class Crash(BaseException):
+    """The process is dead from here on. No `except Exception` may see it."""
+
+
+class Fuse:
+    """Counts the calls that one process makes through its ports, and ends the process at one of them, for good.
+
+    A burnt fuse raises at every further call too: `finally` blocks of a dead process have no effect.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.where = ""
+        self._end: float = math.inf
+        self._part = ""
+
+    def arm(self, steps: int, part: str = "") -> None:
+        """Burns at the `steps`-th call from now on; only calls whose name begins with `part` are counted."""
+        self._part = part
+        self._end = self.steps + steps if not part else steps
+
+    def step(self, where: str) -> None:
+        """To be called before and after every effect."""
+        self.steps += 1
+        if self._part:
+            self._count_part(where)
+        elif self.steps >= self._end:
+            self._burn(where)
+
+    @property
+    def burnt(self) -> bool:
+        return self._end < 0
+
+    def _count_part(self, where: str) -> None:
+        if where.startswith(self._part):
+            self._end -= 1
+            if self._end <= 0:
+                self._burn(where)
+
+    def _burn(self, where: str) -> None:
+        if not self.burnt:
+            self.where, self._part, self._end = where, "", -1
+        raise Crash(self.where)
+
+
+class DeadHandleError(RuntimeError):
+    """A file of a former life, or a closed one, was used."""
+
+
+class _Node:
+    """A file's bytes, whatever its name: as seen now, and as they would be found after a loss of power."""
+
+    __slots__ = ("kept", "now")
+
+    def __init__(self, now: bytes | bytearray = b"", kept: bytes = b"") -> None:
+        self.now = bytearray(now)
+        self.kept = kept
+
+    def write_back(self, rng: Random) -> None:
+        """The kernel writes some of the sectors, in no order."""
+        self.kept = _mixed(self.kept, self.now, rng)
+
+
+def _mixed(kept: bytes, now: bytes | bytearray, rng: Random) -> bytes:
+    """One of the files that may be found when `now` was on its way over `kept`."""
+    if kept == now:
+        return kept
+    share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+    shorter, longer = sorted((len(kept), len(now)))
+    length = rng.choice((len(kept), len(now), rng.randint(shorter, longer)))
+    mixed = bytearray(kept[:length].ljust(length, b"\0"))
+    for at in range(0, min(len(now), length), SECTOR):
+        end = min(at + SECTOR, length)
+        if rng.random() < share:
+            part = now[at:end]
+            mixed[at : at + len(part)] = part
+    return bytes(mixed)
+
+
+class SimFile:
+    def __init__(self, disk: "SimDisk", name: str, node: _Node) -> None:
+        self._disk = disk
+        self.name = name
+        self._node = node
+        self._open = True
+
+    def size(self) -> int:
+        return len(self.alive_node().now)
+
+    def read(self, at: int, size: int) -> bytes:
+        return bytes(self.alive_node().now[at : at + size])
+
+    def append(self, data: bytes) -> None:
+        node = self.alive_node()
+        self._disk.step("disk.append")
+        taken = self._disk.room_for(len(data))
+        node.now += memoryview(data)[: min(taken, len(data) // 2)]
+        if taken:
+            self._disk.step("disk.append half")
+        node.now += memoryview(data)[min(taken, len(data) // 2) : taken]
+        if taken < len(data):
+            raise self._disk.append_error()
+        self._disk.step("disk.append done")
+
+    def truncate(self, size: int) -> None:
+        node = self.alive_node()
+        self._disk.step("disk.truncate")
+        if size <= len(node.now):
+            del node.now[size:]
+        else:
+            node.now += bytes(size - len(node.now))
+        self._disk.step("disk.truncate done")
+
+    def close(self) -> None:
+        self._open = False
+
+    def alive_node(self) -> _Node:
+        if not self._open:
+            raise DeadHandleError(f"{self.name} is closed")
+        self._disk.check_alive()
+        return self._node
+
+
+class SimMapping:
+    def __init__(self, disk: "SimDisk", node: _Node) -> None:
+        self._disk = disk
+        self._buffer = memoryview(node.now)
+
+    @property
+    def buffer(self) -> memoryview:
+        self._disk.check_alive()
+        return self._buffer
+
+    def close(self) -> None:
+        """As with the real one, every view of the buffer must be gone."""
+        self._buffer.release()
+
+
+class SimSyncing:
+    """Work that is done at some later `done()`. A replace that dies on its way may leave `scratch` behind."""
+
+    def __init__(self, disk: "SimDisk", names: frozenset[str], work: Callable[[], None], scratch: str = "") -> None:
+        self._disk = disk
+        self.names = names
+        self.scratch = scratch
+        self._work = work
+        self.finished = False
+        self._error: OSError | None = None
+
+    def done(self) -> bool:
+        self._disk.step("disk.done")
+        if not self.finished and not self._disk.still_busy():
+            self._disk.finish(self)
+        if self._error is not None:
+            raise self._error
+        return self.finished
+
+    def wait(self) -> None:
+        self._disk.step("disk.wait")
+        if not self.finished:
+            self._disk.finish(self)
+        if self._error is not None:
+            raise self._error
+
+    def finish(self) -> None:
+        self.finished = True
+        self._work()
+
+    def fail(self, error: OSError) -> None:
+        self.finished = True
+        self._error = error
+
+
+class SimDisk:
+    """One folder in memory. Without `rng` every sync is done at once; with it, at some later question.
+
+    Work on different names may be finished in any order; on one name, in the order of the calls.
+    """
+
+    def __init__(self, rng: Random | None = None, fuse: Fuse | None = None) -> None:
+        self._rng = rng
+        self._fuse = fuse or Fuse()
+        self._now: dict[str, _Node] = {}
+        self._kept: dict[str, _Node] = {}
+        self._busy: list[SimSyncing] = []
+        self._alive = True
+        self._appends_left: float = math.inf
+        self._taken_share = 0.0
+        self._errno = errno.ENOSPC
+        self._sync_error: OSError | None = None
+
+    # The Disk port
+
+    def open(self, name: str) -> SimFile:
+        self.step("disk.open")
+        return SimFile(self, name, self._node(name))
+
+    def map(self, name: str, size: int) -> SimMapping:
+        self.step("disk.map")
+        node = self._node(name)
+        if len(node.now) != size:
+            node.now = bytearray(size)
+        return SimMapping(self, node)
+
+    def read(self, name: str) -> bytes | None:
+        self.step("disk.read")
+        node = self._now.get(name)
+        return None if node is None else bytes(node.now)
+
+    def names(self, folder: str) -> list[str]:
+        self.step("disk.names")
+        prefix = f"{folder}/" if folder else ""
+        inside = (name.removeprefix(prefix) for name in self._now if name.startswith(prefix))
+        return sorted(name for name in inside if "/" not in name)
+
+    def remove(self, name: str) -> None:
+        self.step("disk.remove")
+        self._now.pop(name, None)
+        self.step("disk.remove done")
+
+    def start_sync(self, files: Sequence[File]) -> SimSyncing:
+        self.step("disk.start_sync")
+        parts = [(file.name, file.alive_node()) for file in files if isinstance(file, SimFile)]
+        copies = [bytes(node.now) for _, node in parts]
+
+        def work() -> None:
+            for (name, node), copy in zip(parts, copies, strict=True):
+                node.kept = copy
+                if self._now.get(name) is node:
+                    self._kept[name] = node
+
+        return self._begin(SimSyncing(self, frozenset(name for name, _ in parts), work))
+
+    def start_replace(self, name: str, data: bytes) -> SimSyncing:
+        self.step("disk.start_replace")
+        data, scratch = bytes(data), f"{name}.new"
+
+        def work() -> None:
+            self._now.pop(scratch, None)
+            self._now[name] = self._kept[name] = _Node(data, data)
+
+        return self._begin(SimSyncing(self, frozenset({name}), work, scratch))
+
+    # What happens to it
+
+    def fail_append(self, after: int, *, share: float = 0.5, error: int = errno.ENOSPC) -> None:
+        """Every append behind the next `after` raises OSError(error), `share` of its bytes written, until `mend()`."""
+        self._appends_left, self._taken_share, self._errno = after, share, error
+
+    def fail_sync(self, error: int = errno.EIO) -> None:
+        """The next work that comes to its end fails instead."""
+        self._sync_error = OSError(error, "simulated")
+
+    def mend(self) -> None:
+        """There is room again."""
+        self._appends_left, self._sync_error = math.inf, None
+
+    def kill(self) -> None:
+        """The process is gone: what was written stays, what was on its way has happened or not."""
+        rng = self._rng or Random(0)
+        for work in list(self._busy):
+            if not work.finished and rng.random() < 0.5:
+                self.finish(work)
+            elif work.scratch and rng.random() < 0.5:
+                self._now[work.scratch] = _Node(b"torn")
+        self._alive = False
+
+    def lose_power(self, rng: Random | None = None) -> None:
+        """The machine is gone: what was not synced is there, torn or lost, each sector by itself."""
+        rng = rng or self._rng or Random(0)
+        if self._alive:
+            self.kill()
+        found: dict[str, _Node] = {}
+        for name in sorted(self._now.keys() | self._kept.keys()):
+            node = self._survivor(name, rng)
+            if node is not None:
+                content = _mixed(node.kept, node.now, rng)
+                found[name] = _Node(content, content)
+        self._now, self._kept = found, dict(found)
+
+    def reopen(self, fuse: Fuse | None = None) -> "SimDisk":
+        """The next life's view of what remains; a disk that still lives is killed first."""
+        if self._alive:
+            self.kill()
+        return self.copy(fuse)
+
+    def copy(self, fuse: Fuse | None = None) -> "SimDisk":
+        """The same bytes on a disk of its own: an old directory that may come back later."""
+        twin = SimDisk(self._rng, fuse)
+        nodes: dict[int, _Node] = {}
+        for theirs, ours in ((self._now, twin._now), (self._kept, twin._kept)):
+            for name, node in theirs.items():
+                ours[name] = nodes.setdefault(id(node), _Node(node.now, node.kept))
+        return twin
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file as it stands, for a test to look at."""
+        return {name: bytes(node.now) for name, node in sorted(self._now.items())}
+
+    # For the handles
+
+    def step(self, where: str) -> None:
+        self.check_alive()
+        self._fuse.step(where)
+
+    def check_alive(self) -> None:
+        if not self._alive:
+            raise DeadHandleError("this disk belongs to a former life: use reopen()")
+
+    def room_for(self, size: int) -> int:
+        """How many bytes of an append are taken before it fails, if it does."""
+        self._appends_left -= 1
+        return size if self._appends_left >= 0 else int(size * self._taken_share)
+
+    def append_error(self) -> OSError:
+        return OSError(self._errno, "simulated")
+
+    def still_busy(self) -> bool:
+        return self._rng is not None and self._rng.random() < 0.6
+
+    def finish(self, work: SimSyncing) -> None:
+        """Finishes `work`, and before it what was begun earlier on the same names."""
+        if self._sync_error is not None:
+            work.fail(self._sync_error)
+            self._sync_error = None
+        for earlier in itertools.takewhile(lambda other: other is not work, list(self._busy)):
+            if not earlier.names.isdisjoint(work.names):
+                earlier.finish()
+        if not work.finished:
+            work.finish()
+        self._busy = [other for other in self._busy if not other.finished]
+
+    def _begin(self, syncing: SimSyncing) -> SimSyncing:
+        self._busy.append(syncing)
+        if self._rng is not None and self._rng.random() < 0.3:
+            self._write_back(self._rng)
+        if not self.still_busy():
+            self.finish(syncing)
+        self.step("disk.start done")
+        return syncing
+
+    def _write_back(self, rng: Random) -> None:
+        for name, node in self._now.items():
+            if rng.random() < 0.5:
+                node.write_back(rng)
+                self._kept[name] = node
+
+    def _node(self, name: str) -> _Node:
+        if name not in self._now:
+            self._now[name] = _Node()
+        return self._now[name]
+
+    def _survivor(self, name: str, rng: Random) -> _Node | None:
+        """The folder's entry for `name`: as it is now, or as it was last known to be durable."""
+        now, kept = self._now.get(name), self._kept.get(name)
+        return now if now is kept or rng.random() < 0.5 else kept
