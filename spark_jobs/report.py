@@ -89,7 +89,7 @@ def _faults(verdict: Verdict, details: Details) -> str:
             for r in details.faults
         ),
     )
-    shown = f"{len(details.faults)} of {sum(verdict.faults.values()):,}, each class in turn; all are in requests/."
+    shown = f"{len(details.faults)} of {sum(verdict.faults.values()):,}; all are in requests/."
     return f"<section><h2>Faults</h2>{classes}<h3>Examples</h3><p>{shown}</p>{examples}</section>"
 
 
@@ -138,14 +138,13 @@ def _lateness_cells(late: Lateness) -> Sequence[str]:
 def _latest(details: Details) -> str:
     if not details.latest:
         return ""
-    head = ("#late", "request", "delivered at", "due", "delivered", "#bridge's clock", "class")
+    head = ("#late", "request", "delivered at", "due", "#by the bridge", "class")
     rows = (
         (
             _ms(r.lateness_ms),
             _text(r.origin),
             _place(r),
             _time(r.due_ms),
-            _time(r.delivered_ms),
             _ms(r.released_ms - r.due_ms if r.released_ms is not None else None),
             _badge(r["class"]),
         )
@@ -175,13 +174,17 @@ def _judged(arguments: AuditArguments) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already. A `#` before a heading makes its column one of numbers."""
+    """Cells are HTML already; `#` before a heading makes it a column of numbers. A wide row is a card on a phone."""
     kinds = [' class="n"' if name.startswith("#") else "" for name in head]
-    top = "".join(f"<th{kind}>{name.removeprefix('#')}</th>" for name, kind in zip(head, kinds, strict=True))
+    labels = [name.removeprefix("#") for name in head]
+    top = "".join(f"<th{kind}>{label}</th>" for label, kind in zip(labels, kinds, strict=True))
     lines = (
-        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
+        "".join(f'<td{k} data-label="{label}">{c}</td>' for c, k, label in zip(row, kinds, labels, strict=True))
+        for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    wide = ' class="wide"' if len(head) > 3 else ""
+    return f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _badge(name: str) -> str:

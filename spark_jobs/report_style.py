@@ -26,7 +26,7 @@ svg { width:100%; height:auto; display:block; }
 table { border-collapse:collapse; width:100%; font-size:14px; font-variant-numeric:tabular-nums; }
 th, td { text-align:left; padding:6px 10px 6px 0; border-bottom:1px solid var(--line); vertical-align:top; }
 th { color:var(--soft); font-weight:600; white-space:nowrap; } tr:last-child td { border-bottom:0; }
-.n { text-align:right; white-space:nowrap; padding-left:6px; }
+th.n, td.n { text-align:right; white-space:nowrap; padding:6px 18px 6px 6px; }
 .nowrap { white-space:nowrap; }
 .badge { display:inline-block; padding:1px 8px; border-radius:9px; font-size:13px; white-space:nowrap; }
 .badge.good { background:#e6f3eb; color:var(--good); } .badge.bad { background:#fdeceb; color:var(--bad); }
@@ -35,14 +35,23 @@ b.bad { color:var(--bad); }
   main { padding:10px; } header, section, .tiles, .note { padding:12px 14px; margin-bottom:10px; }
   header h1 { font-size:21px; } .tiles { grid-template-columns:repeat(auto-fit,minmax(88px,1fr)); }
   .tiles dd { font-size:17px; } table { font-size:13px; }
+  .wide thead { display:none; }
+  .wide tr { display:grid; grid-template-columns:1fr 1fr; gap:6px 12px; padding:8px 0;
+    border-bottom:1px solid var(--line); }
+  .wide tr:last-child { border-bottom:0; }
+  .wide td, .wide td.n { border:0; padding:0; text-align:left; overflow-wrap:anywhere; }
+  .wide td::before { content:attr(data-label); display:block; color:var(--soft); font-size:11px; }
 }
 @media print {
   @page { margin:14mm; }
   body { background:#fff; font-size:11px; } main { max-width:none; padding:0; }
   header, section, .tiles, .note { border-radius:0; padding:8px 0; border-width:0 0 1px; break-inside:auto; }
-  header { color:var(--ink); background:none !important; border-bottom:3px solid; }
+  header { color:var(--ink); background:none !important; border-bottom:3px solid; } header h1 { font-size:20px; }
+  h2, h3 { break-after:avoid; } .tiles { grid-template-columns:repeat(7,1fr); } .tiles dd { font-size:15px; }
+  .badge { font-size:inherit; padding:0 5px; }
   header.faulty h1 { color:var(--bad); } header.clean h1 { color:var(--good); }
-  .scroll { overflow:visible; } table { font-size:9px; } th { white-space:normal; } td, th { padding:2px 6px 2px 0; }
+  .scroll { overflow:visible; } table { font-size:9px; } th { white-space:normal; }
+  th, td, th.n, td.n { padding:2px 10px 2px 0; } .tiles dt { font-size:10px; }
   .pictures { grid-template-columns:1fr 1fr; } figure, tr { break-inside:avoid; } .nowrap { white-space:normal; }
 }
 """

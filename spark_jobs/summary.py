@@ -201,11 +201,12 @@ def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
 
 
 def _examples(table: DataFrame) -> tuple[Row, ...]:
-    """The first few of each fault, worst class first."""
+    """A few of each fault in turn, until there are enough; worst class first."""
     order = F.array_position(F.lit([name.value for name in FAULTS]), F.col("class"))
     each = Window.partitionBy("class").orderBy("due_ms", "origin")
     ranked = table.where(is_fault()).withColumn("nth", F.row_number().over(each)).where(F.col("nth") <= MOST_EXAMPLES)
-    return tuple(ranked.orderBy("nth", order).limit(MOST_EXAMPLES * 2).collect())
+    chosen = ranked.orderBy("nth", order).limit(MOST_EXAMPLES).collect()
+    return tuple(sorted(chosen, key=lambda row: FAULTS.index(row["class"])))
 
 
 def _codes(table: DataFrame) -> tuple[tuple[str, int], ...]:
