@@ -1,0 +1,464 @@
+"""A bridge without a broker, for tests: its ports over a Kafka in memory and a clock that the test moves.
+
+    kafka = FakeKafka(Timeline())
+    for topic in ("timer.requests", "timer.rejected", "timer.journal", "orders"): kafka.create(topic)
+    bridge = FakeInstance(kafka, FakeGroup("timers", [Shard("timer.requests", 0)]), options)
+    kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
+    bridge.run(499);  assert kafka.read("orders") == []
+    bridge.run(1);    assert [record.value for record in kafka.read("orders")] == [b"hello"]
+    bridge.lose_power();  bridge.run(1000);  assert len(kafka.read("orders")) == 1
+
+Waiting moves the time to the next event, so hours pass in no time. A `Fuse` ends an instance at any call through its
+ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next life on what remains.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from bridge.errors import FencedError
+from bridge.fake_kafka import Entry as Entry
+from bridge.fake_kafka import FakeGroup as FakeGroup
+from bridge.fake_kafka import FakeKafka as FakeKafka
+from bridge.fake_kafka import FakeTransaction as FakeTransaction
+from bridge.fake_kafka import Partition, State
+from bridge.fake_kafka import Timeline as Timeline
+from bridge.options import TurnOptions
+from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.turn import Bridge
+from schemas.headers import Headers
+from schemas.origin import Shard
+from schemas.progress import Progress
+from timer.testing import Crash as Crash
+from timer.testing import Fuse as Fuse
+from timer.testing import SimDisk as SimDisk
+
+RECORD_OVERHEAD_BYTES = 70
+MAX_METADATA_CHARACTERS = 1024
+
+
+class FakeClock:
+    """What one machine reads: the true time and its own error, which may change at any moment."""
+
+    def __init__(self, timeline: Timeline, error_ms: int = 0) -> None:
+        self.timeline = timeline
+        self.error_ms = error_ms
+
+    def now_ms(self) -> int:
+        return max(0, self.timeline.now_ms + self.error_ms)
+
+
+class FakeSource:
+    """A member of the group. `poll` without news lets time pass to the next event, or to the time-out.
+
+    With `rng` a poll takes a part of what is there, as a fetch does.
+    """
+
+    def __init__(
+        self, kafka: FakeKafka, group: FakeGroup, member: str, *, fuse: Fuse | None = None, rng: Random | None = None
+    ) -> None:
+        self._kafka = kafka
+        self._group = group
+        self._member = member
+        self._lives = 0
+        self._fuse = fuse or Fuse()
+        self._rng = rng
+        self._held: set[Shard] = set()
+        self._positions: dict[Shard, int] = {}
+        self._paused: set[Shard] = set()
+        self._woken = False
+        group.join(member)
+
+    @property
+    def member(self) -> str:
+        """Its name in the group; a new one when it had been put out and joined again."""
+        return self._member
+
+    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+        self._fuse.step("source.poll")
+        self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
+        self._woken = False
+        ownership = self._serve()
+        polled = Polled(ownership, self._take(max_records), (self._member, self._group.generation))
+        self._fuse.step("source.poll done")
+        return polled
+
+    def check(self) -> Polled:
+        self._fuse.step("source.check")
+        polled = Polled(self._serve(), {}, (self._member, self._group.generation))
+        self._fuse.step("source.check done")
+        return polled
+
+    def start(self, shard: Shard, offset: int) -> None:
+        self._fuse.step("source.start")
+        assert shard in self._held, f"{shard} is not ours"
+        self._positions[shard] = offset
+        self._paused.discard(shard)
+
+    def pause(self, shard: Shard) -> None:
+        self._fuse.step("source.pause")
+        self._paused.add(shard)
+
+    def resume(self, shard: Shard) -> None:
+        self._fuse.step("source.resume")
+        self._paused.discard(shard)
+
+    def wake(self) -> None:
+        self._woken = True
+
+    def close(self) -> None:
+        self._fuse.step("source.close")
+        self._group.expire(self._member)
+
+    def _has_news(self) -> bool:
+        return (
+            self._woken
+            or self._group.has_change(self._member, self._held)
+            or any(next(self._ahead(shard), None) is not None for shard in self._readable())
+        )
+
+    def _serve(self) -> Ownership:
+        if self._member not in self._group.members:
+            return self._join_again()
+        revoked, assigned = self._group.serve(self._member, self._held)
+        self._forget(revoked)
+        self._held |= set(assigned)
+        return Ownership(revoked=revoked, assigned=assigned)
+
+    def _join_again(self) -> Ownership:
+        """The group had put us out: all is lost, and we come as a new member."""
+        lost = sorted(self._held)
+        self._forget(lost)
+        self._lives += 1
+        self._member = f"{self._member.partition('#')[0]}#{self._lives}"
+        self._group.join(self._member)
+        return Ownership(lost=lost)
+
+    def _forget(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            self._held.discard(shard)
+            self._positions.pop(shard, None)
+            self._paused.discard(shard)
+
+    def _readable(self) -> list[Shard]:
+        return [shard for shard in sorted(self._positions) if shard not in self._paused]
+
+    def _ahead(self, shard: Shard) -> Iterator[Entry]:
+        log = self._kafka.partition(shard)
+        return log.committed(self._positions[shard], log.last_stable)
+
+    def _take(self, room: int) -> dict[Shard, list[Record]]:
+        taken: dict[Shard, list[Record]] = {}
+        shards = self._readable()
+        if self._rng is not None:
+            self._rng.shuffle(shards)
+            room = min(room, self._rng.choice((1, 3, 10, room)))
+        for shard in shards:
+            records = [record_of(entry) for entry, _ in zip(self._ahead(shard), range(room), strict=False)]
+            if records:
+                taken[shard] = records
+                self._positions[shard] = records[-1].offset + 1
+                room -= len(records)
+        return taken
+
+
+def record_of(entry: Entry) -> Record:
+    return Record(entry.offset, entry.append_ms, entry.key, entry.value, list(entry.headers))
+
+
+class FakeHistory:
+    """With `rng`, batches are of any size."""
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        group: FakeGroup,
+        journal_topic: str,
+        *,
+        fuse: Fuse | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._group = group
+        self._journal_topic = journal_topic
+        self._fuse = fuse or Fuse()
+        self._rng = rng
+
+    def progress(self, shard: Shard) -> Progress | None:
+        self._fuse.step("history.progress")
+        found = self._kafka.stable_progress(self._group.name, shard)
+        return found and Progress.committed(found.next_offset, found.metadata())
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        self._fuse.step("history.bounds")
+        log = self._kafka.partition(shard)
+        return log.first, log.end
+
+    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+        self._fuse.step("history.offset_at")
+        log = self._kafka.partition(shard)
+        return next((e.offset for e in log.everything() if e.append_ms >= timestamp_ms), log.end)
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        self._fuse.step("history.requests")
+        log = self._kafka.partition(shard)
+        self._kafka.wait_readable(log, min(to_offset, log.end))
+        yield from self._batches([record_of(entry) for entry in log.committed(from_offset, to_offset)])
+
+    def journal_end(self, shard: Shard) -> int:
+        self._fuse.step("history.journal_end")
+        return self._journal(shard).end
+
+    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+        self._fuse.step("history.journal")
+        log = self._journal(shard)
+        self._kafka.wait_readable(log, log.end)
+        start = log.first if from_offset is None else from_offset
+        if from_offset is None and since_ms is not None:
+            start = next((e.offset for e in log.everything() if e.append_ms >= since_ms), log.end)
+        for entry in list(log.committed(start, log.end)):
+            self._fuse.step("history.journal next")
+            assert entry.value is not None
+            yield entry.value
+
+    def _journal(self, shard: Shard) -> Partition:
+        return self._kafka.partition(Shard(self._journal_topic, shard.partition))
+
+    def _batches(self, records: list[Record]) -> Iterator[list[Record]]:
+        waiting = deque(records)
+        while waiting:
+            self._fuse.step("history.requests next")
+            size = 1000 if self._rng is None else self._rng.choice((1, 2, 5, 20))
+            yield [waiting.popleft() for _ in range(min(size, len(waiting)))]
+
+
+def nothing_happens(_where: str) -> None: ...
+
+
+class FakeSink:
+    """A transactional producer. Its transactions end badly where the test says so, or where `rng` draws it.
+
+    `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says at its begin
+    stays with the transaction in FakeKafka.
+    """
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        group: FakeGroup,
+        transactional_id: str,
+        journal_topic: str,
+        *,
+        fuse: Fuse | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
+        note: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._kafka = kafka
+        self._group = group
+        self._id = transactional_id
+        self._journal_topic = journal_topic
+        self._fuse = fuse or Fuse()
+        self._rng = rng
+        self._meanwhile = meanwhile
+        self._note = note
+        self.fault_chance = 0.0
+        """How often a transaction is aborted by a passing fault."""
+        self._epoch = kafka.init(transactional_id)
+
+    def publish(self, transaction: Transaction) -> Committed | Aborted:
+        _check(transaction)
+        self._step("sink.publish")
+        if self._kafka.is_fenced(self._id, self._epoch):
+            raise FencedError(f"another process runs as {self._id}")
+        self._kafka.finish(self._id)
+        begun = self._kafka.begin(self._id, self._epoch)
+        begun.note = self._note()
+        refused = self._produce(begun, transaction)
+        if refused or self._has_fault():
+            return self._abort(begun, refused)
+        self._step("sink.offsets")
+        if not self._group.accepts(transaction.fence) or begun.state is not State.OPEN:
+            return self._abort(begun, {})
+        self._kafka.send_offsets(begun, self._group.name, transaction.progress)
+        self._step("sink.offsets done")
+        return self._abort(begun, {}) if self._has_fault() else self._commit(begun)
+
+    def close(self) -> None:
+        self._fuse.step("sink.close")
+
+    def _produce(self, begun: FakeTransaction, transaction: Transaction) -> dict[int, str]:
+        refused: dict[int, str] = {}
+        for index, record in enumerate(transaction.outgoing):
+            self._step("sink.produce")
+            code = self._kafka.refusal(record.topic, record.partition, size_of(record))
+            if code is not None:
+                refused[index] = code
+            else:
+                self._append(begun, record)
+        for shard, value in transaction.journal.items():
+            self._step("sink.journal")
+            key = str(shard).encode()
+            now_ms = self._kafka.timeline.now_ms
+            self._append(begun, Outgoing(self._journal_topic, shard.partition, key, value, [], now_ms))
+        return refused
+
+    def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
+        if begun.state is State.OPEN:
+            self._kafka.produce(
+                record.topic,
+                record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+                transaction=begun,
+            )
+
+    def _commit(self, begun: FakeTransaction) -> Committed | Aborted:
+        self._step("sink.commit")
+        try:
+            self._fuse.step("sink.commit asked")
+        except Crash:
+            self._kafka.leave_in_flight(begun)
+            raise
+        self._kafka.commit(begun)
+        committed = begun.state is State.COMMITTED
+        self._step("sink.commit done")
+        return Committed() if committed else self._abort(begun, {})
+
+    def _abort(self, begun: FakeTransaction, refused: dict[int, str]) -> Aborted:
+        """Of several records that will never be taken, a real broker may name any."""
+        self._step("sink.abort")
+        self._kafka.abort(begun)
+        self._step("sink.abort done")
+        if self._rng is not None and refused:
+            named = self._rng.sample(sorted(refused), self._rng.randint(1, len(refused)))
+            refused = {index: refused[index] for index in named}
+        return Aborted(refused)
+
+    def _has_fault(self) -> bool:
+        return self._rng is not None and self._rng.random() < self.fault_chance
+
+    def _step(self, where: str) -> None:
+        self._fuse.step(where)
+        self._meanwhile(where)
+
+
+def size_of(record: Outgoing) -> int:
+    """About what it takes as a batch of its own."""
+    headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
+    return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _check(transaction: Transaction) -> None:
+    """What the port asks of its caller."""
+    assert transaction.journal.keys() <= transaction.progress.keys(), "a journal record without its shard's progress"
+    for progress in transaction.progress.values():
+        assert len(progress.metadata()) <= MAX_METADATA_CHARACTERS
+    origins = (_origin_shard(record.headers) for record in transaction.outgoing)
+    assert all(shard is None or shard in transaction.progress for shard in origins), "output without its progress"
+
+
+def _origin_shard(headers: Headers) -> Shard | None:
+    found = [value for name, value in headers if name == "timer-origin" and value]
+    topic, _, rest = found[-1].decode().partition("/") if found else ("", "", "")
+    return Shard(topic, int(rest.partition("/")[0])) if rest else None
+
+
+class FakeInstance:
+    """One bridge process and its data directory. `turn`, `run` and `start` are what a test calls; see the module."""
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        group: FakeGroup,
+        options: TurnOptions,
+        *,
+        name: str = "bridge",
+        clock: FakeClock | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
+        note: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.clock = clock or FakeClock(kafka.timeline)
+        self.disks: dict[Shard, SimDisk] = {}
+        self.fuse = Fuse()
+        self.bridge: Bridge | None = None
+        self.fault_chance = 0.0
+        self._kafka = kafka
+        self._group = group
+        self._rng = rng
+        self._meanwhile = meanwhile
+        self._note = note
+        self.source: FakeSource | None = None
+        self.start()
+
+    def start(self) -> None:
+        """A new process on the disks as they are; one that still runs is killed."""
+        self.kill()
+        kafka, group, topic = self._kafka, self._group, self.options.journal_topic
+        fuse, rng = self.fuse, self._rng
+        self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
+        sink = FakeSink(kafka, group, self.name, topic, clock=self.clock, fuse=fuse, rng=rng, meanwhile=self._meanwhile)
+        sink.fault_chance = self.fault_chance
+        self.bridge = Bridge(
+            clock=self.clock,
+            source=self.source,
+            history=FakeHistory(kafka, group, topic, fuse=fuse, rng=rng),
+            sink=sink,
+            disk_for=self._disk_for,
+            options=self.options,
+        )
+
+    def turn(self) -> None:
+        """One turn. Raises what the bridge raises; `Crash` where the fuse was armed."""
+        assert self.bridge is not None, "not started"
+        self.bridge.turn()
+
+    def run(self, ms: int) -> None:
+        """Turns until `ms` have passed and nothing is left to do at that moment."""
+        end_ms = self._kafka.timeline.now_ms + ms
+        self._kafka.timeline.at(end_ms, self._wake)
+        while self._kafka.timeline.now_ms < end_ms:
+            self.turn()
+        for _ in range(3):
+            self._wake()
+            self.turn()
+
+    def stop(self) -> None:
+        """SIGTERM: a clean end."""
+        assert self.bridge is not None, "not started"
+        self.bridge.stop()
+        self.kill()
+
+    def kill(self) -> None:
+        """kill -9. The group notices at once; what was written stays."""
+        if self.source is not None:
+            self._group.expire(self.source.member)
+        self.source = self.bridge = None
+        self.fuse = Fuse()
+        self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
+
+    def lose_power(self) -> None:
+        """The machine stops, then starts again."""
+        for disk in self.disks.values():
+            disk.lose_power(self._rng)
+        self.start()
+
+    def lose_disks(self) -> None:
+        """The data directory is deleted, then the process started."""
+        self.kill()
+        self.disks = {}
+        self.start()
+
+    def _disk_for(self, shard: Shard) -> SimDisk:
+        if shard not in self.disks:
+            self.disks[shard] = SimDisk(self._rng, self.fuse)
+        return self.disks[shard]
+
+    def _wake(self) -> None:
+        if self.source is not None:
+            self.source.wake()
