@@ -238,8 +238,8 @@ def nothing_happens(_where: str) -> None: ...
 class FakeSink:
     """A transactional producer. Its transactions end badly where the test says so, or where `rng` draws it.
 
-    `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says at its begin
-    stays with the transaction in FakeKafka.
+    `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
+    it begins stays with the transaction in FakeKafka.
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class FakeInstance:
         kafka, group, topic = self._kafka, self._group, self.options.journal_topic
         fuse, rng = self.fuse, self._rng
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
-        sink = FakeSink(kafka, group, self.name, topic, clock=self.clock, fuse=fuse, rng=rng, meanwhile=self._meanwhile)
+        sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
         sink.fault_chance = self.fault_chance
         self.bridge = Bridge(
             clock=self.clock,
