@@ -1,0 +1,146 @@
+"""Where the broker comes from, hidden behind one fixture; tests see `kafka.bootstrap_servers` and nothing else.
+
+    KAFKA_BOOTSTRAP given     -> that broker, as it is
+    a Docker engine answers   -> testcontainers with the official image (or its stand-in, see compose/kafka)
+    neither                   -> an embedded broker; not in CI, which has to test against the image
+
+What is missing (Java, the jars, Docker in CI) skips the test on a desk and fails it in CI.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import pytest
+
+from bridge.embedded import HOST, PROPERTIES, EmbeddedKafka, free_port
+from bridge.errors import BridgeError
+from bridge.kafka_jars import KAFKA_VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = ROOT / ".run" / "integration"
+JARS_CACHE = ROOT / ".run" / "kafka-jars"
+IMAGE = f"apache/kafka:{KAFKA_VERSION}"
+
+# After a kill -9 the broker has to wait until its former session has expired: 9 s by default.
+FAST_RESTART = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running broker that belongs to the whole session: tests use topics and groups of their own on it."""
+
+    bootstrap_servers: str
+    kind: Literal["given", "container", "embedded"]
+
+
+def missing(what: str) -> NoReturn:
+    """A test that cannot run is no failure on a desk, but CI must not go green without it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """The broker for every test that does not hurt it."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        yield Broker(given, "given")
+    elif docker_answers():
+        yield from containered()
+    elif os.environ.get("CI") == "true":
+        missing("CI tests against the container image, and no Docker engine answers: scripts/start-docker.sh")
+    else:
+        yield from embedded()
+
+
+@pytest.fixture
+def own_kafka(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
+    """A fresh broker of the test's own, to be stopped, killed and started again; it is running when handed over."""
+    name = re.sub(r"\W+", "-", request.node.name)
+    with started(name, FAST_RESTART) as broker:
+        yield broker
+
+
+@pytest.fixture
+def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, str]], EmbeddedKafka]]:
+    """Like `own_kafka`, with broker properties of the test's choice."""
+    brokers: list[EmbeddedKafka] = []
+
+    def make(properties: dict[str, str]) -> EmbeddedKafka:
+        name = re.sub(r"\W+", "-", f"{request.node.name}-{len(brokers)}")
+        brokers.append(started(name, FAST_RESTART | properties))
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        broker.stop()
+
+
+def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
+    """A running broker on an empty folder, which is left behind for a look after the test."""
+    folder = RUN / f"kafka-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    broker = EmbeddedKafka(folder, properties=properties, jars_cache=JARS_CACHE)
+    try:
+        broker.start()
+    except BridgeError as error:
+        missing(f"no embedded broker: {error}")
+    return broker
+
+
+def embedded() -> Iterator[Broker]:
+    with started("session", {}) as broker:
+        yield Broker(broker.bootstrap_servers, "embedded")
+
+
+def docker_answers() -> bool:
+    import docker  # only here: without it the other two ways still work
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=5)
+    except DockerException:
+        return False
+    client.close()
+    return True
+
+
+def containered() -> Iterator[Broker]:
+    """The official image by testcontainers, its port bound to loopback alone.
+
+    Clients outside and the broker itself reach it under different addresses, hence two listeners.
+    """
+    ensure_image()
+    os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # read at import; its reaper is one more image to pull
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+    port = free_port()
+    listeners = {
+        "listeners": "PLAINTEXT://0.0.0.0:9092,BROKER://127.0.0.1:29092,CONTROLLER://127.0.0.1:29093",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},BROKER://127.0.0.1:29092",
+        "inter.broker.listener.name": "BROKER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.quorum.voters": "1@127.0.0.1:29093",
+    }
+    container = DockerContainer(IMAGE).with_kwargs(ports={"9092/tcp": (HOST, port)})
+    container.with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
+    for name, value in (PROPERTIES | listeners).items():
+        container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
+    container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(90))
+    with container:
+        yield Broker(f"{HOST}:{port}", "container")
+
+
+def ensure_image() -> None:
+    script = ROOT / "compose" / "kafka" / "ensure-image.sh"
+    done = subprocess.run([script], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        missing(f"{IMAGE} could be neither pulled nor built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
