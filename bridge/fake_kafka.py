@@ -80,8 +80,8 @@ class FakeTransaction:
     touched: "list[Partition]" = field(default_factory=list)
     offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
     position: int = -1
-    records: "list[tuple[str, Entry]]" = field(default_factory=list)
-    """What it wrote, by topic, in the order of the calls."""
+    records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
+    """What it wrote, in the order of the calls."""
     finished: bool = False
     """Decided, and every marker stands."""
     note: object = None
@@ -222,7 +222,7 @@ class FakeKafka:
         created_ms = now_ms if timestamp_ms is None else timestamp_ms
         entry = log.append(Entry(-1, now_ms, created_ms, key, value, list(headers), transaction))
         if transaction is not None:
-            transaction.records.append((topic, entry))
+            transaction.records.append((log, entry))
         return entry
 
     def read(self, topic: str) -> list[Entry]:
@@ -307,10 +307,13 @@ class FakeKafka:
 
     def stable_progress(self, group: str, shard: Shard) -> Progress | None:
         """The committed offset, once no transaction can change it any more."""
-        while any((group, shard) in t.offsets for each in self._unfinished.values() for t in each):
-            assert self.timeline.run_next(), "a transaction that nobody ends"
+        self.wait_stable(group, shard)
         found = self._offsets.get((group, shard))
         return found[1] if found else None
+
+    def wait_stable(self, group: str, shard: Shard) -> None:
+        while any((group, shard) in t.offsets for each in self._unfinished.values() for t in each):
+            assert self.timeline.run_next(), "a transaction that nobody ends"
 
     def reset_progress(self, group: str, shard: Shard, progress: Progress | None) -> None:
         """An operator's hand, or the group's offsets expired."""

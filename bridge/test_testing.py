@@ -68,6 +68,7 @@ class TestExample:
         assert values(kafka, "orders") == [b"hello"]
         assert ("trace", b"t1") in kafka.read("orders")[0].headers
         bridge.lose_power()
+        bridge.start()
         bridge.run(5000)
         assert values(kafka, "orders") == [b"hello"]
 

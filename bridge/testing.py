@@ -6,7 +6,7 @@
     kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
     bridge.run(499);  assert kafka.read("orders") == []
     bridge.run(1);    assert [record.value for record in kafka.read("orders")] == [b"hello"]
-    bridge.lose_power();  bridge.run(1000);  assert len(kafka.read("orders")) == 1
+    bridge.lose_power();  bridge.start();  bridge.run(1000);  assert len(kafka.read("orders")) == 1
 
 Waiting moves the time to the next event, so hours pass in no time. A `Fuse` ends an instance at any call through its
 ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next life on what remains.
@@ -387,7 +387,8 @@ class FakeInstance:
         self.disks: dict[Shard, SimDisk] = {}
         self.fuse = Fuse()
         self.bridge: Bridge | None = None
-        self.fault_chance = 0.0
+        self._sink: FakeSink | None = None
+        self._fault_chance = 0.0
         self._kafka = kafka
         self._group = group
         self._rng = rng
@@ -399,11 +400,13 @@ class FakeInstance:
     def start(self) -> None:
         """A new process on the disks as they are; one that still runs is killed."""
         self.kill()
+        self._group.expire(self.name)
         kafka, group, topic = self._kafka, self._group, self.options.journal_topic
         fuse, rng = self.fuse, self._rng
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
         sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
-        sink.fault_chance = self.fault_chance
+        sink.fault_chance = self._fault_chance
+        self._sink = sink
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,
@@ -428,31 +431,36 @@ class FakeInstance:
             self._wake()
             self.turn()
 
+    def set_faults(self, chance: float) -> None:
+        """How often a transaction is aborted by a passing fault; needs an `rng`."""
+        self._fault_chance = chance
+        if self._sink is not None:
+            self._sink.fault_chance = chance
+
     def stop(self) -> None:
         """SIGTERM: a clean end."""
         assert self.bridge is not None, "not started"
         self.bridge.stop()
         self.kill()
 
-    def kill(self) -> None:
-        """kill -9. The group notices at once; what was written stays."""
-        if self.source is not None:
+    def kill(self, *, noticed: bool = True) -> None:
+        """kill -9: what was written stays. Not `noticed`: it is the test that ends its membership of the group."""
+        if self.source is not None and noticed:
             self._group.expire(self.source.member)
         self.source = self.bridge = None
         self.fuse = Fuse()
         self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
 
     def lose_power(self) -> None:
-        """The machine stops, then starts again."""
+        """The machine stops: what was not synced is torn or lost."""
         for disk in self.disks.values():
             disk.lose_power(self._rng)
-        self.start()
+        self.kill()
 
     def lose_disks(self) -> None:
-        """The data directory is deleted, then the process started."""
+        """The data directory is deleted."""
         self.kill()
         self.disks = {}
-        self.start()
 
     def _disk_for(self, shard: Shard) -> SimDisk:
         if shard not in self.disks:

@@ -45,6 +45,11 @@ class Fuse:
         self._part = part
         self._end = self.steps + steps if not part else steps
 
+    def disarm(self) -> None:
+        """Nothing happens after all; no use once it has burnt."""
+        if not self.burnt:
+            self._part, self._end = "", math.inf
+
     def step(self, where: str) -> None:
         """To be called before and after every effect."""
         self.steps += 1

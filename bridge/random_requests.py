@@ -1,0 +1,149 @@
+"""Requests at random, each with what must become of it; told by the one who makes it, not by the bridge's own parser.
+
+Wish(target="orders", delay_ms=120, may={"delivered"})      -> once on orders, at or after its timestamp + 120
+Wish(may={"missing-time"})                                  -> once on timer.rejected, with that code
+Wish(target="nowhere", may={"delivered", "unknown-topic"})  -> one of the two: the topic may appear meanwhile
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+Header = tuple[str, bytes | None]
+
+DELIVERED = "delivered"
+TIMERS = "timer.requests"
+ORDERS, BILLS, NOWHERE, SECRET, SMALL = "orders", "bills", "nowhere", "secret", "small"
+ORDERS_PARTITIONS = 3
+SMALL_BYTES = 300
+
+_SOON: Header = ("timer-delay-ms", b"20")
+_TO_ORDERS: Header = ("timer-topic", b"orders")
+MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
+    ("bad-header", [_TO_ORDERS, ("timer-delay-ms", b"-5")]),
+    ("bad-header", [_TO_ORDERS, ("timer-delay-ms", b"")]),
+    ("bad-header", [_TO_ORDERS, ("timer-deliver-ms", None)]),
+    ("bad-header", [_TO_ORDERS, _TO_ORDERS, _SOON]),
+    ("bad-header", [_TO_ORDERS, _SOON, ("timer-key", None)]),
+    ("bad-header", [_TO_ORDERS, _SOON, ("timer-partition", b"one")]),
+    ("not-ours", [_TO_ORDERS, _SOON, ("timer-origin", b"timer.requests/0/0")]),
+    ("not-ours", [_TO_ORDERS, _SOON, ("timer-rolls", b"1")]),
+    ("missing-time", [_TO_ORDERS]),
+    ("missing-time", []),
+    ("ambiguous-time", [_TO_ORDERS, _SOON, ("timer-deliver-ms", b"5")]),
+    ("too-far", [_TO_ORDERS, ("timer-deliver-ms", b"9223372036854775807")]),
+    ("missing-topic", [_SOON]),
+    ("bad-target", [_SOON, ("timer-topic", b"__consumer_offsets")]),
+    ("bad-target", [_SOON, ("timer-topic", b"a b")]),
+    ("bad-target", [_SOON, ("timer-topic", TIMERS.encode())]),
+)
+FOREIGN: tuple[Header, ...] = (
+    ("trace", b"1"),
+    ("trace", b"1"),
+    ("tenant", b""),
+    ("none", None),
+    ("raw", b"\xff\xfe\x00"),
+    ("Timer-Topic", b"bills"),
+    ("timer-unheard-of", b"5"),
+)
+VALUES: tuple[bytes | None, ...] = (None, b"", b"v", b"value " * 20)
+KEYS: tuple[bytes | None, ...] = (None, b"", b"k1", b"k2")
+
+
+@dataclass(slots=True)
+class Wish:
+    """A record for the timer topic, and what may become of it: `delivered`, or a code on the rejected topic.
+
+    Due at `deliver_ms`, else `delay_ms` behind its timestamp.
+    """
+
+    may: frozenset[str]
+    key: bytes | None
+    value: bytes | None
+    foreign: list[Header]
+    control: list[Header]
+    target: str = ""
+    deliver_ms: int | None = None
+    delay_ms: int = 0
+    partition: int = -1
+    delivered_key: bytes | None = None
+    headers: list[Header] = field(default_factory=list)
+
+    def due_ms(self, timestamp_ms: int) -> int:
+        return self.deliver_ms if self.deliver_ms is not None else timestamp_ms + self.delay_ms
+
+
+class Wishes:
+    """Draws them. `reach_ms`: how far ahead they are due; some further, so that they are refused."""
+
+    def __init__(self, rng: Random, reach_ms: int) -> None:
+        self._rng = rng
+        self._reach_ms = reach_ms
+        self._crowd_ms = rng.choice((50, 100, 400))
+        """Absolute times are often multiples of this, so that many are due in the same ms."""
+
+    def draw(self, now_ms: int) -> Wish:
+        wish = self._malformed() if self._rng.random() < 0.1 else self._schedule(now_ms)
+        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
+        return wish
+
+    def _malformed(self) -> Wish:
+        code, control = self._rng.choice(MALFORMED)
+        return self._wish({code}, list(control))
+
+    def _schedule(self, now_ms: int) -> Wish:
+        rng = self._rng
+        target, may, partition = self._target()
+        wish = self._wish(may, [("timer-topic", target.encode())])
+        wish.target, wish.partition, wish.delivered_key = target, partition, wish.key
+        if target == SMALL:
+            wish.value = b"x" * rng.choice((1, SMALL_BYTES))
+            wish.may = frozenset({DELIVERED if wish.value == b"x" else "too-large"})
+        if partition >= 0:
+            wish.control.append(("timer-partition", b"%d" % partition))
+        if rng.random() < 0.15:
+            wish.delivered_key = rng.choice((b"", b"other"))
+            wish.control.append(("timer-key", wish.delivered_key))
+        self._set_time(wish, now_ms)
+        return wish
+
+    def _target(self) -> tuple[str, set[str], int]:
+        drawn = self._rng.random()
+        if drawn < 0.6:
+            return ORDERS, {DELIVERED}, self._rng.choice((-1, -1, 0, 2))
+        if drawn < 0.85:
+            return BILLS, {DELIVERED}, -1
+        return self._rng.choice(
+            (
+                (NOWHERE, {DELIVERED, "unknown-topic"}, -1),
+                (SECRET, {DELIVERED, "not-authorized"}, -1),
+                (SMALL, {DELIVERED}, -1),
+                (ORDERS, {"unknown-partition"}, ORDERS_PARTITIONS),
+            )
+        )
+
+    def _set_time(self, wish: Wish, now_ms: int) -> None:
+        rng = self._rng
+        ahead_ms = rng.choice((-1000, -50, 0, 1, 10, 30, 100, 300, self._reach_ms, self._reach_ms * 2))
+        ahead_ms = rng.randint(min(0, ahead_ms), max(0, ahead_ms))
+        if rng.random() < 0.4:
+            wish.delay_ms = max(0, ahead_ms)
+            wish.control.append(("timer-delay-ms", b"%d" % wish.delay_ms))
+            return
+        wish.deliver_ms = max(0, now_ms + ahead_ms)
+        if rng.random() < 0.7:
+            wish.deliver_ms -= wish.deliver_ms % self._crowd_ms
+        wish.control.append(("timer-deliver-ms", b"%d" % wish.deliver_ms))
+
+    def _wish(self, may: set[str], control: list[Header]) -> Wish:
+        rng = self._rng
+        foreign = [rng.choice(FOREIGN) for _ in range(rng.choice((0, 0, 1, 3)))]
+        return Wish(frozenset(may), rng.choice(KEYS), rng.choice(VALUES), foreign, control)
+
+
+def _shuffled(rng: Random, control: list[Header], foreign: list[Header]) -> list[Header]:
+    """Ours anywhere between the foreign ones, which keep their order."""
+    headers = list(foreign)
+    for header in control:
+        headers.insert(rng.randint(0, len(headers)), header)
+    return headers

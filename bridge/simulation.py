@@ -1,0 +1,488 @@
+"""The whole bridge in a world that is against it: one seed, one history, checked from outside (bridge.oracle).
+
+Requests come in crowds, some malformed, some of another sender's open transaction. Instances crash at a drawn call and
+come back on their disk as it was, torn, emptied or as it was long ago; shards move, politely or not, also in the middle
+of a transaction; clocks jump; transactions end in passing faults; disks are full for a while. Then the world is mended,
+and everything runs out: each request must have its one outcome, also after one more life from nothing.
+
+    python -m bridge.simulation 0 10000          10,000 seeds, as many processes as cores; figures, and the bad seeds
+    python -m bridge.simulation 4711             one seed, its story told
+"""
+
+import logging
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from random import Random
+
+from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.mutations import applied
+from bridge.options import StoreOptions, TurnOptions
+from bridge.oracle import JOURNAL, REJECTED, Note, Oracle, Violation
+from bridge.random_requests import BILLS, NOWHERE, ORDERS, ORDERS_PARTITIONS, SECRET, SMALL, SMALL_BYTES, TIMERS, Wishes
+from bridge.testing import FakeClock, FakeInstance
+from schemas.headers import Rules
+from schemas.origin import Shard
+from timer.testing import Crash, SimDisk
+
+OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL})
+MOST_TURNS = 3000
+"""A world that is mended and has not run out after so many turns never will."""
+TRANSACTION_TIMEOUT_MS = 800
+SKEW_MS = 20
+PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.start", "disk.", "source.")
+"""Where a crash is drawn: after so many calls of one kind, or of any."""
+
+
+def draw_options(rng: Random, max_delay_ms: int) -> TurnOptions:
+    """Small numbers of everything, so that every edge is near."""
+    tick_ms = rng.choice((1, 7, 10, 100))
+    lap_ms = max_delay_ms * rng.choice((1, 1, 2, 10)) + 2 * tick_ms
+    return TurnOptions(
+        rules=draw_rules(max_delay_ms),
+        store=StoreOptions(
+            tick_ms=tick_ms,
+            slots=lap_ms // tick_ms + 2,
+            segment_bytes=rng.choice((68, 200, 1000, 1 << 16)),
+            checkpoint_interval_ms=rng.choice((0, 20, 100, 500)),
+        ),
+        rejected_topic=REJECTED,
+        journal_topic=JOURNAL,
+        max_poll_records=rng.choice((1, 2, 5, 20)),
+        max_due_records=rng.choice((1, 2, 5, 20)),
+        max_due_bytes=rng.choice((1, 300, 1 << 20)),
+        commit_interval_ms=rng.choice((0, 20, 100)),
+        max_wait_ms=rng.choice((20, 100, 300)),
+        clock_skew_margin_ms=2 * SKEW_MS,
+    )
+
+
+def draw_rules(max_delay_ms: int) -> Rules:
+    return Rules(max_delay_ms=max_delay_ms, roll_window_ms=max_delay_ms, own_topics=OWN_TOPICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed's. `fault` is empty where all held."""
+
+    seed: int
+    fault: str
+    counts: Counter[str]
+    story: list[str]
+
+
+class World:
+    """Brokers, instances, senders and what befalls them, all from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)  # noqa: S311
+        self.story: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.timeline = Timeline()
+        self.kafka = FakeKafka(self.timeline, rng, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+        self.shards = [Shard(TIMERS, number) for number in range(rng.choice((1, 1, 2, 3)))]
+        self._create_topics()
+        reach_ms = rng.choice((200, 1000, 3000))
+        self.max_delays_ms = (reach_ms, reach_ms + reach_ms // 2)
+        self.oracle = Oracle(self.kafka, self.shards, self.max_delays_ms)
+        self.wishes = Wishes(rng, reach_ms)
+        self.group = FakeGroup("timers", self.shards)
+        self.planned = 0
+        """Requests that are to be sent at a time to come."""
+        self.olds: list[dict[Shard, SimDisk]] = []
+        self.nested = False
+        options = draw_options(rng, self.max_delays_ms[0])
+        names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
+        self.instances = [Life(self, name, options) for name in names]
+
+    def _create_topics(self) -> None:
+        for name, partitions in ((TIMERS, len(self.shards)), (JOURNAL, len(self.shards)), (ORDERS, ORDERS_PARTITIONS)):
+            self.kafka.create(name, partitions)
+        for name in (REJECTED, BILLS):
+            self.kafka.create(name)
+        self.kafka.create(SECRET, denied=True)
+        self.kafka.create(SMALL, max_bytes=SMALL_BYTES)
+        for topic in self.kafka.topics.values():
+            for log in topic.partitions:
+                log.skew_ms = self.rng.randint(-SKEW_MS, SKEW_MS)
+
+    def tell(self, what: str) -> None:
+        self.story.append(f"{self.timeline.now_ms} {what}")
+
+    def run(self) -> None:
+        """Raises what is wrong."""
+        kinds, weights = zip(*EVENTS, strict=True)
+        for _ in range(self.rng.choice((20, 40, 60))):
+            self.rng.choices(kinds, weights)[0](self)
+        self.mend()
+        self.run_out()
+        self.live_once_more()
+        self.counts.update(self.oracle.counts)
+
+    # -- what happens
+
+    def send(self) -> None:
+        """Requests, now or while a bridge waits."""
+        for _ in range(self.rng.choice((1, 1, 3, 6))):
+            delay_ms = self.rng.choice((0, 0, self.rng.randint(0, 200)))
+            self.planned += 1
+            self.timeline.at(self.timeline.now_ms + delay_ms, self.send_planned)
+        self.timeline.advance(0)
+
+    def send_planned(self) -> None:
+        self.planned -= 1
+        self.send_one()
+
+    def send_one(self, transaction: FakeTransaction | None = None) -> None:
+        shard = self.rng.choice(self.shards)
+        wish = self.wishes.draw(self.timeline.now_ms)
+        entry = self.kafka.produce(
+            shard.topic,
+            wish.value,
+            key=wish.key,
+            headers=wish.headers,
+            partition=shard.partition,
+            transaction=transaction,
+        )
+        self.oracle.ask(shard, wish, entry)
+        self.tell(f"request {shard.partition}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
+
+    def send_in_transaction(self) -> None:
+        """A sender's transaction that ends well, badly, or with its time-out."""
+        transaction = self.kafka.begin("sender")
+        for _ in range(self.rng.choice((1, 2))):
+            self.send_one(transaction)
+        end, delay_ms = self.rng.choice((self.kafka.commit, self.kafka.abort, None)), self.rng.randint(0, 200)
+        if end is not None:
+            self.timeline.at(self.timeline.now_ms + delay_ms, lambda: end(transaction))
+
+    def turns(self) -> None:
+        """One instance goes on for a while, or all in turn."""
+        for _ in range(self.rng.choice((1, 2, 4))):
+            self.rng.choice(self.instances).turn()
+
+    def crash_soon(self) -> None:
+        part = self.rng.choice(PARTS)
+        steps = self.rng.choice((1, 2, 5)) if part else self.rng.randint(1, self.rng.choice((5, 40, 200)))
+        life = self.rng.choice(self.instances)
+        life.arm(steps, part)
+        for _ in range(self.rng.choice((0, 3, 6))):
+            life.turn()
+
+    def start_one(self) -> None:
+        for life in self.instances:
+            if not life.is_up:
+                life.start()
+
+    def stop_one(self) -> None:
+        life = self.rng.choice(self.instances)
+        life.stop()
+        if self.rng.random() < 0.7:
+            life.start()
+
+    def keep_a_copy(self) -> None:
+        """Directories as they are now; they may come back much later."""
+        life = self.rng.choice(self.instances)
+        self.olds.append({shard: disk.copy() for shard, disk in life.instance.disks.items()})
+
+    def move(self) -> None:
+        shard, life = self.rng.choice(self.shards), self.rng.choice(self.instances)
+        if life.is_up:
+            self.tell(f"{shard.partition} is to move to {life.name}")
+            self.counts["moves"] += 1
+            self.group.move(shard, life.member)
+
+    def put_out(self) -> None:
+        """A session times out; the instance does not know."""
+        life = self.rng.choice(self.instances)
+        if life.is_up:
+            self.tell(f"{life.name} is put out of the group")
+            self.counts["zombies"] += 1
+            self.group.expire(life.member)
+
+    def jump(self) -> None:
+        life = self.rng.choice(self.instances)
+        life.jump(self.rng.choice((-500, -50, -5, 5, 50, 500, self.rng.randint(-9000, 9000), -life.clock.error_ms)))
+
+    def swing(self) -> None:
+        """A clock that was ahead for a while: K stands further than the time, so what comes now is held or late."""
+        life, ahead_ms = self.rng.choice(self.instances), self.rng.choice((100, 500, 2000))
+        for ms in (ahead_ms, -ahead_ms):
+            life.jump(ms)
+            self.send()
+            for _ in range(self.rng.choice((1, 3))):
+                life.turn()
+
+    def retain(self) -> None:
+        """Retention takes what lies below L, and the journal of that time."""
+        for shard in self.shards:
+            low = self.oracle.low_offset(shard)
+            log, journal = self.kafka.partition(shard), self.kafka.partition(Shard(JOURNAL, shard.partition))
+            low_ms = next((entry.append_ms for entry in log.everything() if entry.offset >= low), self.timeline.now_ms)
+            log.delete_before(min(low, log.last_stable))
+            decided_ms = low_ms - 2 * SKEW_MS
+            kept = (entry.offset for entry in journal.everything() if entry.append_ms >= decided_ms)
+            journal.delete_before(min(next(kept, journal.end), journal.last_stable))
+
+    def pass_time(self) -> None:
+        self.timeline.advance(self.rng.choice((1, 10, 100, 1000)))
+
+    def vex_sinks(self) -> None:
+        chance = self.rng.choice((0.0, 0.0, 0.2, 0.5))
+        for life in self.instances:
+            life.set_faults(chance)
+
+    def vex_disks(self) -> None:
+        disks = [disk for life in self.instances for disk in life.instance.disks.values()]
+        for disk in disks:
+            match self.rng.choice(("mend", "mend", "full", "sync")):
+                case "mend":
+                    disk.mend()
+                case "full":
+                    self.tell("a disk is full")
+                    self.counts["full"] += 1
+                    disk.fail_append(self.rng.randint(0, 5), share=self.rng.random())
+                case _:
+                    disk.fail_sync()
+
+    def change_topics(self) -> None:
+        if self.rng.random() < 0.5:
+            if NOWHERE not in self.kafka.topics:
+                self.kafka.create(NOWHERE)
+        else:
+            self.kafka.topics[SECRET].denied = not self.kafka.topics[SECRET].denied
+
+    def meanwhile(self, life: "Life", where: str) -> None:
+        """In the middle of a transaction of `life`, others may act; it may even be another's turn to own its shards."""
+        if self.nested or self.rng.random() > 0.01:
+            return
+        others = [other for other in self.instances if other is not life and other.is_up]
+        self.nested = True
+        if others and self.rng.random() < 0.7:
+            self.tell(f"{life.name} sleeps at {where}")
+            self.group.expire(life.member)
+            for _ in range(self.rng.choice((1, 3, 6))):
+                self.rng.choice(others).turn()
+        else:
+            self.timeline.advance(self.rng.choice((1, 5, 2 * TRANSACTION_TIMEOUT_MS)))
+        self.nested = False
+
+    # -- the end
+
+    def mend(self) -> None:
+        self.tell("the world is mended")
+        for life in self.instances:
+            life.mend()
+
+    def run_out(self) -> None:
+        for _ in range(MOST_TURNS):
+            if not self.oracle.unsettled() and not self.planned:
+                return
+            for life in self.instances:
+                life.turn()
+        raise Violation(f"lost: {self.oracle.describe_unsettled()}")
+
+    def live_once_more(self) -> None:
+        """From nothing but Kafka: everything is known to be settled."""
+        for life in self.instances:
+            life.turn()
+            life.instance.lose_disks()
+            life.start()
+        for _ in range(6):
+            for life in self.instances:
+                life.turn()
+        for life in self.instances:
+            pending = life.pending()
+            if any(pending.values()):
+                raise Violation(f"{life.name} counts {pending} pending, but all is settled")
+
+
+class Life:
+    """One instance, life after life."""
+
+    def __init__(self, world: World, name: str, options: TurnOptions) -> None:
+        self.world = world
+        self.name = name
+        self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
+        self.instance = FakeInstance(
+            world.kafka,
+            world.group,
+            options,
+            name=name,
+            clock=self.clock,
+            rng=world.rng,
+            meanwhile=lambda where: world.meanwhile(self, where),
+            note=self._note,
+        )
+        self._recovered: set[Shard] = set()
+        self._lowest_ms = self.clock.now_ms()
+
+    @property
+    def is_up(self) -> bool:
+        return self.instance.bridge is not None
+
+    @property
+    def member(self) -> str:
+        return self.instance.source.member if self.instance.source else self.name
+
+    def pending(self) -> dict[Shard, int]:
+        return self.instance.bridge.pending if self.instance.bridge else {}
+
+    def arm(self, steps: int, part: str) -> None:
+        self.instance.fuse.arm(steps, part)
+
+    def set_faults(self, chance: float) -> None:
+        self.instance.set_faults(chance)
+
+    def jump(self, ms: int) -> None:
+        self.world.tell(f"the clock of {self.name} jumps by {ms} ms")
+        self.world.counts["jumps"] += 1
+        self.clock.error_ms += ms
+        self._lowest_ms = min(self._lowest_ms, self.clock.now_ms())
+
+    def turn(self) -> None:
+        """One turn, and what an onlooker can say of it."""
+        if not self.is_up:
+            return
+        self.world.counts["turns"] += 1
+        self._lowest_ms = min(self._lowest_ms, self.clock.now_ms())
+        transactions = self.world.oracle.counts["transactions"]
+        try:
+            self.instance.turn()
+        except Crash as crash:
+            self._die(str(crash))
+        except OSError as full:
+            self._die(f"{full} at a start")
+        self.world.oracle.observe()
+        if self.world.oracle.counts["transactions"] > transactions:
+            self._lowest_ms = self.clock.now_ms()
+        self._check_recovered()
+
+    def _die(self, where: str) -> None:
+        world, rng = self.world, self.world.rng
+        world.counts["crashes"] += 1
+        member, noticed = self.member, rng.random() < 0.6
+        self.instance.kill(noticed=noticed)
+        if not noticed:
+            world.timeline.at(world.timeline.now_ms + rng.randint(0, 300), lambda: world.group.expire(member))
+        fate = rng.choices(("kill", "power", "deleted", "old"), (4, 3, 2, 2))[0]
+        world.tell(f"{self.name} dies at {where}: {fate}")
+        world.counts[fate] += 1
+        if fate == "power":
+            self.instance.lose_power()
+        elif fate == "deleted":
+            self.instance.lose_disks()
+        elif fate == "old" and world.olds:
+            self.instance.disks |= {shard: disk.copy() for shard, disk in rng.choice(world.olds).items()}
+        if rng.random() < 0.6:
+            self.start()
+
+    def start(self) -> None:
+        rng = self.world.rng
+        if rng.random() < 0.3:
+            self.instance.options = draw_options(rng, rng.choice(self.world.max_delays_ms))
+        self.world.tell(f"{self.name} starts")
+        self._recovered = set()
+        self._lowest_ms = self.clock.now_ms()
+        self.instance.start()
+
+    def stop(self) -> None:
+        if not self.is_up:
+            return
+        self.world.tell(f"{self.name} stops")
+        try:
+            self.instance.stop()
+        except Crash as crash:
+            self._die(str(crash))
+        self.world.oracle.observe()
+
+    def mend(self) -> None:
+        self.set_faults(0.0)
+        self.instance.fuse.disarm()
+        for disk in self.instance.disks.values():
+            disk.mend()
+        if not self.is_up:
+            self.start()
+
+    def _note(self) -> Note:
+        return Note(self.clock.now_ms(), self._lowest_ms)
+
+    def _check_recovered(self) -> None:
+        """A shard that was just taken over holds as many timers as its requests say."""
+        if not self.is_up:
+            return
+        pending = self.pending()
+        for shard in pending.keys() - self._recovered:
+            expected = self.world.oracle.pending(shard)
+            if self.world.group.owner[shard] == self.member and pending[shard] != expected:
+                raise Violation(f"{self.name} rebuilt {shard} with {pending[shard]} timers, {expected} live")
+        self._recovered = set(pending)
+
+
+EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
+    (World.turns, 12),
+    (World.send, 8),
+    (World.crash_soon, 4),
+    (World.pass_time, 2),
+    (World.start_one, 2),
+    (World.move, 1.5),
+    (World.jump, 1),
+    (World.send_in_transaction, 1),
+    (World.swing, 1),
+    (World.keep_a_copy, 1),
+    (World.retain, 1),
+    (World.put_out, 0.7),
+    (World.stop_one, 0.7),
+    (World.vex_sinks, 0.7),
+    (World.vex_disks, 0.7),
+    (World.change_topics, 0.5),
+)
+
+
+def run_seed(seed: int, mutation: str = "") -> Outcome:
+    """One history; what is wrong with it, if anything. `mutation`: a name of bridge.mutations."""
+    world = World(seed)
+    fault = ""
+    with applied(mutation) if mutation else nullcontext():
+        try:
+            world.run()
+        except Exception as wrong:  # noqa: BLE001  (whatever it is, it is the finding)
+            place = traceback.extract_tb(wrong.__traceback__)[-1]
+            fault = f"{type(wrong).__name__}: {wrong} ({place.name}, line {place.lineno})"
+    return Outcome(seed, fault, world.counts, world.story)
+
+
+def _main(arguments: list[str]) -> int:
+    logging.disable()
+    mutation = arguments.pop() if not arguments[-1].isdigit() else ""
+    if len(arguments) == 1:
+        outcome = run_seed(int(arguments[0]), mutation)
+        sys.stdout.write("\n".join([*outcome.story, outcome.fault or "nothing is wrong", ""]))
+        return 1 if outcome.fault else 0
+    seeds = range(int(arguments[0]), int(arguments[1]))
+    return 1 if run_many(seeds, mutation) else 0
+
+
+def run_many(seeds: range, mutation: str = "") -> int:
+    """Runs them on all cores, says how it went, and returns how many are bad."""
+    began = time.monotonic()
+    total: Counter[str] = Counter()
+    bad = 0
+    with ProcessPoolExecutor(initializer=logging.disable) as pool:
+        for outcome in pool.map(run_seed, seeds, [mutation] * len(seeds), chunksize=16):
+            total += outcome.counts
+            if outcome.fault:
+                bad += 1
+                sys.stdout.write(f"seed {outcome.seed}: {outcome.fault[:400]}\n")
+    figures = ", ".join(f"{name} {count}" for name, count in sorted(total.items()))
+    sys.stdout.write(f"{len(seeds)} seeds in {time.monotonic() - began:.1f} s, {bad} bad: {figures}\n")
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
