@@ -133,10 +133,11 @@ def clean(world: World) -> int:
     empty = world.request(due(now), value=None, key=None, partition=1)
     world.deliver(empty.origin, now, value=None, key=None, partition=1)
     world.reject(world.request((names.DELAY_MS, b"-1")).origin, "bad-header")
+    world.reject(world.request(due(now), target=world.timers).origin, "bad-target")
     world.request(due(now + 3_600_000))
     world.send(world.timers, [{"headers": [due(now), (names.TOPIC, world.orders.encode())]}], commit=False)
     world.send(world.orders, [{"headers": [("not", b"ours")]}])
-    return 5
+    return 6
 
 
 def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +200,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     )
     verdict = run_audit(span)
     assert (verdict.clean, verdict.requests, verdict.counts["delivered"]) == (True, 1, 1)
-    assert verdict.notes == ("1 timers with records on these topics were requested outside the range; not judged.",)
+    assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 of the origins on these topics.",)
 
 
 def test_trouble_exits_1_and_says_what_to_do(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

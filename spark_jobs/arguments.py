@@ -41,6 +41,14 @@ class AuditArguments:
             raise UsageError(f"--out {self.out} is a file: give a folder")
 
 
+def make_folder(out: Path) -> None:
+    """Raises UsageError where it cannot be made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise UsageError(f"--out {out} cannot be made ({wrong.strerror}): give another folder") from wrong
+
+
 def time_ms(name: str, text: str) -> int:
     """Epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
     if text.isascii() and text.isdigit():

@@ -13,7 +13,7 @@ Exit codes: 0 clean, 1 the audit could not be made, 2 wrong arguments, 3 a fault
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS, TOPICS
 from spark_jobs import rows, summary
-from spark_jobs.arguments import SETTLE_MS, AuditArguments, iso, shown, time_ms
+from spark_jobs.arguments import SETTLE_MS, AuditArguments, iso, make_folder, shown, time_ms
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.classes import classify
 from spark_jobs.errors import AuditTroubleError, UsageError
@@ -39,16 +39,21 @@ _CLOCK_SKEW_MS = 600_000
 
 
 def run_audit(arguments: AuditArguments) -> Verdict:
-    """Reads, judges and writes. Raises AuditTroubleError when it cannot; a fault in the data is in the Verdict."""
+    """Reads, judges and writes. A fault in the data is in the Verdict.
+
+    Raises AuditTroubleError where it cannot audit, UsageError where `out` cannot be made.
+    """
+    make_folder(arguments.out)
     log = arguments.out / "spark.log"
-    with Cluster(arguments.bootstrap_servers) as cluster:
-        _demand_topic(cluster, arguments.timer_topic)
-        with session("timer-bridge audit", master=arguments.master, log=log) as spark:
-            try:
-                return _audit(spark, cluster, arguments)
-            except (PySparkException, Py4JError) as wrong:
-                first_line = str(wrong).strip().splitlines()[0]
-                raise AuditTroubleError(f"Spark could not finish the audit: {first_line} (log: {log})") from wrong
+    cluster = Cluster(arguments.bootstrap_servers)
+    if arguments.timer_topic not in cluster.partitions:
+        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    with session("timer-bridge audit", master=arguments.master, log=log) as spark:
+        try:
+            return _audit(spark, cluster, arguments)
+        except (PySparkException, Py4JError) as wrong:
+            first_line = str(wrong).strip().splitlines()[0]
+            raise AuditTroubleError(f"Spark could not finish the audit: {first_line} (log: {log})") from wrong
 
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> Verdict:
@@ -57,7 +62,8 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
     asked = cluster.spans([timer_topic], from_ms=arguments.from_ms, to_ms=arguments.to_ms)
     with _kept(rows.requests(read_records(spark, servers, asked))) as requested:
         # Only now the other ends: what was delivered before as_of_ms lies before them.
-        targets, unknown = _targets(requested, cluster)
+        own = {timer_topic, arguments.rejected_topic}
+        targets, unknown = _targets(requested, exist=cluster.partitions.keys() - own, own=own)
         answers = arguments.from_ms - _CLOCK_SKEW_MS if arguments.from_ms is not None else None
         delivered = rows.deliveries(read_records(spark, servers, cluster.spans(targets, from_ms=answers)))
         refused = [arguments.rejected_topic] if arguments.rejected_topic in cluster.partitions else []
@@ -97,18 +103,16 @@ def _kept(rows_: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _targets(requested: DataFrame, cluster: Cluster) -> tuple[list[str], list[str]]:
-    """The real topics that exist, and some (at most 100) of those that requests name but no broker has."""
-    named = requested.select("target").where(F.col("target").isNotNull()).distinct()
-    exists = F.col("target").isin(*cluster.partitions)
+def _targets(requested: DataFrame, *, exist: Set[str], own: Set[str]) -> tuple[list[str], list[str]]:
+    """The real topics that exist, and some (at most 100) of those that requests name but no broker has.
+
+    The bridge's own topics are never real ones, whatever a request says: what lies there is no delivery.
+    """
+    named = requested.select("target").where(F.col("target").isNotNull() & ~F.col("target").isin(*own)).distinct()
+    exists = F.col("target").isin(*exist)
     known = [row.target for row in named.where(exists).collect()]
     unknown = [row.target for row in named.where(~exists).orderBy("target").limit(100).collect()]
     return sorted(known), unknown
-
-
-def _demand_topic(cluster: Cluster, topic: str) -> None:
-    if topic not in cluster.partitions:
-        raise AuditTroubleError(f"there is no topic {topic} on this cluster: check --timer-topic")
 
 
 def _notes(arguments: AuditArguments, unknown: Sequence[str], elsewhere: int, *, has_rejected: bool) -> list[str]:
@@ -118,7 +122,9 @@ def _notes(arguments: AuditArguments, unknown: Sequence[str], elsewhere: int, *,
     if not has_rejected:
         notes.append(f"There is no topic {arguments.rejected_topic}: nothing counts as rejected.")
     if elsewhere:
-        notes.append(f"{elsewhere:,} timers with records on these topics were requested outside the range; not judged.")
+        notes.append(
+            f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
+        )
     return notes
 
 

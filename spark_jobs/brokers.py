@@ -8,7 +8,6 @@ here, once, up to the last stable offset (read_committed), and the requests' bef
 """
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -36,14 +35,6 @@ class Cluster:
         # The exception tells what went wrong; librdkafka's own lines on stderr would only repeat it.
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self.partitions = self._partitions()
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del self._admin
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
         """The records of these topics by their timestamps, all of them by default. Topics must exist."""

@@ -103,6 +103,7 @@ def outcomes(requested: DataFrame, delivered: DataFrame, rejected: DataFrame) ->
     """One row for each origin that a request has or a record names."""
     ends = (
         delivered.unionByName(rejected, allowMissingColumns=True)
+        .repartition("origin")  # nearly every origin stands once: to fold before the shuffle would only sort twice
         .groupBy("origin")
         .agg(
             F.count("place").alias("deliveries"),

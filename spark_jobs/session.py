@@ -64,8 +64,9 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
         with _stderr_to(log):
             spark = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as wrong:
-        where = f"; its log is {log}" if log else ""
-        raise AuditTroubleError(f"Spark did not start: it needs Java 17 or 21 ({wrong}){where}") from wrong
+        where = f"; its log: {log}" if log else ""
+        needs = f"it needs Java 17 or 21 and, the first time, {KAFKA_PACKAGE} from Maven Central"
+        raise AuditTroubleError(f"Spark did not start: {needs}{where} ({wrong})") from wrong
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
     return spark
 
@@ -75,7 +76,6 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
     if log is None:
         yield
         return
-    log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     ours = os.dup(2)
     with log.open("wb") as file:

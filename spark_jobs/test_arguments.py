@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.arguments import AuditArguments, iso, time_ms
+from spark_jobs.arguments import AuditArguments, iso, make_folder, time_ms
 from spark_jobs.audit import main
 from spark_jobs.errors import UsageError
 
@@ -41,6 +41,12 @@ def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
 def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=named):
         AuditArguments(**{"bootstrap_servers": "localhost:9092", "out": tmp_path, **wrong})
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--out"):
+        make_folder(tmp_path / "file" / "below")
 
 
 def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
