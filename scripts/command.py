@@ -1,0 +1,53 @@
+"""How the demo and the bench begin and end: one run per folder, one line for trouble, nothing left behind.
+
+exit codes    0 fine    1 trouble    2 wrong call    3 a fault was found    130 Ctrl-C    143 SIGTERM
+"""
+
+import fcntl
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from bridge.errors import BridgeError, SettingsError
+from spark_jobs.errors import AuditTroubleError, UsageError
+
+FAULT_FOUND = 3
+
+
+def run(name: str, job: Callable[[], int]) -> int:
+    """The exit code of `job`. Both signals unwind it, so that every `with` inside ends what it started."""
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        return job()
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
+    except BridgeError as trouble:
+        print(f"{name}: {trouble}", file=sys.stderr)
+        return trouble.exit_code
+    except (AuditTroubleError, UsageError) as trouble:
+        print(f"{name}: the audit could not be made: {trouble}", file=sys.stderr)
+        return 1
+
+
+@contextmanager
+def fresh(folder: Path) -> Iterator[Path]:
+    """The folder, emptied, ours alone until the end; what the run leaves in it stays. Raises SettingsError if taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock_path = folder.with_name(f".{folder.name}.lock")
+    with lock_path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(f"another run is using {folder}: wait for its end, or stop it") from None
+        for old in folder.iterdir():
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        yield folder
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)

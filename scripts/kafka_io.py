@@ -1,0 +1,269 @@
+"""Kafka for the demo and the bench, and the only script that knows confluent_kafka.
+
+Sender   -> any topic               idempotent, not transactional: a producer as users have it
+Receiver <- the real topics         read_committed, so it sees what a careful consumer sees
+Admin    <- topics, ends, progress
+copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is measured against
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+    libversion,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from bridge.errors import BridgeError
+from schemas import headers as names
+
+BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
+_TIMEOUT_S = 30.0
+_QUIET = {"log_level": 2}  # a broker that is being stopped is no news
+
+
+class Request(NamedTuple):
+    """A record for the timer topic."""
+
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, str | bytes | None]]
+
+
+class Delivery(NamedTuple):
+    """A delivered record. `appended_ms` is the broker's clock, `seen_ms` ours when the consumer handed it over."""
+
+    topic: str
+    origin: bytes
+    due_ms: int
+    appended_ms: int
+    seen_ms: int
+
+
+class Span(NamedTuple):
+    """Offsets [begin, end) of one partition."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+def timer(target: str, due_ms: int, value: bytes, key: bytes | None = None) -> Request:
+    """A request in native headers."""
+    return Request(key, value, [(names.TOPIC, target.encode()), (names.DELIVER_MS, b"%d" % due_ms)])
+
+
+class Admin:
+    """Short questions to the broker. Raises BridgeError where it does not answer."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._client = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET})
+
+    def create_topics(self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str]) -> None:
+        asked = [NewTopic(topic, partitions, 1, config=dict(settings)) for topic in topics]
+        with _told("topics could not be created"):
+            for created in self._client.create_topics(asked).values():
+                created.result(_TIMEOUT_S)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The end of each partition, behind what is committed (the last stable offset)."""
+        with _told(f"the ends of {topic} could not be read"):
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            asked = dict.fromkeys(self._partitions(topic), latest)
+            found = self._client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+            return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The group's progress; a partition without one is left out."""
+        with _told(f"the offsets of group {group} could not be read"):
+            asked = ConsumerGroupTopicPartitions(group, self._partitions(topic))
+            (answer,) = self._client.list_consumer_group_offsets([asked]).values()
+            places = answer.result(_TIMEOUT_S).topic_partitions
+            return {place.partition: place.offset for place in places if place.offset >= 0}
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        described = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        if described.error is not None:
+            raise KafkaException(described.error)
+        return [TopicPartition(topic, number) for number in described.partitions]
+
+
+class Sender:
+    """Sends without waiting; `flush` waits, and raises BridgeError when anything was not acknowledged."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "batch.num.messages": 10_000,
+                "queue.buffering.max.messages": 1_000_000,
+                **_QUIET,
+            }
+        )
+        self._failed: object = None
+        self.acknowledged = 0
+
+    def send(self, topic: str, request: Request) -> None:
+        key, value, headers = request
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=headers, on_delivery=self._told)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def serve(self) -> None:
+        """Takes acknowledgements that have arrived."""
+        self._producer.poll(0)
+        if self._failed is not None:
+            raise BridgeError(f"a request could not be sent: {self._failed}")
+
+    def flush(self) -> None:
+        left = self._producer.flush(_TIMEOUT_S)
+        self.serve()
+        if left:
+            raise BridgeError(f"{left} requests were not acknowledged within {_TIMEOUT_S:.0f} s")
+
+    def _told(self, error: object, _message: Message) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self._failed = error
+
+
+def send_all(bootstrap_servers: str, topic: str, requests: Iterable[Request]) -> tuple[Span, ...]:
+    """Sends them; returns where they stand. Nobody else may send to `topic` meanwhile."""
+    admin = Admin(bootstrap_servers)
+    begins = admin.ends(topic)
+    sender = Sender(bootstrap_servers)
+    for count, request in enumerate(requests):
+        sender.send(topic, request)
+        if count % 1_000 == 0:
+            sender.serve()
+    sender.flush()
+    return tuple(Span(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
+
+
+class Receiver:
+    """Reads real topics from their beginning, read_committed. Its group never commits anything."""
+
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": f"reader-{uuid4().hex[:8]}",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "queued.min.messages": 50_000,
+                **_QUIET,
+            }
+        )
+        with _told("the real topics could not be listed"):
+            described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+        places = [TopicPartition(t, number, OFFSET_BEGINNING) for t in topics for number in described[t].partitions]
+        self._consumer.assign(places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        """Waits for one, then takes what is there."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(10_000, 0)]
+        seen_ms = time.time_ns() // 1_000_000
+        return [_delivery(message, seen_ms) for message in messages]
+
+
+def _delivery(message: Message, seen_ms: int) -> Delivery:
+    if message.error() is not None:
+        raise BridgeError(f"a real topic could not be read: {message.error()}")
+    headers: dict[str, Any] = dict(message.headers() or [])
+    _, appended_ms = message.timestamp()
+    origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
+    return Delivery(str(message.topic()), origin, due_ms, appended_ms, seen_ms)
+
+
+def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> float:
+    """Seconds that one thread with one producer takes to copy `count` records of partition 0, exactly once.
+
+    Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
+    """
+    name = f"copy-{uuid4().hex[:8]}"
+    shared = {"bootstrap.servers": bootstrap_servers, "socket.nagle.disable": True, "retry.backoff.ms": 2, **_QUIET}
+    consumer = Consumer(
+        {
+            **shared,
+            "group.id": name,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "queued.min.messages": 50_000,
+        }
+    )
+    producer = Producer(
+        {**shared, "transactional.id": name, "linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
+    )
+    with _told("the copy loop could not go on"):
+        producer.init_transactions(_TIMEOUT_S)
+        consumer.assign([TopicPartition(source, 0, OFFSET_BEGINNING)])
+        messages = _full(consumer, min(transaction_size, count))
+        begin_s, copied = time.perf_counter(), 0
+        while messages:
+            _copy(producer, consumer, messages, target)
+            copied += len(messages)
+            messages = _full(consumer, min(transaction_size, count - copied))
+        elapsed_s = time.perf_counter() - begin_s
+    consumer.close()
+    return elapsed_s
+
+
+def _full(consumer: Consumer, count: int) -> list[Message]:
+    messages = consumer.consume(count, _TIMEOUT_S) if count else []
+    if len(messages) < count:
+        raise BridgeError(f"the copy loop's source ended {count - len(messages)} records early")
+    return messages
+
+
+def _copy(producer: Producer, consumer: Consumer, messages: list[Message], target: str) -> None:
+    producer.begin_transaction()
+    for message in messages:
+        producer.produce(target, message.value(), message.key(), headers=message.headers())
+    last = messages[-1]
+    places = [TopicPartition(str(last.topic()), int(last.partition() or 0), int(last.offset() or 0) + 1)]
+    producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _TIMEOUT_S)
+    producer.flush(_TIMEOUT_S)
+    producer.commit_transaction(_TIMEOUT_S)
+
+
+def librdkafka_version() -> str:
+    return str(libversion()[0])
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as wrong:
+        raise BridgeError(f"{what}: {wrong.args[0]}") from wrong
