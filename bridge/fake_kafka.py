@@ -19,6 +19,7 @@ What is kept, because the bridge lives by it:
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -346,10 +347,15 @@ class FakeGroup:
         self.wanted: dict[Shard, str | None] = dict.fromkeys(shards)
         self.owner: dict[Shard, str | None] = dict.fromkeys(shards)
         self.members: list[str] = []
+        self._joined: Counter[str] = Counter()
 
-    def join(self, member: str) -> None:
+    def join(self, name: str) -> str:
+        """Returns the new member's id: `name`, or when that was somebody's before, `name#1`, `name#2` ..."""
+        member = f"{name}#{self._joined[name]}" if self._joined[name] else name
+        self._joined[name] += 1
         self.members.append(member)
         self._rebalance()
+        return member
 
     def expire(self, member: str) -> None:
         """Out at once, without its knowing; also what a polite leave comes to."""

@@ -219,7 +219,7 @@ class TestSink:
     ) -> None:
         group.expire("bridge")
         assert sink.publish(transaction(READ, fence, order(b"a"))) == Aborted({})
-        group.join("bridge")
+        assert group.join("bridge") == "bridge#1"
         assert sink.publish(transaction(READ, fence, order(b"a"))) == Aborted({})
         assert values(kafka, "orders") == []
         assert kafka.stable_progress("timers", FIRST) is None

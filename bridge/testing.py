@@ -59,15 +59,14 @@ class FakeSource:
     ) -> None:
         self._kafka = kafka
         self._group = group
-        self._member = member
-        self._lives = 0
+        self._name = member
+        self._member = group.join(member)
         self._fuse = fuse or Fuse()
         self._rng = rng
         self._held: set[Shard] = set()
         self._positions: dict[Shard, int] = {}
         self._paused: set[Shard] = set()
         self._woken = False
-        group.join(member)
 
     @property
     def member(self) -> str:
@@ -129,9 +128,7 @@ class FakeSource:
         """The group had put us out: all is lost, and we come as a new member."""
         lost = sorted(self._held)
         self._forget(lost)
-        self._lives += 1
-        self._member = f"{self._member.partition('#')[0]}#{self._lives}"
-        self._group.join(self._member)
+        self._member = self._group.join(self._name)
         return Ownership(lost=lost)
 
     def _forget(self, shards: Sequence[Shard]) -> None:
@@ -388,6 +385,7 @@ class FakeInstance:
         self.fuse = Fuse()
         self.bridge: Bridge | None = None
         self._sink: FakeSink | None = None
+        self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
         self._group = group
@@ -400,10 +398,11 @@ class FakeInstance:
     def start(self) -> None:
         """A new process on the disks as they are; one that still runs is killed."""
         self.kill()
-        self._group.expire(self.name)
+        self._group.expire(self._last_member)
         kafka, group, topic = self._kafka, self._group, self.options.journal_topic
         fuse, rng = self.fuse, self._rng
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
+        self._last_member = self.source.member
         sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
         sink.fault_chance = self._fault_chance
         self._sink = sink
@@ -445,8 +444,10 @@ class FakeInstance:
 
     def kill(self, *, noticed: bool = True) -> None:
         """kill -9: what was written stays. Not `noticed`: it is the test that ends its membership of the group."""
-        if self.source is not None and noticed:
-            self._group.expire(self.source.member)
+        if self.source is not None:
+            self._last_member = self.source.member
+        if noticed:
+            self._group.expire(self._last_member)
         self.source = self.bridge = None
         self.fuse = Fuse()
         self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
