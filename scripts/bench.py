@@ -85,7 +85,7 @@ FIGURES = (
 
 def bench(asked: argparse.Namespace) -> int:
     console = Console()
-    sizes = Sizes(asked.messages, asked.spread_seconds, asked.body_bytes)
+    sizes = Sizes(asked.messages, asked.spread_seconds, asked.body_bytes, asked.partitions)
     with command.fresh(FOLDER) as folder:
         busy_before = _busy_share()
         rounds = [_round(folder, number, asked.repeat, sizes, console) for number in range(1, asked.repeat + 1)]
@@ -223,6 +223,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--messages", type=_at_least(1_000), default=100_000, help="in each scenario; default 100000")
     parser.add_argument("--spread-seconds", type=float, default=30.0, help="due times of `spread`; default 30")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
+    parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
     parser.add_argument("--repeat", type=_at_least(1), default=1, help="rounds; figures are medians; default 1")
     return parser.parse_args(argv)
 

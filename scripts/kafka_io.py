@@ -207,7 +207,7 @@ def _delivery(message: Message, seen_ms: int) -> Delivery:
 
 
 def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> float:
-    """Seconds that one thread with one producer takes to copy `count` records of partition 0, exactly once.
+    """Seconds that one thread with one producer takes to copy `count` records, exactly once.
 
     Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
     """
@@ -227,7 +227,8 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
     )
     with _told("the copy loop could not go on"):
         producer.init_transactions(_TIMEOUT_S)
-        consumer.assign([TopicPartition(source, 0, OFFSET_BEGINNING)])
+        partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions
+        consumer.assign([TopicPartition(source, number, OFFSET_BEGINNING) for number in partitions])
         messages = _full(consumer, min(transaction_size, count))
         begin_s, copied = time.perf_counter(), 0
         while messages:
@@ -248,10 +249,14 @@ def _full(consumer: Consumer, count: int) -> list[Message]:
 
 def _copy(producer: Producer, consumer: Consumer, messages: list[Message], target: str) -> None:
     producer.begin_transaction()
+    reached: dict[int | None, Message] = {}
     for message in messages:
         producer.produce(target, message.value(), message.key(), headers=message.headers())
-    last = messages[-1]
-    places = [TopicPartition(str(last.topic()), int(last.partition() or 0), int(last.offset() or 0) + 1)]
+        reached[message.partition()] = message
+    places = [
+        TopicPartition(str(last.topic()), int(last.partition() or 0), int(last.offset() or 0) + 1)
+        for last in reached.values()
+    ]
     producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _TIMEOUT_S)
     producer.flush(_TIMEOUT_S)
     producer.commit_transaction(_TIMEOUT_S)

@@ -40,6 +40,7 @@ class Sizes:
     messages: int
     spread_seconds: float
     body_bytes: int
+    partitions: int
 
     @property
     def head_start_ms(self) -> int:
@@ -92,7 +93,7 @@ def run_round(folder: Path, sizes: Sizes, say: Callable[[str], None]) -> Round:
         stage = Stage(kafka.bootstrap_servers, sizes)
         say("copy loop: the limit")
         copy_per_s = stage.copy()
-        with BridgeProcess(folder, kafka.bootstrap_servers) as bridge:
+        with BridgeProcess(folder, kafka.bootstrap_servers, ["--partitions", str(sizes.partitions)]) as bridge:
             say(f"spread: {sizes.messages:,} timers due over {sizes.spread_seconds:g} s")
             spread = stage.spread(bridge)
             say(f"burst: {sizes.messages:,} timers due at one instant")
@@ -116,7 +117,7 @@ class Stage:
         self._sizes = sizes
         self._admin = Admin(bootstrap_servers)
         topics = (SPREAD, BURST, FAR, COPY_IN, COPY_OUT)
-        self._admin.create_topics(topics, partitions=1, settings=BROKER_CLOCK)
+        self._admin.create_topics(topics, partitions=sizes.partitions, settings=BROKER_CLOCK)
 
     def copy(self) -> float:
         """Messages a second; after a run that only warms the broker up."""
