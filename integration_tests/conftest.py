@@ -130,7 +130,9 @@ def containered() -> Iterator[Broker]:
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.voters": "1@127.0.0.1:29093",
     }
-    container = DockerContainer(IMAGE).with_kwargs(ports={"9092/tcp": (HOST, port)})
+    container = DockerContainer(IMAGE)
+    # with_bind_ports() would open it on every address; the Docker client below takes more than the type says.
+    container.ports["9092/tcp"] = (HOST, port)  # type: ignore[assignment]
     container.with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
     for name, value in (PROPERTIES | listeners).items():
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
