@@ -7,9 +7,9 @@ copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
 from confluent_kafka import (
@@ -30,6 +30,7 @@ from schemas import headers as names
 
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 30.0
+T = TypeVar("T")
 _QUIET = {"log_level": 2}  # a broker that is being stopped is no news
 
 
@@ -82,19 +83,25 @@ class Admin:
 
     def ends(self, topic: str) -> dict[int, int]:
         """The end of each partition, behind what is committed (the last stable offset)."""
-        with _told(f"the ends of {topic} could not be read"):
+
+        def look() -> dict[int, int]:
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             asked = dict.fromkeys(self._partitions(topic), latest)
             found = self._client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
             return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
 
+        return _repeated(f"the ends of {topic} could not be read", look)
+
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The group's progress; a partition without one is left out."""
-        with _told(f"the offsets of group {group} could not be read"):
+
+        def look() -> dict[int, int]:
             asked = ConsumerGroupTopicPartitions(group, self._partitions(topic))
             (answer,) = self._client.list_consumer_group_offsets([asked]).values()
             places = answer.result(_TIMEOUT_S).topic_partitions
             return {place.partition: place.offset for place in places if place.offset >= 0}
+
+        return _repeated(f"the offsets of group {group} could not be read", look)
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         described = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
@@ -264,6 +271,18 @@ def _copy(producer: Producer, consumer: Consumer, messages: list[Message], targe
 
 def librdkafka_version() -> str:
     return str(libversion()[0])
+
+
+def _repeated(what: str, look: Callable[[], T]) -> T:
+    """A broker knows a topic that was just made, or a group, a moment before it can answer for it."""
+    until_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return look()
+        except KafkaException as wrong:
+            if time.monotonic() > until_s:
+                raise BridgeError(f"{what}: {wrong.args[0]}") from wrong
+            time.sleep(0.05)
 
 
 @contextmanager
