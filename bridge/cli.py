@@ -1,0 +1,156 @@
+"""`timer-bridge`: the commands. Exit codes: 0 well, 1 trouble outside, 2 a wrong setting or call, 3 a bad audit.
+
+`run` has one option for each field of `Settings`; there is no second list of them.
+"""
+
+import inspect
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bridge.durations import parse_duration_ms, parse_instant_ms
+from bridge.embedded import EmbeddedKafka
+from bridge.errors import BridgeError, SettingsError
+from bridge.settings import PREFIX, Settings, load
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+Servers = Annotated[str, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")]
+
+
+def main() -> None:
+    """The console script: errors of ours become one line and an exit code."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        app()
+    except BridgeError as wrong:
+        print(f"timer-bridge: {wrong}", file=sys.stderr)  # noqa: T201
+        sys.exit(wrong.exit_code)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer's way)
+    if wanted:
+        typer.echo(f"timer-bridge {installed_version('kafka-timer-bridge')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and end.")
+    ] = False,
+) -> None:
+    """Delayed messages for an existing Kafka."""
+
+
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """`function(settings)` as a command with an option for each setting, and --config."""
+    config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
+    parameters = [_parameter("config", config)]
+    for name, field in Settings.model_fields.items():
+        if name != "kafka":
+            help_ = f"{field.description} [{'required' if field.is_required() else f'default: {field.default}'}]"
+            option = typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)
+            parameters.append(_parameter(name, Annotated[str | None, option]))
+    kafka = Annotated[list[str] | None, typer.Option("--kafka", help="A librdkafka setting, name=value; may repeat.")]
+    parameters.append(_parameter("kafka", kafka))
+
+    def command(**given: Any) -> None:
+        file = given.pop("config")
+        given["kafka"] = _pairs(given.pop("kafka")) or None
+        function(load(given, os.environ, file))
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    return command
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for pair in given or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"{pair!r}: write name=value")
+        pairs[name] = value
+    return pairs
+
+
+@app.command()
+@_with_settings
+def run(settings: Settings) -> None:
+    """Run the bridge until SIGTERM or Ctrl-C."""
+    from bridge.run import run as run_bridge
+
+    run_bridge(settings)
+
+
+@app.command()
+def send(
+    topic: Annotated[str, typer.Argument(help="The real topic.")],
+    value: Annotated[str, typer.Argument(help="The message, or - for standard input.")],
+    bootstrap_servers: Servers,
+    in_: Annotated[str | None, typer.Option("--in", help="When: from now, such as 5s or 2h30m.")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone, or epoch ms.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The record's key.")] = None,
+    header: Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")] = None,
+    timer_topic: Annotated[str, typer.Option(help="Where requests go.")] = "timer.requests",
+    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
+) -> None:
+    """Send a message, or each line of one, to be delivered later."""
+    from bridge.confluent import send_all
+
+    headers: list[tuple[str, bytes | None]] = [("timer-topic", topic.encode()), _time_header(in_, at)]
+    headers += [(name, text.encode()) for name, text in _pairs(header).items()]
+    text = sys.stdin.read() if value == "-" else value
+    values = text.splitlines() if lines else [text]
+    raw_key = None if key is None else key.encode()
+    sent = send_all({"bootstrap.servers": bootstrap_servers}, timer_topic, raw_key, map(str.encode, values), headers)
+    typer.echo(f"{sent} sent to {timer_topic}")
+
+
+def _time_header(in_: str | None, at: str | None) -> tuple[str, bytes]:
+    if (in_ is None) == (at is None):
+        raise SettingsError("give one of --in and --at")
+    try:
+        if in_ is not None:
+            return "timer-delay-ms", b"%d" % parse_duration_ms(in_)
+        return "timer-deliver-ms", b"%d" % parse_instant_ms(at or "")
+    except ValueError as wrong:
+        raise SettingsError(f"{'--in' if in_ is not None else '--at'}: {wrong}") from wrong
+
+
+@app.command()
+def dev(
+    folder: Annotated[Path, typer.Option(help="Where its data lies.")] = Path(".run/dev-kafka"),
+    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 9092,
+) -> None:
+    """An embedded single-node Kafka for development, until Ctrl-C.
+
+    Not for production: one broker, no replication, no security, bound to loopback.
+    """
+    with EmbeddedKafka(folder, port=port) as kafka:
+        typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            typer.echo("ending")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def audit(context: typer.Context) -> None:
+    """Judge, from Kafka's topics alone, what became of every request (Spark). Options: timer-bridge audit --help."""
+    try:
+        from spark_jobs.audit import main as audit_main
+    except ImportError as missing:
+        raise BridgeError(f"the audit needs Spark ({missing}): install with pip install '.[spark]'") from missing
+    raise typer.Exit(audit_main(context.args))

@@ -1,0 +1,138 @@
+"""Settings: one name each, `--tick-ms`, TIMER_BRIDGE_TICK_MS, `tick_ms` in the TOML file. Flag over environment over
+file over default; only the brokers' address has to be given.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from bridge.durations import parse_duration_ms
+from bridge.errors import SettingsError
+from bridge.options import TurnOptions
+from schemas.headers import Rules
+from timer.options import StoreOptions
+
+PREFIX = "TIMER_BRIDGE_"
+DAY_MS = 86_400_000
+
+
+def _milliseconds(value: object) -> object:
+    return parse_duration_ms(value) if isinstance(value, str) else value
+
+
+Duration = Annotated[int, BeforeValidator(_milliseconds)]
+"""Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
+
+
+class Settings(BaseSettings):
+    """Of `timer-bridge run`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
+    data_dir: Path = Field(Path("timer-data"), description="Where the local cache lies.")
+    group: str = Field("timer-bridge", description="The consumer group, shared by all instances.", min_length=1)
+    timer_topic: str = Field("timer.requests", description="Where producers send requests.")
+    rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
+    journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
+    partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
+    replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
+    max_delay: Duration = Field(2 * DAY_MS, description="The longest delay that is accepted.", gt=0)
+    roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
+    tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
+    slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
+    segment_bytes: int = Field(64 << 20, description="Size of a file of the local store.", ge=68)
+    checkpoint_interval: Duration = Field(2000, description="How often the local store is made durable.", gt=0)
+    max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
+    max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
+    commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
+    adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
+    startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
+    kafka: dict[str, str] = Field(default_factory=dict, description="librdkafka settings, passed through.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment, file and flags come in by `load`, which can tell which setting is wrong."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Settings":
+        if self.roll_window > 24 * DAY_MS:
+            raise ValueError("roll_window: at most 24d, as a unit of the store holds no longer delay")
+        if self.slots * self.tick_ms <= 2 * self.roll_window:
+            raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
+        if self.max_delay > self.roll_window:
+            raise ValueError("max_delay: may not exceed roll_window until rolling is there; lower it or raise that")
+        if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
+            raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
+        return self
+
+    def turn_options(self) -> TurnOptions:
+        own = frozenset({self.timer_topic, self.rejected_topic, self.journal_topic})
+        return TurnOptions(
+            rules=Rules(max_delay_ms=self.max_delay, roll_window_ms=self.roll_window, own_topics=own),
+            store=StoreOptions(
+                tick_ms=self.tick_ms,
+                slots=self.slots,
+                segment_bytes=self.segment_bytes,
+                checkpoint_interval_ms=self.checkpoint_interval,
+            ),
+            rejected_topic=self.rejected_topic,
+            journal_topic=self.journal_topic,
+            max_poll_records=self.max_poll_records,
+            max_due_records=self.max_due_records,
+            commit_interval_ms=self.commit_interval,
+            adopt_progress=self.adopt_progress,
+        )
+
+    def connection(self) -> dict[str, Any]:
+        """What every librdkafka client gets."""
+        return {"bootstrap.servers": self.bootstrap_servers, "client.id": "timer-bridge", **self.kafka}
+
+
+def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
+    """Raises SettingsError, which names the setting, the value and the remedy."""
+    given: dict[str, object] = {}
+    if file is not None:
+        given |= _from_file(file)
+    given |= {
+        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
+    }
+    given |= {name: value for name, value in flags.items() if value is not None}
+    for name in given:
+        if name not in Settings.model_fields:
+            near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            raise SettingsError(f"there is no setting {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as wrong:
+        raise SettingsError("; ".join(_told(error) for error in wrong.errors())) from wrong
+
+
+def _from_file(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as wrong:
+        raise SettingsError(f"config {file}: {wrong.strerror}: give the path of a TOML file") from wrong
+    except tomllib.TOMLDecodeError as wrong:
+        raise SettingsError(f"config {file}: {wrong}: mend the TOML") from wrong
+
+
+def _told(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{name} = {error['input']!r}: {text}" if name else text

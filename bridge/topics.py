@@ -1,0 +1,44 @@
+"""What the bridge's topics have to be, so that nothing is lost: pure rules, applied at start by bridge.confluent_admin.
+
+timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
+              retention.ms >= 3 x roll window: a rebuild finds every request that lives
+journal       as many partitions, the same retention
+rejected      takes what the timer topic takes, and the reason
+"""
+
+from collections.abc import Mapping
+
+REASON_BYTES = 64 << 10
+RETENTION_WINDOWS = 3
+
+
+def timer_topic(roll_window_ms: int) -> dict[str, str]:
+    """Configuration of a timer or a journal topic that the bridge makes."""
+    return {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": str(max(RETENTION_WINDOWS * roll_window_ms, 604_800_000)),
+        "retention.bytes": "-1",
+    }
+
+
+def rejected_topic(max_message_bytes: int) -> dict[str, str]:
+    return {"max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
+
+
+def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:
+    """What is wrong with a timer or journal topic, each with what to set."""
+    found = []
+    if config["cleanup.policy"] != "delete":
+        found.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}: set it to delete")
+    if config["message.timestamp.type"] != "LogAppendTime":
+        found.append(f"{topic}: message.timestamp.type is {config['message.timestamp.type']}: set it to LogAppendTime")
+    if int(config["retention.bytes"]) != -1:
+        found.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set it to -1")
+    least_ms = RETENTION_WINDOWS * roll_window_ms
+    if 0 <= int(config["retention.ms"]) < least_ms:
+        found.append(
+            f"{topic}: retention.ms is {config['retention.ms']}, but a roll window of {roll_window_ms} ms needs"
+            f" {least_ms}: set retention.ms to that or more, or a shorter roll_window"
+        )
+    return found
