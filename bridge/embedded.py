@@ -211,7 +211,7 @@ class EmbeddedKafka:
         if (self.folder / "data" / "meta.properties").exists():
             return
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         tool += ["--config", str(self.folder / "server.properties")]
         command = [java, "-XX:TieredStopAtLevel=1", *self._jvm_options(jars), *tool]
         run = functools.partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
