@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 from bridge.complaints import Complaints
 from bridge.errors import BridgeError, BrokerUnavailableError, FencedError
 from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.rdlog import logger
 from schemas.origin import Shard
 from schemas.progress import Progress
 
@@ -83,7 +84,8 @@ class ConfluentSource:
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
-            }
+            },
+            logger=logger(),
         )
         self._ownership = Ownership()
         self._held: set[Shard] = set()
@@ -185,7 +187,8 @@ class ConfluentHistory:
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
-            }
+            },
+            logger=logger(),
         )
 
     def progress(self, shard: Shard) -> Progress | None:
@@ -478,7 +481,7 @@ class ConfluentSink:
 
     def _made(self) -> Producer:
         careful = {"batch.num.messages": 1, "linger.ms": 0} if self._careful else {}
-        producer = Producer({**self._config, **careful})
+        producer = Producer({**self._config, **careful}, logger=logger())
         patience = Patience("starting the producer", self._is_over)
         while True:
             try:
@@ -495,7 +498,7 @@ class ConfluentTopics:
     """The admin's view of the cluster."""
 
     def __init__(self, config: Config, startup_timeout_s: float) -> None:
-        self._admin = AdminClient(config)
+        self._admin = AdminClient(config, logger=logger())
         self._deadline_s = time.monotonic() + startup_timeout_s
 
     def partitions(self) -> dict[str, int]:
@@ -534,7 +537,7 @@ def send_all(
     config: Config, topic: str, key: bytes | None, values: Iterable[bytes], headers: list[tuple[str, bytes | None]]
 ) -> int:
     """Produces `values` with one key and the same headers; returns how many. Raises BridgeError if one is refused."""
-    producer = Producer({**config, "enable.idempotence": True, "message.timeout.ms": 30_000})
+    producer = Producer({**config, "enable.idempotence": True, "message.timeout.ms": 30_000}, logger=logger())
     refused: list[KafkaError] = []
 
     def told(error: KafkaError | None, _message: Message | None) -> None:
