@@ -145,12 +145,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(wrong: Exception, code: int) -> int:
-    print(f"audit: {wrong}", file=sys.stderr)
+    print(f"timer-bridge audit: {wrong}", file=sys.stderr)
     return code
 
 
 def _parse(argv: Sequence[str] | None) -> AuditArguments:
-    parser = argparse.ArgumentParser(prog="audit", description="Prove from Kafka's topics what became of every timer.")
+    parser = argparse.ArgumentParser(
+        prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
+    )
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--timer-topic", default=AuditArguments.timer_topic)
