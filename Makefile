@@ -24,8 +24,50 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
 	$(BIN)/pip install --quiet --editable '.[spark,dev]'
+	@mkdir -p .run
 	@touch $@
 
 .PHONY: constraints
 constraints: ## write constraints.txt anew from the latest versions that fit pyproject.toml
 	PYTHON='$(PYTHON)' scripts/renew-constraints.sh
+
+# What reads code and what needs neither broker nor Spark: under a minute.
+.PHONY: check
+check: $(READY) static ## lint, types, imports, and the tests that need no broker and no Spark
+	$(BIN)/python -m pytest -m 'not broker and not spark and not slow'
+
+.PHONY: static
+static: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > .run/imports.log || { cat .run/imports.log; exit 1; }
+
+# SEEDS: how many histories the simulation plays. pytest's closing line is the last word, for people and CI alike.
+.PHONY: test
+test: export SEEDS ?= 1000
+test: $(READY) static ## everything: check, a real broker, Spark
+	$(BIN)/python -m pytest -m 'not slow'
+
+.PHONY: test-full
+test-full: export SEEDS ?= 20000
+test-full: $(READY) static ## the same with larger numbers: many seeds, many kills
+	$(BIN)/python -m pytest --timeout 7200
+
+.PHONY: demo
+demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 SECONDS=30 ARGS=...]
+	$(BIN)/python -m scripts.demo $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## lateness, drain and intake beside a plain copy loop [ARGS=...]
+	$(BIN)/python -m scripts.bench $(ARGS)
+
+.PHONY: format
+format: $(READY) ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## remove all that runs have left, jars and images too; .venv stays
+	rm -rf .run artifacts spark-warehouse metastore_db derby.log build dist ./*.egg-info .hypothesis .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
