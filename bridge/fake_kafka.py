@@ -185,7 +185,7 @@ class FakeKafka:
         self._unfinished: dict[str, list[FakeTransaction]] = {}
         self._numbers = itertools.count()
         self._positions = itertools.count()
-        self._offsets: dict[tuple[str, Shard], tuple[int, Progress]] = {}
+        self._offsets: dict[tuple[str, Shard], tuple[int, int, str | None]] = {}
 
     # -- topics and plain records
 
@@ -301,26 +301,28 @@ class FakeKafka:
             log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
         if transaction.state is State.COMMITTED:
             for place, reached in transaction.offsets.items():
-                if transaction.position > self._offsets.get(place, (-1, reached))[0]:
-                    self._offsets[place] = (transaction.position, reached)
+                if place not in self._offsets or transaction.position > self._offsets[place][0]:
+                    self._offsets[place] = (transaction.position, reached.next_offset, reached.metadata())
 
     # -- what a starting client asks
 
-    def stable_progress(self, group: str, shard: Shard) -> Progress | None:
-        """The committed offset, once no transaction can change it any more."""
+    def stable_offset(self, group: str, shard: Shard) -> tuple[int, str | None] | None:
+        """The committed offset and its metadata, once no transaction can change it any more."""
         self.wait_stable(group, shard)
         found = self._offsets.get((group, shard))
-        return found[1] if found else None
+        return None if found is None else found[1:]
 
     def wait_stable(self, group: str, shard: Shard) -> None:
         while any((group, shard) in t.offsets for each in self._unfinished.values() for t in each):
             assert self.timeline.run_next(), "a transaction that nobody ends"
 
-    def reset_progress(self, group: str, shard: Shard, progress: Progress | None) -> None:
-        """An operator's hand, or the group's offsets expired."""
+    def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:
+        """Somebody else's hand: an operator, a consumer that uses our group."""
+        self._offsets[group, shard] = (next(self._positions), offset, metadata)
+
+    def forget_offset(self, group: str, shard: Shard) -> None:
+        """The group's offsets expire."""
         self._offsets.pop((group, shard), None)
-        if progress is not None:
-            self._offsets[group, shard] = (next(self._positions), progress)
 
     def wait_readable(self, log: Partition, end: int) -> None:
         """Until nothing below `end` is undecided."""

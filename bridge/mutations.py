@@ -117,6 +117,8 @@ def ahead_not_taken_back(patches: Patches) -> None:
 
 
 def _without(kind: str) -> Callable[[Patches], None]:
+    """One kind of decision is left out of the journal."""
+
     def apply(patches: Patches) -> None:
         written = JournalRecord.to_bytes
         blank: dict[str, tuple[int, ...]] = {kind: ()}
@@ -126,6 +128,8 @@ def _without(kind: str) -> Callable[[Patches], None]:
 
 
 def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], None]:
+    """A question has always the same answer."""
+
     def apply(patches: Patches) -> None:
         _replace(patches, owner, name, lambda *_: answer)
 
@@ -158,7 +162,6 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
     "rules of now for old requests": _returning(Decisions, "rules_at", None),
-    "old directory trusted": _returning(recovery, "_usable", True),
     "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),

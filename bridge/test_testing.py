@@ -51,6 +51,11 @@ def values(kafka: FakeKafka, topic: str) -> list[bytes | None]:
     return [entry.value for entry in kafka.read(topic)]
 
 
+def progress_of(kafka: FakeKafka) -> Progress | None:
+    found = kafka.stable_offset("timers", FIRST)
+    return None if found is None else Progress.committed(*found)
+
+
 def ask(kafka: FakeKafka, value: bytes, delay_ms: int) -> None:
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms), ("trace", b"t1")]
     kafka.produce(TIMERS, value, headers=headers, partition=0)
@@ -151,9 +156,7 @@ class TestTransactions:
         kafka.send_offsets(second, "timers", {FIRST: Progress(2, NOTHING_SETTLED, 0)})
         kafka.commit(second)
         kafka.commit(first)
-        found = kafka.stable_progress("timers", FIRST)
-        assert found is not None
-        assert found.next_offset == 2
+        assert progress_of(kafka) == Progress(2, NOTHING_SETTLED, 0)
 
     def test_a_dead_clients_commit_arrives_or_not_before_progress_is_read(self) -> None:
         found = set()
@@ -163,7 +166,7 @@ class TestTransactions:
             asked = kafka.begin("bridge")
             kafka.send_offsets(asked, "timers", {FIRST: Progress(7, NOTHING_SETTLED, 0)})
             kafka.leave_in_flight(asked)
-            found.add(kafka.stable_progress("timers", FIRST))
+            found.add(progress_of(kafka))
         assert found == {None, Progress(7, NOTHING_SETTLED, 0)}
 
     def test_a_key_chooses_its_partition_as_in_java(self) -> None:
@@ -222,7 +225,7 @@ class TestSink:
         assert group.join("bridge") == "bridge#1"
         assert sink.publish(transaction(READ, fence, order(b"a"))) == Aborted({})
         assert values(kafka, "orders") == []
-        assert kafka.stable_progress("timers", FIRST) is None
+        assert progress_of(kafka) is None
 
     def test_a_second_of_its_name_ends_the_first(
         self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, fence: object
@@ -254,7 +257,7 @@ class TestSink:
             with pytest.raises(Crash):
                 sink.publish(transaction(READ, fence, order(b"a"), order(b"b")))
             kafka.timeline.advance(20_000)
-            found.add((len(kafka.read("orders")), kafka.stable_progress("timers", FIRST) is not None))
+            found.add((len(kafka.read("orders")), progress_of(kafka) is not None))
         assert found == {(0, False), (2, True)}
 
 

@@ -183,8 +183,8 @@ class FakeHistory:
 
     def progress(self, shard: Shard) -> Progress | None:
         self._fuse.step("history.progress")
-        found = self._kafka.stable_progress(self._group.name, shard)
-        return found and Progress.committed(found.next_offset, found.metadata())
+        found = self._kafka.stable_offset(self._group.name, shard)
+        return None if found is None else Progress.committed(*found)
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         self._fuse.step("history.bounds")
@@ -203,8 +203,13 @@ class FakeHistory:
         yield from self._batches([record_of(entry) for entry in log.committed(from_offset, to_offset)])
 
     def journal_end(self, shard: Shard) -> int:
-        self._fuse.step("history.journal_end")
-        return self._journal(shard).end
+        return self.journal_bounds(shard)[1]
+
+    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+        """First offset that is kept, and the end, of the shard's journal partition."""
+        self._fuse.step("history.journal_bounds")
+        log = self._journal(shard)
+        return log.first, log.end
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         self._fuse.step("history.journal")
