@@ -5,10 +5,14 @@
     tenant: a  (foreign, kept)   /
     timer-delay-ms: -5           ->  Refusal("bad-header", "timer-delay-ms ...")
 
+    timer-action: cancel         ->  Cancel(id=...)
+    timer-origin, timer-rolls    ->  Claim(...): says that it is the bridge's own copy; whether it is, the journal knows
+
 Rules, in the order in which they are looked at (design, "Headers"):
 1. A header of ours that stands twice, is null where it may not be, or does not parse: `bad-header`, never "at once".
-2. A record that says it is the bridge's own copy (`timer-origin`, `timer-rolls`) without being awaited: `not-ours`.
+2. `timer-action` is schedule, cancel or replace (`unknown-action`); the latter two need an id (`missing-id`).
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; further away than `max_delay_ms`: `too-far`.
+   A cancel needs none; one that stands is not looked at, as the id alone says what ends.
 4. A target that is there (`missing-topic`) and may be one (`bad-target`).
 
 The same bytes and the same `Rules` give the same answer for ever: a rebuild reads old requests again.
@@ -21,11 +25,16 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from schemas.levels import DEFAULT, delay_ms, parse_levels
+
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 TOPIC = "timer-topic"
 DELIVER_MS = "timer-deliver-ms"
 DELAY_MS = "timer-delay-ms"
+DELAY_LEVEL = "timer-delay-level"
+ID = "timer-id"
+ACTION = "timer-action"
 KEY = "timer-key"
 PARTITION = "timer-partition"
 ORIGIN = "timer-origin"
@@ -34,14 +43,16 @@ RELEASED_MS = "timer-released-ms"
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 
-UNSERVED = frozenset({"timer-delay-level", "timer-id", "timer-action", "timer-expire-ms"})
+UNSERVED = frozenset({"timer-expire-ms"})
 """Headers of the contract that this version does not serve. To ignore one would break its promise, so it is refused."""
 
-CONTROL = frozenset({TOPIC, DELIVER_MS, DELAY_MS, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS}) | UNSERVED
+TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
+CONTROL = frozenset({TOPIC, *TIMES, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS}) | UNSERVED
 """Taken off a delivered record; every other header is foreign and kept, in order, doubles too."""
 
 MAX_INT64 = 2**63 - 1
 MAX_INT32 = 2**31 - 1
+MAX_ID_BYTES = 1024
 _LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 
 
@@ -52,6 +63,7 @@ class Rules(BaseModel):
 
     max_delay_ms: int
     roll_window_ms: int
+    levels_ms: tuple[int, ...] = parse_levels(DEFAULT)
     profiles: tuple[str, ...] = ("native",)
     own_topics: frozenset[str] = frozenset()
     """The bridge's own topics, which are never targets."""
@@ -60,14 +72,29 @@ class Rules(BaseModel):
 class Schedule(NamedTuple):
     """Deliver the record to `target` at or after `due_ms` (epoch ms).
 
-    `key` stands for the record's own where `has_key`; `partition` is -1 where the partitioner chooses.
+    `partition` is -1 where the partitioner chooses. `id`, if any, ends what is pending under it. `replaces`: the sender
+    expects that something is.
     """
 
     target: str
     due_ms: int
     partition: int
-    has_key: bool
-    key: bytes | None
+    id: bytes | None = None
+    replaces: bool = False
+
+
+class Cancel(NamedTuple):
+    """End what is pending under `id`."""
+
+    id: bytes
+
+
+class Claim(NamedTuple):
+    """A record that says it is the `rolls`-th copy of the request at `origin` (topic/partition/offset)."""
+
+    origin: bytes
+    rolls: int
+    schedule: Schedule
 
 
 class Refusal(NamedTuple):
@@ -77,11 +104,14 @@ class Refusal(NamedTuple):
     detail: str
 
 
+NOT_OURS = Refusal("not-ours", f"{ORIGIN} and {ROLLS} are written by the bridge alone: leave them out")
+
+
 class BadValueError(ValueError):
     """A number in a header that is no plain decimal in range."""
 
 
-def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Refusal:
+def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
     """What a record with these headers, appended at `timestamp_ms` (the broker's clock), asks for."""
     ours: dict[str, bytes | None] = {}
     for name, value in headers:
@@ -90,30 +120,53 @@ def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Refus
                 return Refusal("bad-header", f"{name} stands twice: send it once")
             ours[name] = value
     try:
-        return _schedule(ours, timestamp_ms, rules)
+        if ORIGIN in ours or ROLLS in ours:
+            return _claim(ours)
+        if ID in ours or ACTION in ours:
+            return _with_id(ours, timestamp_ms, rules)
+        return _schedule(ours, timestamp_ms, rules, None)
     except BadValueError as wrong:
         return Refusal("bad-header", str(wrong))
 
 
-def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Refusal:
+def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Refusal:
+    action = ours.get(ACTION, b"schedule")
+    if action not in (b"schedule", b"cancel", b"replace"):
+        return Refusal("unknown-action", f"{ACTION} is {action!r}: send schedule, cancel or replace")
+    id_ = ours.get(ID)
+    if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
+        return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
+    if id_ is None and action != b"schedule":
+        return Refusal("missing-id", f"{action.decode()} needs the {ID} of what it ends")
+    if action == b"cancel":
+        assert id_ is not None
+        return Cancel(id_)
+    asked = _schedule(ours, timestamp_ms, rules, id_)
+    return asked._replace(replaces=True) if isinstance(asked, Schedule) and action == b"replace" else asked
+
+
+def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
+    """A copy carries its absolute due time, was judged when it was first read, and ends nothing when it lands."""
+    origin, target = ours.get(ORIGIN), _topic(ours.get(TOPIC))
+    try:
+        partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
+        due_ms, rolls = decimal(DELIVER_MS, ours.get(DELIVER_MS)), decimal(ROLLS, ours.get(ROLLS), MAX_INT32)
+    except BadValueError:
+        return NOT_OURS
+    if not origin or target is None:
+        return NOT_OURS
+    return Claim(origin, rolls, Schedule(target, due_ms, partition, ours.get(ID)))
+
+
+def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id_: bytes | None) -> Schedule | Refusal:
     if not UNSERVED.isdisjoint(ours):
         return Refusal("bad-header", f"{min(UNSERVED & ours.keys())} is not served by this version: leave it out")
     partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
-    has_key = KEY in ours
-    if has_key and ours[KEY] is None:
+    if KEY in ours and ours[KEY] is None:
         return Refusal("bad-header", f"{KEY} is null: give the delivered record's key, or leave the header out")
-    deliver_ms = decimal(DELIVER_MS, ours[DELIVER_MS]) if DELIVER_MS in ours else None
-    delay_ms = decimal(DELAY_MS, ours[DELAY_MS]) if DELAY_MS in ours else None
-    if ORIGIN in ours or ROLLS in ours:
-        return Refusal("not-ours", f"{ORIGIN} and {ROLLS} are written by the bridge alone: leave them out")
-    if delay_ms is not None:
-        if deliver_ms is not None:
-            return Refusal("ambiguous-time", f"{DELIVER_MS} and {DELAY_MS} both stand: send one of them")
-        due_ms = timestamp_ms + delay_ms
-    elif deliver_ms is not None:
-        due_ms = deliver_ms
-    else:
-        return Refusal("missing-time", f"send {DELIVER_MS} (epoch ms) or {DELAY_MS}")
+    due_ms = _due_ms(ours, timestamp_ms, rules)
+    if isinstance(due_ms, Refusal):
+        return due_ms
     if due_ms - timestamp_ms > rules.max_delay_ms:
         return Refusal("too-far", f"due {due_ms - timestamp_ms} ms ahead; max_delay is {rules.max_delay_ms} ms")
     if TOPIC not in ours:
@@ -121,7 +174,18 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) ->
     target = _topic(ours[TOPIC])
     if target is None or target in rules.own_topics:
         return Refusal("bad-target", f"{ours[TOPIC]!r} may not be a target: an illegal, internal or bridge's own topic")
-    return Schedule(target, due_ms, partition, has_key, ours[KEY] if has_key else None)
+    return Schedule(target, due_ms, partition, id_)
+
+
+def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> int | Refusal:
+    numbers = {name: decimal(name, ours[name]) for name in TIMES if name in ours}
+    if len(numbers) > 1:
+        return Refusal("ambiguous-time", f"{' and '.join(numbers)} stand together: send one of them")
+    for name, number in numbers.items():
+        if name == DELIVER_MS:
+            return number
+        return timestamp_ms + (number if name == DELAY_MS else delay_ms(number, rules.levels_ms))
+    return Refusal("missing-time", f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}")
 
 
 def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:

@@ -4,15 +4,34 @@ One record per shard and transaction, in that transaction. Each says which reque
 and by which rules, and what became an exception to "settled is what has key <= K":
 
     refused    in the range, but never a timer (it lies in the rejected topic)
+    ended      timers that a later request ended: cancelled or replaced, wherever they stood
+    rolled     copies on their way through the timer topic, with what is needed to know each when it lands
+    landed     copies that were read; on their way are those rolled and not landed
+    dropped    copies that landed after their timer had ended
     held       key <= K, but still live: the clock went back, or its target had to wait
     released   was held, is settled now
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from schemas.headers import Rules
+
+
+class Flight(NamedTuple):
+    """A copy on its way: the `rolls`-th of the timer `origin`, which is due at `due_ms`.
+
+    `id_hash` (hex, empty without an id) lets a cancel meet it, `digest` (hex) tells it from a forged one.
+    """
+
+    origin: int
+    rolls: int
+    due_ms: int
+    target: str
+    id_hash: str
+    digest: str
 
 
 class JournalRecord(BaseModel):
@@ -25,6 +44,12 @@ class JournalRecord(BaseModel):
     next_offset: int
     rules: Rules
     refused: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+    """Origins. An origin has at most one place at a time, and what is ended stays ended, through any roll."""
+    rolled: tuple[Flight, ...] = ()
+    landed: tuple[tuple[int, int], ...] = ()
+    """(origin, rolls)."""
+    dropped: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
     released: tuple[int, ...] = ()
 
@@ -38,25 +63,40 @@ class JournalRecord(BaseModel):
 
 
 class Decisions:
-    """All that a stretch of the journal tells, folded into one answer."""
+    """All that a stretch of the journal tells, behind a state in which `held` waited and `flights` were out."""
 
-    def __init__(self, records: Iterable[JournalRecord]) -> None:
+    def __init__(
+        self, records: Iterable[JournalRecord], held: Iterable[int] = (), flights: Iterable[Flight] = ()
+    ) -> None:
         self.refused: set[int] = set()
-        self.held: set[int] = set()
-        self.released: set[int] = set()
+        self.ended: set[int] = set()
+        self.flights = {(flight.origin, flight.rolls): flight for flight in flights}
+        """On their way: rolled, not landed."""
+        self.rolled = set(self.flights)
+        """(origin, rolls) of every copy that was ever made in this stretch."""
+        self.held = set(held)
+        """Held, not released."""
         self._ranges: list[tuple[int, int, Rules]] = []
         for record in records:
             if self._ranges and record.from_offset < self._ranges[-1][1]:
                 self._forget_from(record.from_offset)
             self.refused.update(record.refused)
+            self.ended.update(record.ended)
+            for landed in record.landed:
+                self.flights.pop(landed, None)
+            for flight in record.rolled:
+                self.flights[flight.origin, flight.rolls] = flight
+                self.rolled.add((flight.origin, flight.rolls))
             self.held.update(record.held)
-            self.released.update(record.released)
+            self.held.difference_update(record.released)
             if record.next_offset > record.from_offset:
                 self._ranges.append((record.from_offset, record.next_offset, record.rules))
 
     def _forget_from(self, offset: int) -> None:
         """The operator put progress back to `offset`: what was decided from there on is decided anew."""
-        for decided in (self.refused, self.held, self.released):
+        self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
+        self.rolled = {key for key in self.rolled if key[0] < offset}
+        for decided in (self.refused, self.ended, self.held):
             decided.difference_update([o for o in decided if o >= offset])
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 

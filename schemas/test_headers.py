@@ -4,23 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import MAX_INT64, Refusal, Rules, Schedule, parse
+from schemas.headers import MAX_INT64, Cancel, Claim, Refusal, Rules, Schedule, parse
+from schemas.levels import parse_levels
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 RULES = Rules(max_delay_ms=2 * DAY_MS, roll_window_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
 
 
-def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Schedule | Refusal:
+def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Schedule | Cancel | Claim | Refusal:
     """What a record says whose target and time are good unless `headers` say otherwise."""
     given = {name for name, _ in headers} | {without}
+    if given & {"timer-delay-ms", "timer-delay-level"} and "timer-deliver-ms" not in given:
+        given.add("timer-deliver-ms")
     defaults = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (NOW_MS + 1000))]
-    if "timer-delay-ms" in given and "timer-deliver-ms" not in given:
-        defaults.pop()
     return parse([d for d in defaults if d[0] not in given] + list(headers), NOW_MS, RULES)
 
 
-def code(asked: Schedule | Refusal) -> str:
+def code(asked: Schedule | Cancel | Claim | Refusal) -> str:
     assert isinstance(asked, Refusal), asked
     return asked.code
 
@@ -57,14 +58,14 @@ def test_what_is_no_plain_decimal_in_range_is_a_bad_header_and_never_at_once(nam
 
 
 def test_a_partition_has_32_bits() -> None:
-    assert ask(("timer-partition", b"2147483647")) == Schedule("orders", NOW_MS + 1000, 2147483647, False, None)
+    assert ask(("timer-partition", b"2147483647")) == Schedule("orders", NOW_MS + 1000, 2147483647)
     assert code(ask(("timer-partition", b"2147483648"))) == "bad-header"
 
 
 def test_due_is_absolute_or_relative_to_the_record() -> None:
-    assert ask(("timer-deliver-ms", b"12000")) == Schedule("orders", 12000, -1, False, None)
-    assert ask(("timer-delay-ms", b"0")) == Schedule("orders", NOW_MS, -1, False, None)
-    assert ask(("timer-delay-ms", b"0005")) == Schedule("orders", NOW_MS + 5, -1, False, None)
+    assert ask(("timer-deliver-ms", b"12000")) == Schedule("orders", 12000, -1)
+    assert ask(("timer-delay-ms", b"0")) == Schedule("orders", NOW_MS, -1)
+    assert ask(("timer-delay-ms", b"0005")) == Schedule("orders", NOW_MS + 5, -1)
 
 
 @pytest.mark.parametrize(("name", "base"), [("timer-deliver-ms", NOW_MS), ("timer-delay-ms", 0)])
@@ -115,24 +116,92 @@ def test_the_longest_name_is_a_target_and_none_is_missing() -> None:
 
 
 def test_a_key_of_its_own_may_be_empty_but_not_null() -> None:
-    assert ask(("timer-key", b"")) == Schedule("orders", NOW_MS + 1000, -1, True, b"")
+    assert ask(("timer-key", b"")) == Schedule("orders", NOW_MS + 1000, -1)
     assert code(ask(("timer-key", None))) == "bad-header"
 
 
-@pytest.mark.parametrize("name", ["timer-origin", "timer-rolls"])
-def test_a_record_that_says_it_is_a_copy_is_not_ours(name: str) -> None:
-    assert code(ask((name, b"0"))) == "not-ours"
+@pytest.mark.parametrize("headers", [[("timer-origin", b"t/0/1")], [("timer-rolls", b"1")]])
+def test_half_a_copy_is_not_ours(headers: list[tuple[str, bytes | None]]) -> None:
+    assert code(ask(*headers)) == "not-ours"
 
 
-@pytest.mark.parametrize("name", ["timer-id", "timer-action", "timer-delay-level", "timer-expire-ms"])
+def test_a_record_may_claim_to_be_a_copy() -> None:
+    claim = ask(("timer-origin", b"t/0/1"), ("timer-rolls", b"2"), ("timer-id", b"x"), ("timer-deliver-ms", b"5"))
+    assert claim == Claim(b"t/0/1", 2, Schedule("orders", 5, -1, b"x"))
+
+
+def test_a_cancel_needs_its_id_alone() -> None:
+    assert parse([("timer-action", b"cancel"), ("timer-id", b"x")], NOW_MS, RULES) == Cancel(b"x")
+    assert ask(("timer-action", b"cancel"), ("timer-id", b"x")) == Cancel(b"x")
+
+
+def test_replace_and_schedule_ask_for_the_same_timer() -> None:
+    assert ask(("timer-id", b"x")) == Schedule("orders", NOW_MS + 1000, -1, b"x")
+    assert ask(("timer-id", b"x"), ("timer-action", b"replace")) == Schedule("orders", NOW_MS + 1000, -1, b"x", True)
+
+
+@pytest.mark.parametrize("action", [b"cancel", b"replace"])
+def test_what_ends_another_needs_its_id(action: bytes) -> None:
+    assert code(ask(("timer-action", action))) == "missing-id"
+
+
+@pytest.mark.parametrize("action", [b"", b"Cancel", b"drop", None])
+def test_an_action_is_one_of_three(action: bytes | None) -> None:
+    assert code(ask(("timer-action", action), ("timer-id", b"x"))) == "unknown-action"
+
+
+@pytest.mark.parametrize("id_", [b"", None, b"x" * 1025])
+def test_an_id_has_1_to_1024_bytes(id_: bytes | None) -> None:
+    assert code(ask(("timer-id", id_))) == "bad-header"
+
+
+LEVELS = [(0, 0), (1, 1), (2, 5), (3, 10), (18, 7200), (19, 7200), (10**18, 7200)]
+
+
+@pytest.mark.parametrize(("level", "seconds"), LEVELS)
+def test_case_7_levels_clamp_to_the_last_and_0_is_at_once(level: int, seconds: int) -> None:
+    assert ask(("timer-delay-level", b"%d" % level)) == Schedule("orders", NOW_MS + 1000 * seconds, -1)
+
+
+def test_case_7_levels_are_a_setting() -> None:
+    rules = RULES.model_copy(update={"levels_ms": parse_levels("5s 8s")})
+    headers = [("timer-topic", b"orders"), ("timer-delay-level", b"3")]
+    assert parse(headers, NOW_MS, rules) == Schedule("orders", NOW_MS + 8000, -1)
+    assert parse_levels("1s 2m 3h 4d") == (1000, 120_000, 10_800_000, 345_600_000)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5x", "s", "-5s", "1.5s", "5 s", "1s,2s"])
+def test_case_7_a_level_that_does_not_parse_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="level"):
+        parse_levels(text)
+
+
+@pytest.mark.parametrize("name", ["timer-expire-ms"])
 def test_a_promise_this_version_cannot_keep_is_refused(name: str) -> None:
     assert code(ask((name, b"1"))) == "bad-header"
 
 
 NAMES = st.sampled_from(
-    ["timer-topic", "timer-deliver-ms", "timer-delay-ms", "timer-key", "timer-partition", "timer-origin", "x"]
+    [
+        "timer-topic",
+        "timer-deliver-ms",
+        "timer-delay-ms",
+        "timer-delay-level",
+        "timer-key",
+        "timer-partition",
+        "timer-id",
+        "timer-action",
+        "timer-origin",
+        "timer-rolls",
+        "x",
+    ]
 )
-VALUES = st.none() | st.binary(max_size=20) | st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n)
+VALUES = (
+    st.sampled_from([b"cancel", b"replace"])
+    | st.none()
+    | st.binary(max_size=20)
+    | st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n)
+)
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
@@ -144,6 +213,11 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
             assert -1 <= partition < 2**31
             assert target.isascii()
+        case Cancel(id=id_):
+            assert 0 < len(id_) <= 1024
+        case Claim(rolls=rolls, schedule=schedule):
+            assert rolls >= 0
+            assert schedule.due_ms >= 0
         case Refusal(code=refused, detail=detail):
             assert refused
             assert detail

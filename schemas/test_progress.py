@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.headers import Rules
-from schemas.journal import Decisions, JournalRecord
+from schemas.journal import Decisions, Flight, JournalRecord
 from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
 
@@ -38,8 +38,23 @@ def journal(from_offset: int, next_offset: int, rules: Rules = OLD, **kinds: tup
     return JournalRecord(from_offset=from_offset, next_offset=next_offset, rules=rules, **kinds)
 
 
+def flight(origin_: int, rolls: int = 1) -> Flight:
+    return Flight(origin_, rolls, 5000, "orders", "ab", "cd")
+
+
 def test_a_journal_record_comes_back() -> None:
-    record = journal(3, 9, refused=(4,), held=(5, 6), released=(1,))
+    record = JournalRecord(
+        from_offset=3,
+        next_offset=9,
+        rules=OLD,
+        refused=(4,),
+        ended=(2,),
+        rolled=(flight(1),),
+        landed=((0, 3),),
+        dropped=(7,),
+        held=(5, 6),
+        released=(1,),
+    )
     assert JournalRecord.from_bytes(record.to_bytes()) == record
 
 
@@ -53,8 +68,20 @@ def test_a_range_that_was_read_before_the_first_kept_record_has_no_rules() -> No
 
 
 def test_decisions_add_up() -> None:
-    told = Decisions([journal(0, 4, refused=(1,), held=(2,)), journal(4, 9, held=(5,), released=(2,))])
-    assert (told.refused, told.held, told.released) == ({1}, {2, 5}, {2})
+    told = Decisions([journal(0, 4, refused=(1,), held=(2,)), journal(4, 9, held=(5,), released=(2,), ended=(3,))], [0])
+    assert (told.refused, told.held, told.ended) == ({1}, {0, 5}, {3})
+
+
+def test_a_timer_that_is_released_and_held_again_is_held() -> None:
+    assert Decisions([journal(0, 4, held=(2,)), journal(4, 4, released=(2,)), journal(4, 5, held=(2,))]).held == {2}
+
+
+def test_copies_on_their_way_are_those_that_rolled_and_did_not_land() -> None:
+    first = JournalRecord(from_offset=0, next_offset=4, rules=OLD, rolled=(flight(1), flight(2)), landed=((0, 1),))
+    second = JournalRecord(from_offset=4, next_offset=6, rules=OLD, rolled=(flight(1, 2),), landed=((1, 1),))
+    told = Decisions([first, second], flights=[flight(0)])
+    assert set(told.flights) == {(2, 1), (1, 2)}
+    assert told.rolled == {(0, 1), (1, 1), (2, 1), (1, 2)}
 
 
 def test_progress_put_back_by_the_operator_makes_what_was_decided_behind_it_void() -> None:

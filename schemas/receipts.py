@@ -1,0 +1,57 @@
+"""Receipts: what truly became of a request or a timer, on `timer.receipts`, in the transaction that made it so.
+
+    schedule                    accepted            then delivered | cancelled | replaced | rejected
+    cancel, something pending   cancelled           about the timer that ended
+    cancel, nothing pending     too-late | not-found
+    a request with the id of a pending timer        replaced (about the old one), accepted (about the new one)
+    replace, nothing pending    too-late | not-found, and accepted: it stands all the same
+    refused or undeliverable    rejected, with the code
+
+The key of the record is the id, or the origin where there is no id. For other languages: `published_schema()`.
+"""
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Kind = Literal["accepted", "delivered", "cancelled", "replaced", "not-found", "too-late", "rejected"]
+Mode = Literal["none", "outcomes", "all"]
+ROUTINE: frozenset[str] = frozenset({"accepted", "delivered"})
+"""What the mode `outcomes` leaves out."""
+
+
+class Receipt(BaseModel):
+    """The value of one record on the receipts topic, as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    v: Literal[1] = 1
+    kind: Kind
+    at_ms: int = Field(description="When it became so, epoch ms by the bridge's clock.")
+    request: str = Field(description="topic/partition/offset of the request that this answers.")
+    origin: str | None = Field(
+        default=None, description="topic/partition/offset of the timer that it is about; null where there was none."
+    )
+    id: str | None = Field(default=None, description="The timer-id; bytes that are no UTF-8 stand as \\xNN.")
+    due_ms: int | None = Field(default=None, description="When the timer was due, epoch ms.")
+    code: str | None = Field(default=None, description="Of a rejected one: the code of its timer-error header.")
+
+    def to_bytes(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+def is_sent(kind: str, mode: Mode) -> bool:
+    """Whether receipts of this kind are wanted."""
+    return mode == "all" or (mode == "outcomes" and kind not in ROUTINE)
+
+
+def printable(id_: bytes) -> str:
+    """An id as it stands in a receipt."""
+    return id_.decode("utf-8", "backslashreplace")
+
+
+def published_schema() -> str:
+    """The JSON Schema of a receipt, as it lies in docs/receipt.schema.json."""
+    schema: dict[str, Any] = Receipt.model_json_schema()
+    return json.dumps(schema, indent=2) + "\n"
