@@ -10,6 +10,7 @@ import zlib
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from schemas.journal import Flight
 from schemas.progress import Progress
 
 FORMAT = 1
@@ -29,6 +30,10 @@ class Checkpoint(BaseModel):
     low_unit: int
     pending: int
     held: tuple[int, ...] = ()
+    flights: tuple[Flight, ...] = ()
+    """Copies on their way."""
+    ended_flights: tuple[int, ...] = ()
+    """Origins of those of them whose timer has ended."""
     journal_offset: int
     """Where the shard's journal goes on behind this progress."""
 

@@ -29,6 +29,10 @@ class File(Protocol):
         """All of `data` at the end. Raises OSError (disk full, EIO), then an unknown part of it may stand there."""
         ...
 
+    def overwrite(self, at: int, data: bytes) -> None:
+        """`data` in place of what stands at `at`, all of it within the file."""
+        ...
+
     def truncate(self, size: int) -> None: ...
 
     def close(self) -> None: ...
@@ -78,6 +82,10 @@ class Disk(Protocol):
         """Nothing happens where there is none."""
         ...
 
+    def free_bytes(self) -> int:
+        """Room that is left for all who share the device."""
+        ...
+
     def start_sync(self, files: Sequence[File]) -> Syncing:
         """Makes durable what `files` hold now."""
         ...
@@ -105,6 +113,10 @@ class RealFile:
             written = os.pwrite(self._descriptor, view, self._size)
             self._size += written
             view = view[written:]
+
+    def overwrite(self, at: int, data: bytes) -> None:
+        assert at + len(data) <= self._size, f"{at} + {len(data)} lies beyond {self._size}"
+        os.pwrite(self._descriptor, data, at)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
@@ -180,6 +192,10 @@ class RealDisk:
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        found = os.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
 
     def start_sync(self, files: Sequence[File]) -> RealSyncing:
         real = [file for file in files if isinstance(file, RealFile)]

@@ -38,13 +38,25 @@ BLANK_MAGIC = 0xCBD43194
 assert BLANK.itemsize == BLANK_SIZE
 
 MAGIC_NORMAL = 1
+MAGIC_ROLL = 2
+"""At its visit the timer is not due yet: it is looked at to be rolled."""
+MAGIC_DELETE = 4
+"""No timer: `origin` ended, which lies in the unit at position `body`; chained in that one's tick."""
 MAGIC_UNCHAINED = 8
 """Ours: the unit was held from the start (its place in the order had passed), so it is in no slot's chain."""
 MAX_DELAY_MS = 2**31 - 1
 """What the unit's delay can say: 24 days. The roll window is shorter."""
 
 RUN = np.dtype(
-    [("visit_ms", "i8"), ("origin", "i8"), ("unit", "i8"), ("body", "i8"), ("body_size", "i4"), ("topic_hash", "i4")]
+    [
+        ("visit_ms", "i8"),
+        ("origin", "i8"),
+        ("unit", "i8"),
+        ("body", "i8"),
+        ("body_size", "i4"),
+        ("topic_hash", "i4"),
+        ("id_hash", "i8"),
+    ]
 )
 """Live timers in memory, one row each: where they stand in the order of release, and where their unit and body lie."""
 
@@ -58,7 +70,7 @@ def visits_ms(units: Rows) -> Ints:
     return units["written_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)
 
 
-def run_of(units: Rows, first_unit: int) -> Rows:
+def run_of(units: Rows, id_hashes: Ints, first_unit: int) -> Rows:
     """`units`, the first of which is number `first_unit` of the log, as a RUN in the same order."""
     run = np.empty(len(units), RUN)
     run["visit_ms"] = visits_ms(units)
@@ -67,6 +79,7 @@ def run_of(units: Rows, first_unit: int) -> Rows:
     run["body"] = units["body"]
     run["body_size"] = units["body_size"]
     run["topic_hash"] = units["topic_hash"]
+    run["id_hash"] = id_hashes
     return run
 
 

@@ -1,32 +1,79 @@
-"""How much lives in each segment, so that one with nothing live can go, wherever it lies."""
+"""What lives and what has ended, per segment of a log: so that a segment with nothing live can go, wherever it lies."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from timer.entry import Ints
+from timer.entry import Ints, Rows
+
+_NO_UNIT = 2**63 - 1
 
 
 class LiveCounts:
-    """Live rows, and the latest visit ever seen, per segment."""
+    """Live rows, their bytes, the latest visit and the units ever seen, per segment."""
 
     def __init__(self) -> None:
-        self._count: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}
         self._last_visit_ms: dict[int, int] = {}
+        self._units: dict[int, tuple[int, int]] = {}
 
-    def add(self, segments: Ints, visits_ms: Ints) -> None:
+    def add(self, segments: Ints, run: Rows) -> None:
+        """`run`: rows whose segments are `segments`."""
         for segment in np.unique(segments).tolist():
-            own = visits_ms[segments == segment]
-            self._count[segment] = self._count.get(segment, 0) + len(own)
-            self._last_visit_ms[segment] = max(self._last_visit_ms.get(segment, -1), int(own.max()))
+            own = run[segments == segment]
+            self._bytes[segment] = self._bytes.get(segment, 0) + int(own["body_size"].sum(dtype=np.int64))
+            self.see(segment, int(own["visit_ms"].max()))
+            first, last = self._units.get(segment, (_NO_UNIT, -1))
+            self._units[segment] = (min(first, int(own["unit"].min())), max(last, int(own["unit"].max())))
 
-    def remove(self, segments: Ints) -> None:
-        ids, counts = np.unique(segments, return_counts=True)
-        for segment, count in zip(ids.tolist(), counts.tolist(), strict=True):
-            self._count[segment] -= count
+    def see(self, segment: int, visit_ms: int) -> None:
+        """Something in `segment` is needed until `visit_ms` has passed."""
+        self._last_visit_ms[segment] = max(self._last_visit_ms.get(segment, -1), visit_ms)
+
+    def remove(self, segments: Ints, run: Rows) -> None:
+        ids, where = np.unique(segments, return_inverse=True)
+        sizes = np.bincount(where, weights=run["body_size"], minlength=len(ids))
+        for segment, size in zip(ids.tolist(), sizes.tolist(), strict=True):
+            self._bytes[segment] -= int(size)
 
     def dead(self, segments: list[int], visits_before_ms: int) -> list[int]:
         """Those of `segments` in which nothing lives and no visit lies at or behind `visits_before_ms`."""
-        return [s for s in segments if not self._count.get(s) and self._last_visit_ms.get(s, -1) < visits_before_ms]
+        return [s for s in segments if not self._bytes.get(s) and self._last_visit_ms.get(s, -1) < visits_before_ms]
+
+    def live_bytes(self, segment: int) -> int:
+        return self._bytes.get(segment, 0)
+
+    def last_visit_ms(self, segment: int) -> int:
+        return self._last_visit_ms.get(segment, -1)
+
+    def units(self, segment: int) -> tuple[int, int]:
+        """First and last unit that had its row in `segment`."""
+        return self._units[segment]
 
     def forget(self, segment: int) -> None:
-        self._count.pop(segment, None)
+        self._bytes.pop(segment, None)
         self._last_visit_ms.pop(segment, None)
+        self._units.pop(segment, None)
+
+
+class EndedUnits:
+    """Which units ended although their key is above K: a flag a unit, in segments that hold any."""
+
+    def __init__(self, per_segment: int) -> None:
+        self._per_segment = per_segment
+        self._flags: dict[int, NDArray[np.bool_]] = {}
+
+    def mark(self, units: Ints) -> None:
+        for unit in units.tolist():
+            segment, within = divmod(unit, self._per_segment)
+            if segment not in self._flags:
+                self._flags[segment] = np.zeros(self._per_segment, np.bool_)
+            self._flags[segment][within] = True
+
+    def among(self, start: int, end: int) -> NDArray[np.bool_]:
+        """For units [start, end), which lie in one segment."""
+        segment, within = divmod(start, self._per_segment)
+        flags = self._flags.get(segment)
+        return np.zeros(end - start, np.bool_) if flags is None else flags[within : within + end - start]
+
+    def forget(self, segment: int) -> None:
+        self._flags.pop(segment, None)

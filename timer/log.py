@@ -1,6 +1,7 @@
 """Two append-only logs over a Disk: units of one size (the TimerLog) and frames of any size (the body log).
 
     timer/00000000000000000000  timer/00000000000000001024 ...   ends with a blank record; its name is its position
+    ids/00000000000000000000    ids/00000000000000001024   ...   8 bytes a unit of the file of that name: its id's hash
     body/00000000000000000000   body/00000000000000070013  ...   ends where the next begins
 
 A segment is deleted as a whole when nothing in it lives, wherever it lies. A failed append leaves the log as it was.
@@ -50,10 +51,15 @@ class _Segments:
             file.truncate(size)
             raise
 
+    def overwrite(self, base: int, at: int, data: bytes) -> None:
+        """`data` within the file of `base`."""
+        self._dirty.add(base)
+        self.files[base].overwrite(at, data)
+
     def cut(self, base: int, size: int) -> None:
         """The file of `base` ends at `size`."""
-        if base not in self.files:
-            raise CorruptStoreError(_name(self.folder, base), "the file is missing")
+        if base not in self.files or self.files[base].size() < size:
+            raise CorruptStoreError(_name(self.folder, base), f"the file is missing or shorter than {size}")
         if self.files[base].size() != size:
             self.files[base].truncate(size)
             self._dirty.add(base)
@@ -66,6 +72,8 @@ class _Segments:
         return [self.files[base] for base in sorted(dirty)]
 
     def drop(self, base: int) -> None:
+        if base not in self.files:
+            return
         self.bases.remove(base)
         self._dirty.discard(base)
         self.files.pop(base).close()
@@ -82,16 +90,23 @@ class _Segments:
             file.close()
 
 
-class UnitLog:
-    """The TimerLog. Units are numbered from 0 on; a unit's RIP-43 position follows from its number."""
+_HASH = np.dtype(">i8")
 
-    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
+
+class UnitLog:
+    """The TimerLog, and beside it a column of id hashes (0: no id), from which the index of ids is made at start.
+
+    Units are numbered from 0 on; a unit's RIP-43 position follows from its number.
+    """
+
+    def __init__(self, disk: Disk, folder: str, ids_folder: str, segment_bytes: int) -> None:
         if segment_bytes < UNIT_SIZE + BLANK_SIZE:
             raise ValueError(f"segment_bytes is {segment_bytes}: a file holds at least one unit and a blank, 68 bytes")
         self._segment_bytes = segment_bytes
         self.per_segment = (segment_bytes - BLANK_SIZE) // UNIT_SIZE
         self._segments = _Segments(disk, folder)
-        for base in self._segments.bases:
+        self._ids = _Segments(disk, ids_folder)
+        for base in self._segments.bases + self._ids.bases:
             if base % segment_bytes:
                 raise CorruptStoreError(f"{folder} at {base}", f"not a multiple of {segment_bytes}")
         self.end = self._find_end()
@@ -118,21 +133,27 @@ class UnitLog:
         """Which segment (0, 1, ...) a unit lies in."""
         return number // self.per_segment
 
+    def has(self, number: int) -> bool:
+        """Whether the file of unit `number` is there."""
+        return self.segment(number) * self._segment_bytes in self._segments.files
+
     def segments(self) -> list[int]:
         """Segments that exist, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
 
-    def append(self, units: Rows) -> None:
+    def append(self, units: Rows, id_hashes: Ints) -> None:
         """All of `units`, or OSError and none."""
+        assert units.dtype == UNIT, f"{units.dtype} are no units"
         start = self.end
         try:
             while len(units):
-                units = units[self._append_some(units) :]
+                count = self._append_some(units, id_hashes)
+                units, id_hashes = units[count:], id_hashes[count:]
         except OSError:
             self.truncate(start)
             raise
 
-    def _append_some(self, units: Rows) -> int:
+    def _append_some(self, units: Rows, id_hashes: Ints) -> int:
         segment, within = divmod(self.end, self.per_segment)
         count = min(len(units), self.per_segment - within)
         data = units[:count].tobytes()
@@ -141,6 +162,7 @@ class UnitLog:
             data += np.array([(left, 0, BLANK_MAGIC)], BLANK).tobytes()
         self._segments.append(segment * self._segment_bytes, data)
         self.end += count
+        self._ids.append(segment * self._segment_bytes, id_hashes[:count].astype(_HASH).tobytes())
         return count
 
     def read(self, start: int, end: int) -> Rows:
@@ -159,31 +181,52 @@ class UnitLog:
             raise CorruptStoreError(where, "bytes that are no units")
         return units
 
+    def id_hashes(self, start: int, end: int) -> Ints:
+        """Hashes of units [start, end), which lie in one segment. Raises CorruptStoreError where they are not there."""
+        segment, within = divmod(start, self.per_segment)
+        file = self._ids.files.get(segment * self._segment_bytes)
+        data = file.read(within * _HASH.itemsize, (end - start) * _HASH.itemsize) if file is not None else b""
+        if len(data) != (end - start) * _HASH.itemsize:
+            raise CorruptStoreError(f"{self._ids.folder}, unit {start}", "the file is missing or ends before")
+        return np.frombuffer(data, _HASH).astype(np.int64)
+
+    def repoint(self, number: int, body_position: int) -> None:
+        """The body of unit `number` lies elsewhere now."""
+        segment, within = divmod(number, self.per_segment)
+        field = UNIT.fields["body"] if UNIT.fields else None
+        assert field is not None
+        at = within * UNIT_SIZE + field[1]
+        self._segments.overwrite(segment * self._segment_bytes, at, body_position.to_bytes(field[0].itemsize, "big"))
+
     def truncate(self, end: int) -> None:
         """Units [end, ...) are gone."""
         if end > self.end:
             raise CorruptStoreError(self._segments.folder, f"holds {self.end} units where {end} were synced")
         segment, within = divmod(end, self.per_segment)
         first_gone = (segment + (within > 0)) * self._segment_bytes
-        for base in [base for base in self._segments.bases if base >= first_gone]:
-            self._segments.drop(base)
-        if within:
-            self._segments.cut(segment * self._segment_bytes, within * UNIT_SIZE)
+        for segments, item_size in ((self._segments, UNIT_SIZE), (self._ids, _HASH.itemsize)):
+            for base in [base for base in segments.bases if base >= first_gone]:
+                segments.drop(base)
+            if within:
+                segments.cut(segment * self._segment_bytes, within * item_size)
         self.end = end
 
     def drop_segment(self, segment: int) -> None:
         self._segments.drop(segment * self._segment_bytes)
+        self._ids.drop(segment * self._segment_bytes)
 
     def take_dirty(self) -> list[File]:
         """Files changed since the last call: what a sync has to cover."""
-        return self._segments.take_dirty()
+        return self._segments.take_dirty() + self._ids.take_dirty()
 
     def mark_dirty(self) -> None:
         """A sync failed: nothing is known to be durable."""
         self._segments.mark_dirty()
+        self._ids.mark_dirty()
 
     def close(self) -> None:
         self._segments.close()
+        self._ids.close()
 
 
 class FrameLog:
@@ -207,6 +250,11 @@ class FrameLog:
         ends = start + np.cumsum(sizes)
         self.end = int(ends[-1])
         return ends - sizes
+
+    def read_upto(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from `position` on, within one file."""
+        base = self._segments.base_of(position)
+        return self._segments.files[base].read(position - base, size)
 
     def read(self, position: int, size: int) -> bytes:
         """`size` bytes from `position` on, within one file. Raises CorruptStoreError where they are not there."""

@@ -12,3 +12,7 @@ class StoreOptions:
     """A lap, in ticks: the roll window plus the longest stand-still of delivery that does not pause intake."""
     segment_bytes: int = 64 << 20
     checkpoint_interval_ms: int = 2000
+    compact_below: float = 0.1
+    """A body file of which a smaller part lives is given up, what lives moves to the end."""
+    compact_ahead_ms: int = 600_000
+    """But not if all of it leaves within this time anyway."""

@@ -9,7 +9,7 @@ A tick that opens arrives as one run, requests for open ticks as small ones; man
 
 import numpy as np
 
-from timer.entry import RUN, Rows
+from timer.entry import RUN, Ints, Rows
 
 _MOST_RUNS = 16
 
@@ -38,6 +38,19 @@ class DueQueue:
         self._runs.append(in_order(run))
         if len(self._runs) > _MOST_RUNS:
             self._runs = [self.rows()]
+
+    def remove(self, units: Ints) -> None:
+        """Those of `units` that are here leave without being taken."""
+        kept = [run[~np.isin(run["unit"], units)] for run in self._runs]
+        self._runs = [run for run in kept if len(run)]
+
+    def repoint(self, units: Ints, bodies: Ints) -> None:
+        """Rows that are here have their bodies elsewhere now."""
+        by_unit = np.argsort(units)
+        for run in self._runs:
+            at = np.minimum(np.searchsorted(units, run["unit"], sorter=by_unit), len(units) - 1)
+            hit = units[by_unit[at]] == run["unit"]
+            run["body"][hit] = bodies[by_unit[at]][hit]
 
     def next_visit_ms(self) -> int | None:
         """The earliest visit, None where nothing waits."""

@@ -2,7 +2,8 @@
 
     0:4 frame size | 4:4 CRC-32 of the bytes from 8 on | 8:1 version | 9:1 flags | 10:2 target length
     12:4 partition (-1: the partitioner's choice) | 16:8 offset | 24:8 timestamp ms | 32:8 due ms
-    40:4 key length | 44:4 value length | 48: target, key, value, headers          (big-endian)
+    40:8 origin | 48:4 rolls | 52:4 key length | 56:4 value length | 60:2 id length
+    62: target, id, key, value, headers                                          (big-endian)
     a header: 2 name length | 4 value length (-1: null) | name | value
 
 The request's headers are kept whole and in order, ours too: a record that turns out undeliverable goes to the rejected
@@ -16,8 +17,8 @@ from typing import NamedTuple
 from schemas.headers import CONTROL, KEY, Headers
 from timer.errors import CorruptStoreError
 
-HEAD = struct.Struct(">IIBBHiqqqii")
-HEAD_SIZE = 48
+HEAD = struct.Struct(">IIBBHiqqqqiiiH")
+HEAD_SIZE = 62
 assert HEAD.size == HEAD_SIZE
 _CHECKED_FROM = 8
 _HEADER = struct.Struct(">Hi")
@@ -26,6 +27,7 @@ _VERSION = 1
 NULL_KEY = 1
 NULL_VALUE = 2
 PLAIN = 4
+HAS_ID = 8
 
 
 class Body(NamedTuple):
@@ -40,13 +42,18 @@ class Body(NamedTuple):
     value: bytes | None
     headers: bytes
     plain: bool
+    origin: int
+    """Offset of the first request; `offset` is that of this copy of it."""
+    rolls: int
+    id: bytes | None
 
 
 def pack(body: Body) -> bytes:
     """The frame of `body`."""
-    target, key, value = body.target.encode("ascii"), body.key or b"", body.value or b""
+    target, id_, key, value = body.target.encode("ascii"), body.id or b"", body.key or b"", body.value or b""
     flags = (body.key is None) * NULL_KEY | (body.value is None) * NULL_VALUE | body.plain * PLAIN
-    size = HEAD_SIZE + len(target) + len(key) + len(value) + len(body.headers)
+    flags |= (body.id is not None) * HAS_ID
+    size = HEAD_SIZE + len(target) + len(id_) + len(key) + len(value) + len(body.headers)
     frame = b"".join(
         (
             HEAD.pack(
@@ -59,10 +66,14 @@ def pack(body: Body) -> bytes:
                 body.offset,
                 body.timestamp_ms,
                 body.due_ms,
+                body.origin,
+                body.rolls,
                 len(key),
                 len(value),
+                len(id_),
             ),
             target,
+            id_,
             key,
             value,
             body.headers,
@@ -76,16 +87,30 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
     """The body in `frame`, which was read at `position`. Raises CorruptStoreError where a byte of it changed."""
     if len(frame) < HEAD_SIZE:
         raise CorruptStoreError(f"body log at {position}", f"{len(frame)} bytes are no frame")
-    size, checksum, version, flags, target_size, partition, offset, timestamp_ms, due_ms, key_size, value_size = (
-        HEAD.unpack_from(frame)
-    )
+    (
+        size,
+        checksum,
+        version,
+        flags,
+        target_size,
+        partition,
+        offset,
+        timestamp_ms,
+        due_ms,
+        origin,
+        rolls,
+        key_size,
+        value_size,
+        id_size,
+    ) = HEAD.unpack_from(frame)
     if size != len(frame) or version != _VERSION or zlib.crc32(memoryview(frame)[_CHECKED_FROM:]) != checksum:
         raise CorruptStoreError(f"body log at {position}", "the checksum does not fit the frame")
-    key_at = HEAD_SIZE + target_size
+    id_at = HEAD_SIZE + target_size
+    key_at = id_at + id_size
     value_at = key_at + key_size
     headers_at = value_at + value_size
     return Body(
-        str(frame[HEAD_SIZE:key_at], "ascii"),
+        str(frame[HEAD_SIZE:id_at], "ascii"),
         partition,
         offset,
         timestamp_ms,
@@ -94,7 +119,32 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
         None if flags & NULL_VALUE else bytes(frame[value_at:headers_at]),
         bytes(frame[headers_at:]),
         bool(flags & PLAIN),
+        origin,
+        rolls,
+        bytes(frame[id_at:key_at]) if flags & HAS_ID else None,
     )
+
+
+PEEK_SIZE = HEAD_SIZE + 249 + 1024
+"""What a look at a frame's beginning has to read: its head, target and id."""
+
+
+class Peek(NamedTuple):
+    """The beginning of a frame, unchecked: the caller compares what it finds with what it looks for."""
+
+    offset: int
+    target: str
+    id: bytes | None
+
+
+def peek(head: bytes, position: int) -> Peek:
+    """What stands in `head`, the first PEEK_SIZE bytes of the frame at `position`, or fewer where there are no more."""
+    if len(head) < HEAD_SIZE:
+        raise CorruptStoreError(f"body log at {position}", f"{len(head)} bytes are no frame")
+    fields = HEAD.unpack_from(head)
+    id_at = HEAD_SIZE + fields[4]
+    id_ = head[id_at : id_at + fields[13]] if fields[3] & HAS_ID else None
+    return Peek(fields[6], str(head[HEAD_SIZE:id_at], "ascii", "replace"), id_)
 
 
 def pack_headers(headers: Headers) -> tuple[bytes, bool]:

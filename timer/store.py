@@ -3,8 +3,8 @@
     add(batch) -> body log, TimerLog, wheel          due(now) -> rows in order -> bodies(rows) -> committed(...)
 
 Rules:
-1. A row is live when its key (visit_ms, origin) is above K, or it is held. Nothing else says so: no mark is written
-   when a timer leaves (invariant 3).
+1. A row is live when its key (visit_ms, origin) is above K, or it is held; unless a delete marker says that it ended.
+   No mark is written when a timer leaves (invariant 3).
 2. What `add` and `due` do is staged until `committed`. There is no undo in memory: a store whose transaction is lost is
    closed and opened again, which takes it back to its checkpoint.
 3. A checkpoint is started only when all that is staged is committed. A segment is deleted once a durable checkpoint
@@ -13,25 +13,30 @@ Rules:
 5. The disk is a cache: bytes that cannot be right raise CorruptStoreError, and the owner rebuilds the shard from Kafka.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.journal import Flight
 from schemas.progress import NOTHING_SETTLED, Key, Progress
-from timer.batch import Batch
+from timer.batch import Batch, markers
 from timer.checkpoint import NAME, Checkpoint
 from timer.checkpointing import Checkpointing
+from timer.compaction import Compaction
 from timer.disk import Disk
-from timer.entry import MAGIC_UNCHAINED, RUN, Rows, run_of, visits_ms
-from timer.errors import CorruptStoreError
-from timer.live import LiveCounts
+from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, run_of, visits_ms
+from timer.errors import CorruptStoreError, WheelFullError
+from timer.ids import IdIndex, hash_of
+from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
 from timer.options import StoreOptions
 from timer.plan import DueQueue
-from timer.record import Body, unpack
-from timer.wheel import SLOT_SIZE, Wheel
+from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
+from timer.scan import LiveScan, above, blocks
+from timer.topics import TopicCounts
+from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
 _FIRST_BLOCK = 16
@@ -40,7 +45,7 @@ _SPARSE = 512
 _READ_THROUGH_BYTES = 4096
 _READ_MOST_BYTES = 8 << 20
 _FOREVER_MS = 2**63 - 1
-_UNITS, _BODIES, _WHEEL = "timer", "body", "wheel"
+_UNITS, _BODIES, _IDS, _WHEEL = "timer", "body", "ids", "wheel"
 
 
 class Due(NamedTuple):
@@ -49,30 +54,26 @@ class Due(NamedTuple):
     rows: Rows
     released: Rows
 
-    def __len__(self) -> int:
+    @property
+    def total(self) -> int:
         return len(self.rows) + len(self.released)
-
-    @classmethod
-    def none(cls) -> "Due":
-        return cls(np.empty(0, RUN), np.empty(0, RUN))
 
 
 def wipe(disk: Disk) -> None:
-    """Removes a store; the checkpoint first, so that half a wipe is no store."""
-    disk.remove(NAME)
+    """Removes a store; the checkpoint first and durably, so that half a wipe is no store.
+
+    Emptied, not removed: one that is still on its way, or the old one after a loss of power, must not come back and
+    speak of files that are another store's by then.
+    """
+    disk.start_replace(NAME, b"").wait()
     disk.remove(_WHEEL)
-    for folder in (_UNITS, _BODIES):
+    for folder in (_UNITS, _BODIES, _IDS):
         for name in disk.names(folder):
             disk.remove(f"{folder}/{name}")
 
 
-def _above(run: Rows, settled: Key) -> NDArray[np.bool_]:
-    """Which rows have a key > K."""
-    visits = run["visit_ms"]
-    above: NDArray[np.bool_] = (visits > settled.visit_ms) | (
-        (visits == settled.visit_ms) & (run["origin"] > settled.origin)
-    )
-    return above
+def _origins(origins: Collection[int]) -> Ints:
+    return np.fromiter(origins, np.int64, len(origins))
 
 
 class Store:
@@ -82,7 +83,7 @@ class Store:
         self._disk = disk
         self._options = options
         self._segment_bytes = segment_bytes
-        self._units = UnitLog(disk, _UNITS, segment_bytes)
+        self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes)
         self._bodies = FrameLog(disk, _BODIES, segment_bytes)
         disk.remove(_WHEEL)
         self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
@@ -96,61 +97,81 @@ class Store:
         self._low_offset = progress.low_offset
         self._cursor = progress.settled.visit_ms // options.tick_ms - 1 if progress.settled != NOTHING_SETTLED else -1
         self._low_key: Key | None = None
+        self._ids = IdIndex()
+        self._ended = EndedUnits(self._units.per_segment)
+        self._topics = TopicCounts(lambda body: self._peek(body).target)
         self._live_units = LiveCounts()
         self._live_bodies = LiveCounts()
         self._pending = 0
-        self._taken = 0
+        self._has_staged = False
         self._checkpointing: Checkpointing | None = None
         self._checkpointed: Progress | None = None
+        self._durable_body_end = 0
+        self._compaction: Compaction | None = None
 
     @classmethod
     def create(cls, disk: Disk, options: StoreOptions, progress: Progress) -> "Store":
         """An empty store, in place of whatever lies there; requests from `progress.low_offset` on are to be added."""
         wipe(disk)
-        return cls(disk, options, options.segment_bytes, progress)
+        store = cls(disk, options, options.segment_bytes, progress)
+        if progress.low_offset == progress.next_offset:
+            store._checkpointed = progress  # nothing to keep, and perhaps no commit stands behind it yet
+        return store
 
     @classmethod
     def open(
-        cls, disk: Disk, options: StoreOptions, found: Checkpoint, progress: Progress, held: Collection[int]
+        cls,
+        disk: Disk,
+        options: StoreOptions,
+        found: Checkpoint,
+        progress: Progress,
+        held: Collection[int],
+        ended: Collection[int],
     ) -> "Store":
-        """The store as of `found`, with what `progress` and `held` (origins) say is live now.
+        """The store as of `found`, with what `progress`, `held` and `ended` (origins) say is live now.
 
         Requests from `found.progress.next_offset` on are to be added. Raises CorruptStoreError.
         """
         store = cls(disk, options, found.segment_bytes, progress)
         try:
             store._take_back(found)
-            store._rebuild(found, held)
-        except CorruptStoreError:
+            scan = LiveScan(store._units, found, progress.settled, _origins(held), _origins(ended))
+            store._rebuild(scan)
+        except (CorruptStoreError, WheelFullError):
             store.close()
             raise
         return store
 
     def _take_back(self, found: Checkpoint) -> None:
+        """What was written beyond the checkpoint is gone."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
         self._low_unit = found.low_unit
 
-    def _rebuild(self, found: Checkpoint, held: Collection[int]) -> None:
-        """The wheel from the log, chunk by chunk: whatever wheel lay there is not asked."""
-        kept = np.fromiter(held, np.int64, len(held))
-        counted = 0
-        for segment in self._units.segments():
-            start = max(found.low_unit, segment * self._units.per_segment)
-            end = min(found.units_end, (segment + 1) * self._units.per_segment)
-            for at in range(start, end, _SCAN_UNITS):
-                run = run_of(self._units.read(at, min(end, at + _SCAN_UNITS)), at)
-                counted += int((_above(run, found.progress.settled) | np.isin(run["origin"], found.held)).sum())
-                self._admit(run, np.isin(run["origin"], kept))
-        if counted != found.pending:
-            raise CorruptStoreError(_UNITS, f"{counted} live units where the checkpoint counts {found.pending}")
+    def _rebuild(self, scan: LiveScan) -> None:
+        """Wheel, index and counts from the log: whatever wheel lay there is not asked."""
+        scan.mark(self._ended, self._live_units)
+        for run in scan.live(self._ended):
+            if len(run):
+                self._wheel.link(self._plan_links(run["visit_ms"], run["unit"]))
+                self._count_in(run)
+        for row in scan.held.values():
+            self._held.push(row)
+            self._count_in(row)
+        newly_ended = np.concatenate(scan.newly_ended) if scan.newly_ended else np.empty(0, RUN)
+        if len(newly_ended):
+            self._ended.mark(newly_ended["unit"])
+            self._units.append(self._markers(newly_ended), np.zeros(len(newly_ended), np.int64))
 
-    def _admit(self, run: Rows, is_held: NDArray[np.bool_]) -> None:
-        above = _above(run, self._settled) & ~is_held
-        if above.any():
-            self._wheel.link(self._wheel.plan(run["visit_ms"][above], self._units.positions(run["unit"][above])))
-        self._held.push(run[is_held])
-        self._count_in(run[above | is_held])
+    def _plan_links(self, visits: Ints, units: Ints) -> Links:
+        return self._wheel.plan(visits, self._units.positions(units), np.ones(len(units), np.bool_))
+
+    def _markers(self, ended: Rows) -> Rows:
+        """Delete markers at the end of the log; their segments stay until the ticks of what they end have passed."""
+        if len(ended):
+            for at in range(self._units.end, self._units.end + len(ended)):
+                self._live_units.see(self._units.segment(at), int(ended["visit_ms"].max()))
+        return markers(ended, self._units.positions(ended["unit"]), np.zeros(len(ended), np.bool_))
 
     # -- staging
 
@@ -166,33 +187,90 @@ class Store:
 
     @property
     def pending(self) -> int:
-        """Live timers, as of the last commit, plus those added since."""
+        """Live timers, as staged."""
         return self._pending
+
+    def pending_by_topic(self) -> dict[str, int]:
+        """Live timers of each real topic that has any."""
+        return self._topics.counts()
+
+    def histogram(self, bucket_ms: int) -> dict[int, int]:
+        """Live timers by the time at which they are looked at next: start of the bucket, epoch ms, to their number.
+
+        From the wheel's slots: a tick is the finest bucket. What is rolled before it is due counts at its roll.
+        """
+        buckets = self._wheel.histogram(bucket_ms)
+        for visit_ms in self._held.rows()["visit_ms"].tolist():
+            start_ms = visit_ms // bucket_ms * bucket_ms
+            buckets[start_ms] = buckets.get(start_ms, 0) + 1
+        return dict(sorted(buckets.items()))
 
     def add(self, batch: Batch, next_offset: int) -> None:
         """Stores `batch`: requests below `next_offset` are dealt with. Else OSError or WheelFullError, and nothing."""
         if len(batch):
             self._append(batch)
         self._next_offset = next_offset
+        self._has_staged = True
 
     def _append(self, batch: Batch) -> None:
         first, body_end = self._units.end, self._bodies.end
-        chained = np.ones(len(batch), np.bool_)
-        chained[batch.held] = False
-        positions = self._units.positions(np.arange(first, first + len(batch)))
-        links = self._wheel.plan(np.array(batch.visits_ms, np.int64)[chained], positions[chained])
+        frames, ended = batch.frames(), batch.ended()
+        added, id_hashes = batch.units()
+        units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would turn the bytes' order
+        units[: len(added)] = added
+        units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), above(ended, self._settled))
+        visits = visits_ms(units)
+        is_timer = np.arange(len(units)) < len(added)
+        chained = units["magic"] & MAGIC_UNCHAINED == 0
+        positions = self._units.positions(np.arange(first, first + len(units)))
+        links = self._wheel.plan(visits[chained], positions[chained], is_timer[chained])
+        units["previous"][chained] = links.previous
         try:
-            units = batch.units(self._bodies.append(batch.frames))
-            units["previous"][chained] = links.previous
-            self._units.append(units)
+            if frames:
+                units["body"][is_timer] = self._bodies.append(frames)
+            self._units.append(units, np.concatenate([id_hashes, np.zeros(len(ended), np.int64)]))
         except OSError:
             self._bodies.truncate(body_end)
             raise
         self._wheel.link(links)
-        run = run_of(units, first)
+        for at, visit in zip(range(first + len(added), first + len(units)), visits[~is_timer].tolist(), strict=True):
+            self._live_units.see(self._units.segment(at), visit)
+        self._take_in(run_of(units[is_timer], id_hashes, first), chained[is_timer])
+        self._strike(ended)
+
+    def _take_in(self, run: Rows, chained: NDArray[np.bool_]) -> None:
         self._held.push(run[~chained])
         self._queue.push(run[chained & (run["visit_ms"] // self._options.tick_ms <= self._cursor)])
         self._count_in(run)
+
+    def _strike(self, ended: Rows) -> None:
+        """`ended` rows leave queue, wheel, index and counts."""
+        if len(ended) == 0:
+            return
+        is_held = ~above(ended, self._settled)
+        self._wheel.settle(ended["visit_ms"][~is_held])
+        self._ended.mark(ended["unit"])
+        if self._low_unit in ended["unit"]:
+            self._low_key = None
+        self._queue.remove(ended["unit"])
+        self._held.remove(ended["unit"])
+        self._count_out(ended)
+
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        """For each id under which a timer lives: its row, a RUN of one."""
+        found: dict[bytes, Rows] = {}
+        if not len(self._ids):
+            return found
+        hashes = np.array([hash_of(id_) for id_ in ids], np.int64)
+        for at, units in self._ids.find(hashes).items():
+            for unit in units:
+                row = self._row(unit)
+                if self._peek(int(row["body"][0])).id == ids[at]:
+                    found[ids[at]] = row
+        return found
+
+    def _row(self, unit: int) -> Rows:
+        return run_of(self._units.read(unit, unit + 1), self._units.id_hashes(unit, unit + 1), unit)
 
     def due(self, now_ms: int, limit: int, limit_bytes: int) -> Due:
         """Takes what leaves now, at most `limit` of each part; K moves to the last of the rows."""
@@ -201,7 +279,12 @@ class Store:
         if len(rows):
             self._settled = Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
         due = Due(rows, self._held.take(now_ms, limit, limit_bytes))
-        self._taken += len(due)
+        self._has_staged |= due.total > 0
+        if len(rows):
+            self._wheel.settle(rows["visit_ms"])
+        for part in due:
+            if len(part):
+                self._count_out(part)
         return due
 
     def _open_ticks(self, now_ms: int, enough: int) -> None:
@@ -226,11 +309,12 @@ class Store:
             own = (visits_ms(units) // self._options.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            found.append(run_of(units, start)[own])
+            run = run_of(units, self._units.id_hashes(start, number + 1), start)
+            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, number + 1)])
             earliest = int(np.argmax(own))
             number = self._below(int(units["previous"][earliest]), start + earliest)
         run = np.concatenate(found)
-        run = run[_above(run, self._settled)]
+        run = run[above(run, self._settled)]
         if len(run) != live:
             raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units where the slot counts {live}")
         return run
@@ -263,8 +347,8 @@ class Store:
             for i in range(at, upto):
                 offset = positions[i] - base
                 body = unpack(data[offset : offset + sizes[i]], positions[i])
-                if body.offset != origins[i]:
-                    raise CorruptStoreError(f"body log at {positions[i]}", f"offset {body.offset}, not {origins[i]}")
+                if body.origin != origins[i]:
+                    raise CorruptStoreError(f"body log at {positions[i]}", f"origin {body.origin}, not {origins[i]}")
                 bodies.append(body)
             at = upto
         return bodies
@@ -294,52 +378,54 @@ class Store:
     def _find_low_offset(self) -> int:
         """The lowest live offset. The search only moves forward: over the life of a store it reads each unit once."""
         held = self._held.rows()["unit"]
-        for segment in self._units.segments():
-            start = max(self._low_unit, segment * self._units.per_segment)
-            end = min(self._units.end, (segment + 1) * self._units.per_segment)
-            block = _FIRST_BLOCK
-            while start < end:
-                run = run_of(self._units.read(start, min(end, start + block)), start)
-                live = run[_above(run, self._settled) | np.isin(run["unit"], held)]
-                if len(live):
-                    self._low_unit = int(live["unit"][0])
-                    self._low_key = Key(int(live["visit_ms"][0]), int(live["origin"][0]))
-                    return self._low_key.origin
-                start += len(run)
-                block = min(_SCAN_UNITS, block * 4)
-            self._low_unit = max(self._low_unit, start)
+        for start, end in blocks(self._units, self._low_unit, _FIRST_BLOCK):
+            units = self._units.read(start, end)
+            run = run_of(units, np.zeros(end - start, np.int64), start)
+            ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
+            live = run[(above(run, self._settled) | np.isin(run["unit"], held)) & ~ended]
+            if len(live):
+                self._low_unit = int(live["unit"][0])
+                self._low_key = Key(int(live["visit_ms"][0]), int(live["origin"][0]))
+                return self._peek(int(live["body"][0])).offset  # a copy's own offset is not its origin
+            self._low_unit = end
         self._low_key = None
         return self._next_offset
 
-    def committed(self, progress: Progress, due: Due) -> None:
-        """The transaction that carried `progress` stands, and `due` has left with it."""
+    def _peek(self, position: int) -> Peek:
+        return peek(self._bodies.read_upto(position, PEEK_SIZE), position)
+
+    def committed(self, progress: Progress) -> None:
+        """The transaction that carried `progress`, and all that is staged, stands."""
         self._committed = progress
-        self._taken -= len(due)
-        if len(due.rows):
-            self._wheel.settle(due.rows["visit_ms"])
-            self._count_out(due.rows)
-        if len(due.released):
-            self._count_out(due.released)
+        self._has_staged = False
 
     def _count_in(self, run: Rows) -> None:
         self._pending += len(run)
-        self._live_units.add(run["unit"] // self._units.per_segment, run["visit_ms"])
-        self._live_bodies.add(self._bodies.bases_of(run["body"]), run["visit_ms"])
+        self._topics.add(run)
+        self._live_units.add(run["unit"] // self._units.per_segment, run)
+        self._live_bodies.add(self._bodies.bases_of(run["body"]), run)
+        named = run[run["id_hash"] != 0]
+        if len(named):
+            self._ids.insert(named["id_hash"], named["unit"])
 
     def _count_out(self, run: Rows) -> None:
         self._pending -= len(run)
-        self._live_units.remove(run["unit"] // self._units.per_segment)
-        self._live_bodies.remove(self._bodies.bases_of(run["body"]))
+        self._topics.remove(run)
+        self._live_units.remove(run["unit"] // self._units.per_segment, run)
+        self._live_bodies.remove(self._bodies.bases_of(run["body"]), run)
+        named = run[run["id_hash"] != 0]
+        if len(named):
+            self._ids.remove(named["id_hash"], named["unit"])
 
     # -- durability
 
     @property
     def may_checkpoint(self) -> bool:
         """All that is staged is committed, something is since the last checkpoint, and none is on its way."""
-        staged = (self._next_offset, self._settled) == (self._committed.next_offset, self._committed.settled)
-        return staged and self._taken == 0 and self._checkpointing is None and self._checkpointed != self._committed
+        has_news = self._checkpointed != self._committed or self._compaction is not None
+        return not self._has_staged and self._checkpointing is None and has_news
 
-    def start_checkpoint(self, journal_offset: int) -> bool:
+    def start_checkpoint(self, journal_offset: int, flights: Sequence[Flight], ended_flights: Sequence[int]) -> bool:
         """Begins to make durable what is committed. False, and nothing, where that may not be now."""
         if not self.may_checkpoint:
             return False
@@ -351,6 +437,8 @@ class Store:
             low_unit=self._low_unit,
             pending=self._pending,
             held=tuple(self._held.rows()["origin"].tolist()),
+            flights=tuple(flights),
+            ended_flights=tuple(ended_flights),
             journal_offset=journal_offset,
         )
         files = self._units.take_dirty() + self._bodies.take_dirty()
@@ -380,13 +468,62 @@ class Store:
             raise
         self._checkpointing = None
         self._checkpointed = going.checkpoint.progress
+        self._durable_body_end = going.checkpoint.body_end
         for segment in going.dead_units:
             self._units.drop_segment(segment)
             self._live_units.forget(segment)
+            self._ended.forget(segment)
         for base in going.dead_bodies:
             self._bodies.drop_segment(base)
             self._live_bodies.forget(base)
         return True
+
+    def compact_some(self) -> None:
+        """Goes on with a compaction, or begins one where it is worth it; a bounded piece of work for each turn."""
+        going = self._compaction
+        if going is None:
+            self._compaction = self._worth_compacting()
+            return
+        try:
+            going.copy_some()
+        except OSError:
+            self._compaction = None
+            raise
+        if going.is_durable_at(self._durable_body_end) and not going.is_over:
+            rows, positions = going.repoint_some()
+            self._repointed(rows, positions)
+        if going.is_over:
+            self._compaction = None
+
+    def _worth_compacting(self) -> Compaction | None:
+        far_ms = self._settled.visit_ms + self._options.compact_ahead_ms
+        for base in self._bodies.bases()[:-1]:
+            live = self._live_bodies.live_bytes(base)
+            size = self._bodies.file_end(base) - base
+            if 0 < live < size * self._options.compact_below and self._live_bodies.last_visit_ms(base) > far_ms:
+                return Compaction(self._units, self._bodies, self._live_rows, base, *self._live_bodies.units(base))
+        return None
+
+    def _live_rows(self, start: int, end: int) -> Rows:
+        """Live rows among units [start, end) of one segment, which may be gone by now."""
+        if not self._units.has(start):
+            return np.empty(0, RUN)
+        units = self._units.read(start, end)
+        run = run_of(units, self._units.id_hashes(start, end), start)
+        is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, end)
+        live: Rows = run[is_timer & (above(run, self._settled) | np.isin(run["unit"], self._held.rows()["unit"]))]
+        return live
+
+    def _repointed(self, rows: Rows, positions: Ints) -> None:
+        """`rows` have their bodies at `positions` now."""
+        if len(rows) == 0:
+            return
+        moved = rows.copy()
+        moved["body"] = positions
+        self._live_bodies.add(self._bodies.bases_of(moved["body"]), moved)
+        self._live_bodies.remove(self._bodies.bases_of(rows["body"]), rows)
+        self._queue.repoint(rows["unit"], positions)
+        self._held.repoint(rows["unit"], positions)
 
     def finish_checkpoint(self) -> None:
         """Waits for the one on its way. Raises OSError where the disk refuses."""

@@ -10,8 +10,10 @@ from schemas.progress import Key, Progress
 from timer.checkpoint import Checkpoint
 from timer.entry import RUN, UNIT, Ints, Rows, topic_hash
 from timer.errors import CorruptStoreError, WheelFullError
+from timer.ids import IdIndex
 from timer.plan import DueQueue
-from timer.record import Body, pack, pack_headers, unpack, unpack_headers
+from timer.record import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
+from timer.roll import visit_ms
 from timer.wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
@@ -50,19 +52,21 @@ def test_the_topic_hash_is_javas(topic: str, java: int) -> None:
     value=ANY_BYTES,
     headers=st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), ANY_BYTES)),
     due_ms=st.integers(0, 2**63 - 1),
+    id_=ANY_BYTES,
 )
 def test_a_frame_gives_back_what_was_packed(
-    key: bytes | None, value: bytes | None, headers: Headers, due_ms: int
+    key: bytes | None, value: bytes | None, headers: Headers, due_ms: int, id_: bytes | None
 ) -> None:
     encoded, plain = pack_headers(headers)
-    body = Body("orders", -1, 7, 1000, due_ms, key, value, encoded, plain)
+    body = Body("orders", -1, 9, 1000, due_ms, key, value, encoded, plain, 7, 2, id_)
     assert unpack(pack(body), 0) == body
+    assert peek(pack(body), 0) == Peek(9, "orders", id_)
     assert unpack_headers(encoded) == list(headers)
 
 
 def test_every_flipped_byte_of_a_frame_is_noticed() -> None:
     encoded, plain = pack_headers([("a", b"1")])
-    frame = pack(Body("orders", 2, 7, 1000, 2000, b"k", b"value", encoded, plain))
+    frame = pack(Body("orders", 2, 7, 1000, 2000, b"k", b"value", encoded, plain, 7, 0, b"id"))
     for at in range(len(frame)):
         damaged = bytearray(frame)
         damaged[at] ^= 0x40
@@ -103,7 +107,7 @@ def wheel(slots: int = 8, tick_ms: int = 10) -> Wheel:
 
 
 def link(on: Wheel, visits_ms: Ints, positions: Ints) -> list[int]:
-    links = on.plan(visits_ms, positions)
+    links = on.plan(visits_ms, positions, np.ones(len(positions), np.bool_))
     on.link(links)
     return [int(previous) for previous in links.previous]
 
@@ -125,7 +129,7 @@ def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
     on = wheel()
     link(on, ints(1000), ints(0))
     with pytest.raises(WheelFullError):
-        on.plan(ints(1010, 1080), ints(52, 104))
+        link(on, ints(1010, 1080), ints(52, 104))
     assert (on.slot(100), on.slot(101)) == ((0, 0, 1), (-1, -1, 0))
     on.settle(ints(1000))
     assert link(on, ints(1080), ints(104)) == [-1]
@@ -133,7 +137,7 @@ def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
 
 def test_two_laps_in_one_batch_do_not_share_a_slot() -> None:
     with pytest.raises(WheelFullError):
-        wheel().plan(ints(1000, 1080), ints(0, 52))
+        link(wheel(), ints(1000, 1080), ints(0, 52))
 
 
 @given(st.sets(st.integers(0, 7)), st.integers(-1, 12), st.integers(0, 2000))
@@ -191,3 +195,47 @@ def test_takes_come_in_order_and_lose_nothing(
         for key in expected:
             waiting.remove(key)
     assert keys(queue.rows()) == waiting
+
+
+# -- rolls and ids
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "expected"), [(900, 1000), (1060, 1060), (1061, 1030), (1079, 1030), (1080, 1060), (9999, 1060)]
+)
+def test_case_14_what_is_not_due_within_the_window_is_visited_before(due_ms: int, expected: int) -> None:
+    assert visit_ms(due_ms, 1000, 60) == expected
+
+
+@given(st.integers(1, 10**5), st.data())
+def test_every_roll_brings_a_timer_nearer_and_the_last_stretch_is_never_a_short_one(
+    window: int, data: st.DataObject
+) -> None:
+    at, due_ms = 0, data.draw(st.integers(0, 50 * window))
+    while (visit := visit_ms(due_ms, at, window)) < due_ms:
+        assert at < visit or window == 1
+        assert due_ms - visit > window // 3 or due_ms - at >= 2 * window
+        at = max(visit, at + 1)
+    assert visit == max(due_ms, at)
+
+
+@given(st.data())
+def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
+    index = IdIndex()
+    model: dict[int, set[int]] = {}
+    unit = 0
+    for _ in range(data.draw(st.integers(1, 6))):
+        hashes = data.draw(st.lists(st.integers(1, 40) | st.integers(-(2**63), 2**63 - 1), max_size=400))
+        index.insert(np.array(hashes, np.int64), np.arange(unit, unit + len(hashes)))
+        for hash_ in hashes:
+            model.setdefault(hash_, set()).add(unit)
+            unit += 1
+        pairs = [(hash_, here) for hash_, units in model.items() for here in units]
+        gone = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+        index.remove(np.array([p[0] for p in gone], np.int64), np.array([p[1] for p in gone], np.int64))
+        for hash_, here in gone:
+            model[hash_].discard(here)
+        asked = list(model)
+        found = index.find(np.array(asked, np.int64))
+        assert {asked[at]: set(units) for at, units in found.items()} == {h: u for h, u in model.items() if u}
+        assert len(index) == sum(map(len, model.values()))

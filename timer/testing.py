@@ -133,6 +133,13 @@ class SimFile:
             raise self._disk.append_error()
         self._disk.step("disk.append done")
 
+    def overwrite(self, at: int, data: bytes) -> None:
+        node = self.alive_node()
+        self._disk.step("file.overwrite")
+        assert at + len(data) <= len(node.now), f"{at} + {len(data)} lies beyond {len(node.now)}"
+        node.now[at : at + len(data)] = data
+        self._disk.step("file.overwrite done")
+
     def truncate(self, size: int) -> None:
         node = self.alive_node()
         self._disk.step("disk.truncate")
@@ -219,6 +226,8 @@ class SimDisk:
         self._taken_share = 0.0
         self._errno = errno.ENOSPC
         self._sync_error: OSError | None = None
+        self.free = 1 << 40
+        """What `free_bytes` says."""
 
     # The Disk port
 
@@ -248,6 +257,9 @@ class SimDisk:
         self.step("disk.remove")
         self._now.pop(name, None)
         self.step("disk.remove done")
+
+    def free_bytes(self) -> int:
+        return self.free
 
     def start_sync(self, files: Sequence[File]) -> SimSyncing:
         self.step("disk.start_sync")

@@ -12,6 +12,7 @@ Runs on any buffer: a mapped file, a bytearray.
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timer.entry import Ints, Rows
 from timer.errors import WheelFullError
@@ -42,8 +43,8 @@ class Wheel:
         """Lets go of the buffer."""
         del self._table
 
-    def plan(self, visits_ms: Ints, positions: Ints) -> "Links":
-        """How units, in the order of the log, join their chains. Changes nothing.
+    def plan(self, visits_ms: Ints, positions: Ints, counted: NDArray[np.bool_]) -> "Links":
+        """How units, in the order of the log, join their chains; those not `counted` are no timers. Changes nothing.
 
         Raises WheelFullError where a slot is occupied by another lap.
         """
@@ -63,7 +64,7 @@ class Wheel:
         slots["first"] = np.where(alive, slots["first"], chained[starts])
         slots["time"] = ordered[starts]
         slots["last"] = chained[ends]
-        slots["num"] = np.where(alive, slots["num"], 0) + (ends - starts + 1)
+        slots["num"] = np.where(alive, slots["num"], 0) + np.add.reduceat(counted[order].astype(np.int32), starts)
         in_log_order = np.empty(len(order), np.int64)
         in_log_order[order] = previous
         return Links(in_log_order, index, slots)
@@ -109,3 +110,11 @@ class Wheel:
         times = self._table["time"].astype(np.int64)
         found = times[(self._table["num"] > 0) & (times > after) & (times <= until)]
         return int(found.min()) if len(found) else None
+
+    def histogram(self, bucket_ms: int) -> dict[int, int]:
+        """Live units by the start (ms) of the bucket in which their tick begins."""
+        used = np.flatnonzero(self._table["num"] > 0)
+        starts = self._table["time"][used].astype(np.int64) * self.tick_ms // bucket_ms * bucket_ms
+        buckets, where = np.unique(starts, return_inverse=True)
+        counts = np.bincount(where, weights=self._table["num"][used], minlength=len(buckets))
+        return {int(start): int(count) for start, count in zip(buckets, counts, strict=True)}

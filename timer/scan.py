@@ -1,0 +1,93 @@
+"""What lives in a TimerLog when a store is opened: two passes over its units, block by block.
+
+    pass 1   delete markers -> which units have ended
+    pass 2   of the others: key > K lives; of those held, the last unit of the origin does (earlier ones were rolled)
+
+Between the checkpoint and now, the journal may have ended more: those get a marker of their own.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.progress import Key
+from timer.checkpoint import Checkpoint
+from timer.entry import MAGIC_DELETE, Ints, Rows, run_of, visits_ms
+from timer.errors import CorruptStoreError
+from timer.live import EndedUnits, LiveCounts
+from timer.log import UnitLog
+
+_BLOCK_UNITS = 1 << 16
+
+
+def above(run: Rows, settled: Key) -> NDArray[np.bool_]:
+    """Which rows of a RUN have a key > `settled`."""
+    visits = run["visit_ms"]
+    found: NDArray[np.bool_] = (visits > settled.visit_ms) | (
+        (visits == settled.visit_ms) & (run["origin"] > settled.origin)
+    )
+    return found
+
+
+def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
+    """Stretches [start, end) of the log from unit `first` on, each within one segment that exists; `size` grows."""
+    for segment in log.segments():
+        start = max(first, segment * log.per_segment)
+        end = min(log.end, (segment + 1) * log.per_segment)
+        while start < end:
+            yield start, min(end, start + size)
+            start, size = start + size, min(_BLOCK_UNITS, size * 4)
+
+
+class LiveScan:
+    """`found`: the checkpoint at whose ends the log stands. `held`, `ended`: origins, as of now."""
+
+    def __init__(self, log: UnitLog, found: Checkpoint, settled: Key, held: Ints, ended: Ints) -> None:
+        self._log = log
+        self._found = found
+        self._settled = settled
+        self._held = held
+        self._journal_ended = ended
+        self._held_then = np.array(found.held, np.int64)
+        self._counted = 0
+        self._holding_then: set[int] = set()
+        self.held: dict[int, Rows] = {}
+        """By origin, the row (a RUN of one) that waits."""
+        self.newly_ended: list[Rows] = []
+
+    def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
+        """Pass 1. A segment is needed as long as the tick of a marker in it."""
+        for start, end in blocks(self._log, self._found.low_unit):
+            units = self._log.read(start, end)
+            markers = units[units["magic"] & MAGIC_DELETE != 0]
+            if len(markers):
+                ended.mark(np.array([self._log.number(at) for at in markers["body"].tolist()], np.int64))
+                live.see(self._log.segment(start), int(visits_ms(markers).max()))
+
+    def live(self, ended: EndedUnits) -> Iterator[Rows]:
+        """Pass 2: the rows above K, in the order of the log. Raises CorruptStoreError where the count is not right."""
+        for start, end in blocks(self._log, self._found.low_unit):
+            units = self._log.read(start, end)
+            run = run_of(units, self._log.id_hashes(start, end), start)
+            run = run[(units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)]
+            self._count(run)
+            gone = np.isin(run["origin"], self._journal_ended)
+            is_held = np.isin(run["origin"], self._held) & ~gone
+            for at in np.flatnonzero(is_held).tolist():
+                self.held[int(run["origin"][at])] = run[at : at + 1]
+            is_above = above(run, self._settled) & ~is_held
+            self.newly_ended.append(run[is_above & gone])
+            yield run[is_above & ~gone]
+        self._check_count()
+
+    def _check_count(self) -> None:
+        counted = self._counted + len(self._holding_then)
+        if counted != self._found.pending:
+            raise CorruptStoreError("timer", f"{counted} live units where the checkpoint counts {self._found.pending}")
+
+    def _count(self, run: Rows) -> None:
+        """What lived at the time of the checkpoint."""
+        held = np.isin(run["origin"], self._held_then)
+        self._counted += int((above(run, self._found.progress.settled) & ~held).sum())
+        self._holding_then.update(run["origin"][held].tolist())
