@@ -1,5 +1,6 @@
 """A timer that leaves, as the record to be published: to its real topic, or to the rejected one."""
 
+from bridge.intake import Told
 from bridge.ports import Outgoing, Record
 from schemas.headers import (
     CONTROL,
@@ -14,6 +15,7 @@ from schemas.headers import (
     Refusal,
 )
 from schemas.origin import Shard, origin
+from schemas.receipts import Receipt, printable
 from timer.record import Body, unpack_headers
 
 
@@ -28,10 +30,10 @@ def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
             elif name == KEY:
                 key = value
     headers += (
-        (ORIGIN, origin(shard, body.offset)),
+        (ORIGIN, origin(shard, body.origin)),
         (DELIVER_MS, b"%d" % body.due_ms),
         (RELEASED_MS, b"%d" % now_ms),
-        (ROLLS, b"0"),
+        (ROLLS, b"%d" % body.rolls),
     )
     return Outgoing(body.target, body.partition, key, body.value, headers, now_ms)
 
@@ -44,7 +46,22 @@ def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: i
 def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
     """A timer that its target will not take, kept as its request was."""
     headers = unpack_headers(body.headers)
-    return _rejected(topic, shard, body.offset, body.key, body.value, headers, refusal, now_ms)
+    return _rejected(topic, shard, body.origin, body.key, body.value, headers, refusal, now_ms)
+
+
+def receipt(topic: str, shard: Shard, told: Told, now_ms: int) -> Outgoing:
+    """What became of a request, under its id, or else under its origin."""
+    about = origin(shard, told.origin) if told.origin >= 0 else None
+    said = Receipt(
+        kind=told.kind,
+        at_ms=now_ms,
+        request=origin(shard, told.request).decode(),
+        origin=about.decode() if about else None,
+        id=printable(told.id) if told.id else None,
+        due_ms=told.due_ms,
+        code=told.code,
+    )
+    return Outgoing(topic, -1, told.id or about, said.to_bytes(), [], now_ms)
 
 
 def _rejected(

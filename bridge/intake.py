@@ -1,37 +1,82 @@
 """Requests read -> what becomes of each. Decides, does nothing.
 
-    key = (visit_ms, offset), visit = max(due, timestamp)
+    key = (visit_ms, origin)          visit: timer.roll
 
     refused                    -> rejected topic, named in the journal
     key >  K                   -> store, in its place
     key <= K, visit <= now     -> late: leaves in the very transaction that moves C past it (invariant 3)
     key <= K, visit >  now     -> held: the clock went back behind K; stored, named in the journal
 
-A request that is overdue when it is sent takes its place by its timestamp: so all visits lie between the oldest live
-request's timestamp and the roll window ahead, and no sender can claim a slot of the past.
+One rule for ids: a request with an id ends whatever is pending under it and came before, wherever that stands: in the
+store, earlier in this batch, late, or on its way as a copy; then it stands itself, unless it is a cancel. What leaves
+is chosen behind intake, so a cancel that is read before the release commits wins.
+
+A copy that lands is a timer again, in its old origin's name; it ends nothing. One that is not awaited is refused.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
+from bridge.flights import Flights
 from bridge.ports import Record
-from schemas.headers import Refusal, Rules, Schedule, parse
+from schemas.headers import NOT_OURS, Cancel, Claim, Refusal, Rules, Schedule, parse
 from schemas.progress import Key
+from schemas.receipts import Kind
 from timer.batch import Batch
+from timer.entry import Rows
 from timer.record import Body, pack_headers
+from timer.roll import visit_ms
+
+ROLLED_EXTRA_BYTES = 512
+"""At most what a copy is larger than its request: an absolute time, its origin, its number."""
+
+
+class Pending(Protocol):
+    """What intake asks of the store."""
+
+    @property
+    def settled(self) -> Key: ...
+
+    def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
+
+
+class Told(NamedTuple):
+    """A receipt to be: `request` and `origin` are offsets (-1: no timer), `id` is empty where there is none."""
+
+    kind: Kind
+    request: int
+    origin: int
+    id: bytes
+    due_ms: int | None = None
+    code: str | None = None
+
+
+class _Place(NamedTuple):
+    """Where the timer of an id stands within this batch: in `Batch` (its place there) or among the late ones."""
+
+    late: bool
+    at: int
+    body: Body
 
 
 @dataclass(slots=True)
 class Intake:
-    """`late` and `refused` go out with the transaction; `batch` goes into the store before it."""
+    """`late` and `refused` go out with the transaction; `batch` goes into the store before it. Numbers are offsets."""
 
     batch: Batch = field(default_factory=Batch)
-    late: list[Body] = field(default_factory=list)
+    late: dict[int, Body] = field(default_factory=dict)
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    """Origins."""
+    landed: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
+    """Origins."""
+    told: list[Told] = field(default_factory=list)
 
 
-def body_of(record: Record, schedule: Schedule) -> Body:
+def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
     headers, plain = pack_headers(record.headers)
     return Body(
         schedule.target,
@@ -43,49 +88,191 @@ def body_of(record: Record, schedule: Schedule) -> Body:
         record.value,
         headers,
         plain,
+        origin,
+        rolls,
+        schedule.id,
     )
 
 
-def visit_of(record: Record, schedule: Schedule) -> int:
-    return max(schedule.due_ms, record.timestamp_ms)
+def intake(
+    records: Iterable[Record],
+    store: Pending,
+    flights: Flights,
+    delivered_lately: Callable[[bytes], bool],
+    now_ms: int,
+    rules: Rules,
+    max_message_bytes: int,
+) -> Intake:
+    """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was."""
+    asked = [(record, parse(record.headers, record.timestamp_ms, rules)) for record in records]
+    ids = list({ask.id: None for _, ask in asked if isinstance(ask, Cancel | Schedule) and ask.id is not None})
+    taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids)
+    for record, ask in asked:
+        taking.take(record, ask)
+    return taking.taken
 
 
-def intake(records: Iterable[Record], settled: Key, now_ms: int, rules: Rules) -> Intake:
-    """What becomes of `records` when everything up to the key `settled` (K) has left and it is `now_ms`."""
-    taken = Intake()
-    for record in records:
-        asked = parse(record.headers, record.timestamp_ms, rules)
-        if isinstance(asked, Refusal):
-            taken.refused.append((record, asked))
-            continue
-        visit_ms = visit_of(record, asked)
-        if (visit_ms, record.offset) > settled:
-            taken.batch.append(body_of(record, asked), visit_ms)
-        elif visit_ms <= now_ms:
-            taken.late.append(body_of(record, asked))
+class _Taking:
+    """One batch on its way in, request by request."""
+
+    def __init__(
+        self,
+        store: Pending,
+        flights: Flights,
+        delivered_lately: Callable[[bytes], bool],
+        now_ms: int,
+        rules: Rules,
+        max_message_bytes: int,
+        ids: list[bytes],
+    ) -> None:
+        self.taken = Intake()
+        self._settled = store.settled
+        self._flights = flights
+        self._delivered_lately = delivered_lately
+        self._now_ms = now_ms
+        self._rules = rules
+        self._max_message_bytes = max_message_bytes
+        self._stored = dict(store.find(ids)) if ids else {}
+        self._placed: dict[bytes, _Place] = {}
+        self._landed: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
+
+    def take(self, record: Record, ask: Schedule | Cancel | Claim | Refusal) -> None:
+        match ask:
+            case Schedule(id=None):
+                self._stand(record, ask)
+            case Schedule(id=bytes(id_)):
+                if self._too_large(record, ask):
+                    self._stand(record, ask)  # is refused: a bad request changes nothing
+                else:
+                    if not self._end("replaced", record, id_) and ask.replaces:
+                        self.taken.told.append(Told(self._missed(id_), record.offset, -1, id_))
+                    self._stand(record, ask)
+            case Cancel(id=id_):
+                if not self._end("cancelled", record, id_):
+                    self.taken.told.append(Told(self._missed(id_), record.offset, -1, id_))
+            case Claim():
+                self._land(record, ask)
+            case Refusal():
+                self._refuse(record, ask)
+
+    def _refuse(self, record: Record, refusal: Refusal) -> None:
+        self.taken.refused.append((record, refusal))
+        self.taken.told.append(Told("rejected", record.offset, record.offset, b"", None, refusal.code))
+
+    def _missed(self, id_: bytes) -> Kind:
+        return "too-late" if self._delivered_lately(id_) else "not-found"
+
+    def _stand(self, record: Record, ask: Schedule) -> None:
+        if self._too_large(record, ask):
+            self._refuse(record, Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it"))
+            return
+        self._place(body_of(record, ask, record.offset, 0))
+        self.taken.told.append(Told("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
+
+    def _too_large(self, record: Record, ask: Schedule) -> bool:
+        size = len(record.key or b"") + len(record.value or b"")
+        size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+        is_rolled = self._visit_ms(record.timestamp_ms, ask.due_ms) < ask.due_ms
+        return is_rolled and size + ROLLED_EXTRA_BYTES > self._max_message_bytes
+
+    def _visit_ms(self, timestamp_ms: int, due_ms: int) -> int:
+        return visit_ms(due_ms, timestamp_ms, self._rules.roll_window_ms)
+
+    def _place(self, body: Body) -> None:
+        visit = self._visit_ms(body.timestamp_ms, body.due_ms)
+        is_late = False
+        if (visit, body.origin) > self._settled:
+            at = self.taken.batch.add(body, visit)
+        elif visit <= self._now_ms:
+            is_late, at = True, body.offset
+            self.taken.late[at] = body
         else:
-            taken.batch.hold(body_of(record, asked), visit_ms)
-            taken.held.append(record.offset)
-    return taken
+            at = self.taken.batch.hold(body, visit)
+            self.taken.held.append(body.origin)
+        if body.id is not None:
+            self._placed[body.id] = _Place(is_late, at, body)
+
+    def _land(self, record: Record, claim: Claim) -> None:
+        flight = self._flights.claimed(record, claim)
+        if flight is None or (flight.origin, flight.rolls) in self._landed:
+            self._refuse(record, NOT_OURS)
+            return
+        self._landed.add((flight.origin, flight.rolls))
+        self.taken.landed.append((flight.origin, flight.rolls))
+        if flight.origin in self._flights.ended or flight.origin in self._ended:
+            self.taken.dropped.append(record.offset)
+        else:
+            self._place(body_of(record, claim.schedule, flight.origin, flight.rolls))
+
+    def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:
+        """Ends what is pending under `id_`; whether there was anything."""
+        origins: list[tuple[int, int | None]] = []
+        row = self._stored.pop(id_, None)
+        if row is not None:
+            self.taken.batch.end(row)
+            origins.append((int(row["origin"][0]), None))
+        place = self._placed.pop(id_, None)
+        if place is not None:
+            self._take_back(place)
+            origins.append((place.body.origin, place.body.due_ms))
+        origins += [
+            (flight.origin, flight.due_ms)
+            for flight in self._flights.with_id(id_)
+            if (flight.origin, flight.rolls) not in self._landed and flight.origin not in self._ended
+        ]
+        for origin, due_ms in origins:
+            self._ended.add(origin)
+            self.taken.ended.append(origin)
+            self.taken.told.append(Told(kind, record.offset, origin, id_, due_ms))
+        return bool(origins)
+
+    def _take_back(self, place: _Place) -> None:
+        if place.late:
+            del self.taken.late[place.at]
+        else:
+            self.taken.batch.drop(place.at)
+
+
+class Decided(Protocol):
+    """What the journal tells a replay."""
+
+    refused: set[int]
+    ended: set[int]
+    rolled: set[tuple[int, int]]
+    held: set[int]
 
 
 def replay(
-    records: Iterable[Record], settled: Key, rules_at: Callable[[int], Rules], refused: set[int], held: set[int]
+    records: Iterable[Record],
+    settled: Key,
+    rules_at: Callable[[int], Rules],
+    decided: Decided,
+    origin_of: Callable[[bytes], int],
 ) -> Batch:
-    """The timers among `records` that still live, when the journal tells what was `refused` and is `held`.
+    """The timers among `records` that still live, when the journal tells what was `decided`.
 
     Raises ValueError where a request that the journal calls a timer does not read as one.
     """
     batch = Batch()
     for record in records:
-        if record.offset in refused:
+        if record.offset in decided.refused:
             continue
-        asked = parse(record.headers, record.timestamp_ms, rules_at(record.offset))
+        rules = rules_at(record.offset)
+        asked = parse(record.headers, record.timestamp_ms, rules)
         if isinstance(asked, Refusal):
             raise ValueError(f"offset {record.offset} was taken once, but now reads as {asked.code}: {asked.detail}")
-        visit_ms = visit_of(record, asked)
-        if record.offset in held:
-            batch.hold(body_of(record, asked), visit_ms)
-        elif (visit_ms, record.offset) > settled:
-            batch.append(body_of(record, asked), visit_ms)
+        if isinstance(asked, Cancel):
+            continue
+        if isinstance(asked, Claim):
+            body = body_of(record, asked.schedule, origin_of(asked.origin), asked.rolls)
+        else:
+            body = body_of(record, asked, record.offset, 0)
+        visit = visit_ms(body.due_ms, body.timestamp_ms, rules.roll_window_ms)
+        if body.origin in decided.ended or (body.origin, body.rolls + 1) in decided.rolled:
+            continue
+        if (visit, body.origin) > settled:
+            batch.add(body, visit)
+        elif body.origin in decided.held:
+            batch.hold(body, visit)
     return batch

@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from bridge import recovery
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.shard import OwnedShard
@@ -20,8 +18,8 @@ from schemas.journal import Decisions, JournalRecord
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch
 from timer.checkpoint import Checkpoint
-from timer.entry import run_of
 from timer.record import Body
+from timer.scan import LiveScan
 from timer.store import Due, Store
 
 Patches = ExitStack
@@ -45,8 +43,8 @@ def offset_before_store(patches: Patches) -> None:
         with mock.patch.object(Store, "add", add_later):
             _take_in(self, records, now_ms)
 
-    def committed(self: OwnedShard, progress: Progress) -> None:
-        _committed(self, progress)
+    def committed(self: OwnedShard, progress: Progress, now_ms: int) -> None:
+        _committed(self, progress, now_ms)
         for batch in waiting.pop(self, []):
             add(self.store, batch, self.store.next_offset)
 
@@ -89,8 +87,8 @@ def late_not_settled(patches: Patches) -> None:
             waiting.setdefault(self, []).extend(self._staged.bodies[before:])
             del self._staged.bodies[before:]
 
-    def committed(self: OwnedShard, progress: Progress) -> None:
-        _committed(self, progress)
+    def committed(self: OwnedShard, progress: Progress, now_ms: int) -> None:
+        _committed(self, progress, now_ms)
         self._staged.bodies += waiting.pop(self, [])
 
     _replace(patches, OwnedShard, "take_in", take_in)
@@ -103,17 +101,8 @@ def ahead_not_taken_back(patches: Patches) -> None:
     def take_back(self: Store, found: Checkpoint) -> None:
         self._low_unit = found.low_unit
 
-    def rebuild(self: Store, found: Checkpoint, held: Any) -> None:
-        kept = np.fromiter(held, np.int64, len(held))
-        for segment in self._units.segments():
-            start = max(found.low_unit, segment * self._units.per_segment)
-            end = min(self._units.end, (segment + 1) * self._units.per_segment)
-            if start < end:
-                run = run_of(self._units.read(start, end), start)
-                self._admit(run, np.isin(run["origin"], kept))
-
     _replace(patches, Store, "_take_back", take_back)
-    _replace(patches, Store, "_rebuild", rebuild)
+    _replace(patches, LiveScan, "_check_count", lambda _: None)
 
 
 def _without(kind: str) -> Callable[[Patches], None]:
@@ -138,13 +127,13 @@ def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], Non
 
 def no_skew_margin(patches: Patches) -> None:
     """The journal is read from the time of L's record by that broker's clock alone."""
-    time_of_low = recovery._Recovery._time_of_low  # noqa: SLF001
+    since_ms = recovery._Recovery._since_ms  # noqa: SLF001
 
     def later(self: Any) -> int | None:
-        found = time_of_low(self)
+        found = since_ms(self)
         return None if found is None else found + self._options.clock_skew_margin_ms
 
-    _replace(patches, recovery._Recovery, "_time_of_low", later)  # noqa: SLF001
+    _replace(patches, recovery._Recovery, "_since_ms", later)  # noqa: SLF001
 
 
 def unstable_progress(patches: Patches) -> None:

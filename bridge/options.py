@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from schemas.headers import Rules
+from schemas.receipts import Mode
 from timer.options import StoreOptions as StoreOptions
 
 
@@ -13,6 +14,11 @@ class TurnOptions:
     rules: Rules
     store: StoreOptions = field(default_factory=StoreOptions)
     rejected_topic: str = "timer.rejected"
+    receipts_topic: str = "timer.receipts"
+    receipts: Mode = "outcomes"
+    """Which kinds of receipts are sent: `none`, `outcomes` (all but accepted and delivered) or `all`."""
+    max_message_bytes: int = 1_048_576
+    """What the timer topic takes; a request whose rolled copy would not fit is refused when it comes."""
     journal_topic: str = "timer.journal"
     max_poll_records: int = 2000
     """Requests read in one turn."""
@@ -21,6 +27,8 @@ class TurnOptions:
     max_due_bytes: int = 16 << 20
     commit_interval_ms: int = 200
     """How long requests that were only stored may wait for their progress to be committed."""
+    min_free_bytes: int = 1 << 30
+    """Room on the disk below which intake pauses; delivery goes on and gives room back."""
     max_wait_ms: int = 500
     """The longest wait for a message; a due timer ends it earlier."""
     clock_skew_margin_ms: int = 60_000

@@ -111,7 +111,7 @@ class History(Protocol):
         ...
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
-        """First offset that is kept, and the end (the next offset to be written), of the timer partition."""
+        """First offset of the timer partition that is kept, and the last stable offset: the end of what can be read."""
         ...
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:

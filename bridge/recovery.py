@@ -10,24 +10,37 @@ No usable checkpoint, or one whose bytes cannot be right: the same from L into a
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 from bridge.errors import BridgeError, ProgressLostError
+from bridge.flights import Flights
 from bridge.intake import replay
 from bridge.options import TurnOptions
 from bridge.ports import History
 from schemas.headers import Rules
 from schemas.journal import Decisions, JournalRecord
-from schemas.origin import Shard
+from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from timer.checkpoint import NAME, Checkpoint
 from timer.disk import Disk
-from timer.errors import CorruptStoreError
+from timer.errors import CorruptStoreError, WheelFullError
+from timer.options import StoreOptions
 from timer.store import Store
 
 log = logging.getLogger(__name__)
 
+_LOOK_BACK = 1000
 
-def recover(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Store:
+
+class Recovered(NamedTuple):
+    """A shard as its committed progress says it must be."""
+
+    store: Store
+    flights: Flights
+
+
+def recover(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Recovered:
     """The shard's store as Kafka's committed progress says it must be."""
     data = disk.read(NAME)
     found = Checkpoint.from_bytes(data) if data else None
@@ -43,7 +56,7 @@ def recover(shard: Shard, disk: Disk, history: History, options: TurnOptions) ->
 
 def rebuild(
     shard: Shard, disk: Disk, history: History, options: TurnOptions, progress: Progress, wrong: CorruptStoreError
-) -> Store:
+) -> Recovered:
     """The store made anew from Kafka alone, as the one on disk is `wrong`."""
     log.error("%s: the local store is damaged (%s): rebuilding it from Kafka, nothing is lost", shard, wrong)
     return _Recovery(shard, disk, history, options, progress).run(None)
@@ -62,7 +75,8 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
         return _adopted(shard, history, options, str(wrong)), True
     if committed is not None:
         return committed, False
-    if found is None and next(iter(history.journal(shard, from_offset=None, since_ms=None)), None) is None:
+    nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
+    if nothing_left and next(iter(history.journal(shard, from_offset=None, since_ms=None)), None) is None:
         first, _ = history.bounds(shard)
         return Progress(first, NOTHING_SETTLED, first), False
     return _adopted(
@@ -98,32 +112,44 @@ class _Recovery:
         self._options = options
         self._progress = progress
 
-    def run(self, found: Checkpoint | None) -> Store:
+    def run(self, found: Checkpoint | None) -> Recovered:
+        """With more slots than the settings say where the live timers span more than a lap of those."""
+        options = self._options.store
+        while True:
+            try:
+                return self._run(found, options)
+            except WheelFullError as full:
+                options = replace(options, slots=2 * options.slots)
+                log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
+
+    def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
         progress = self._progress
-        decisions = Decisions(self._journal(found))
-        held = (decisions.held | set(found.held if found else ())) - decisions.released
         if found is None:
-            store = Store.create(self._disk, self._options.store, progress)
-            start = progress.low_offset
+            decisions = Decisions(self._journal(None))
+            store, start = Store.create(self._disk, options, progress), progress.low_offset
         else:
-            store = Store.open(self._disk, self._options.store, found, progress, held)
+            decisions = Decisions(self._journal(found), found.held, found.flights)
+            store = Store.open(self._disk, options, found, progress, decisions.held, decisions.ended)
             start = found.progress.next_offset
         try:
-            self._catch_up(store, start, decisions, held)
+            self._catch_up(store, start, decisions)
         except BaseException:
             store.close()
             raise
+        store.committed(progress)
+        ended = decisions.ended | set(found.ended_flights if found else ())
+        flights = Flights(self._shard, decisions.flights.values(), ended)
         log.info("%s: recovered to offset %d, %d timers pending", self._shard, progress.next_offset, store.pending)
-        return store
+        return Recovered(store, flights)
 
-    def _catch_up(self, store: Store, start: int, decisions: Decisions, held: set[int]) -> None:
+    def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
         progress = self._progress
         if start >= progress.next_offset:
             return
         for records in self._history.requests(self._shard, start, progress.next_offset):
             try:
                 batch = replay(
-                    records, progress.settled, lambda o: self._rules_at(decisions, o), decisions.refused, held
+                    records, progress.settled, lambda o: self._rules_at(decisions, o), decisions, self._offset_of
                 )
             except ValueError as wrong:
                 raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
@@ -132,21 +158,28 @@ class _Recovery:
     def _rules_at(self, decisions: Decisions, offset: int) -> Rules:
         return decisions.rules_at(offset) or self._options.rules
 
+    def _offset_of(self, origin_: bytes) -> int:
+        return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))
+
     def _journal(self, found: Checkpoint | None) -> Iterator[JournalRecord]:
         if found is not None:
             values = self._history.journal(self._shard, from_offset=found.journal_offset, since_ms=None)
         else:
-            since_ms = self._time_of_low()
-            if since_ms is None:
-                return
-            values = self._history.journal(self._shard, from_offset=None, since_ms=since_ms)
+            values = self._history.journal(self._shard, from_offset=None, since_ms=self._since_ms())
         for value in values:
             yield JournalRecord.from_bytes(value)
 
-    def _time_of_low(self) -> int | None:
-        """When L's record was appended, minus the skew of clocks; None where nothing below C can live."""
-        low, end = self._progress.low_offset, self._progress.next_offset
-        for records in self._history.requests(self._shard, low, end):
-            if records:
-                return max(0, records[0].timestamp_ms - self._options.clock_skew_margin_ms)
+    def _since_ms(self) -> int | None:
+        """From when on the journal matters: the time of L's record, minus the skew of clocks; None: all of it.
+
+        Where nothing lives, copies may still be on their way, and a transaction that hangs may hide them. They were
+        written behind the last record that can be read.
+        """
+        low = self._progress.low_offset
+        first, end = self._history.bounds(self._shard)
+        for start in (low, max(first, low - _LOOK_BACK)):
+            for records in self._history.requests(self._shard, start, end):
+                if records:
+                    at_ms = (records[0] if start == low else records[-1]).timestamp_ms
+                    return max(0, at_ms - self._options.clock_skew_margin_ms)
         return None

@@ -8,12 +8,15 @@ from types import FrameType
 
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics
 from bridge.datadir import DataDir
-from bridge.errors import SettingsError
+from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings
-from bridge.topics import faults, rejected_topic, timer_topic
+from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
 from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
+
+_CHECK_EACH_S = 600.0
+"""How often retention is looked at again: somebody may have shortened it."""
 
 
 class SystemClock:
@@ -41,14 +44,18 @@ def run(settings: Settings) -> None:
     stop = Stop()
     folder = DataDir(settings.data_dir)
     try:
-        prepare_topics(settings, ConfluentTopics(settings.connection(), settings.startup_timeout / 1000))
-        _turns(settings, folder, stop)
+        topics = ConfluentTopics(settings.connection(), settings.startup_timeout / 1000)
+        max_message_bytes = prepare_topics(settings, topics)
+        _turns(settings, folder, stop, topics, max_message_bytes)
     finally:
         folder.close()
 
 
-def prepare_topics(settings: Settings, topics: ConfluentTopics) -> None:
-    """Makes what is missing; raises SettingsError where a topic would lose timers."""
+def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
+    """Makes what is missing; returns the bytes of a message that the timer topic takes.
+
+    Raises SettingsError where a topic would lose timers.
+    """
     found = topics.partitions()
     window_ms, replicas = settings.roll_window, settings.replication_factor
     if settings.timer_topic not in found:
@@ -63,16 +70,37 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> None:
             f"{settings.journal_topic} has {found[settings.journal_topic]} partitions, {settings.timer_topic}"
             f" {partitions}: give the journal as many"
         )
+    max_message_bytes = int(config["max.message.bytes"])
     if settings.rejected_topic not in found:
-        size = int(config["max.message.bytes"])
-        topics.create(settings.rejected_topic, partitions, replicas, rejected_topic(size))
-    wrong = faults(settings.timer_topic, config, window_ms)
-    wrong += faults(settings.journal_topic, topics.config(settings.journal_topic), window_ms)
+        topics.create(settings.rejected_topic, partitions, replicas, rejected_topic(max_message_bytes))
+    if settings.receipts_topic not in found and settings.receipts != "none":
+        topics.create(settings.receipts_topic, partitions, replicas, receipts_topic())
+    check_topics(settings, topics)
+    return max_message_bytes
+
+
+def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
+    """Raises SettingsError where retention or clean-up would take a timer that lives."""
+    wrong = [
+        fault
+        for topic in (settings.timer_topic, settings.journal_topic)
+        for fault in faults(topic, topics.config(topic), settings.roll_window)
+    ]
     if wrong:
         raise SettingsError("; ".join(wrong))
 
 
-def _turns(settings: Settings, folder: DataDir, stop: Stop) -> None:
+def _complain_about_topics(settings: Settings, topics: ConfluentTopics) -> None:
+    """A running bridge goes on, as stopping it would not bring anything back, but says it loudly."""
+    try:
+        check_topics(settings, topics)
+    except SettingsError as wrong:
+        log.error("timers may be lost: %s", wrong)
+    except BridgeError as unknown:
+        log.warning("topics could not be checked: %s", unknown)
+
+
+def _turns(settings: Settings, folder: DataDir, stop: Stop, topics: ConfluentTopics, max_message_bytes: int) -> None:
     connection = settings.connection()
     journal_topics = {settings.timer_topic: settings.journal_topic}
     instance = f"{settings.group}-{folder.instance_id()}"
@@ -85,12 +113,16 @@ def _turns(settings: Settings, folder: DataDir, stop: Stop) -> None:
         history=history,
         sink=sink,
         disk_for=folder.disk_for,
-        options=settings.turn_options(),
+        options=settings.turn_options(max_message_bytes),
     )
     said = False
+    checked_s = time.monotonic()
     try:
         while not stop.asked:
             bridge.turn()
+            if time.monotonic() - checked_s >= _CHECK_EACH_S:
+                checked_s = time.monotonic()
+                _complain_about_topics(settings, topics)
             if bridge.ready and not said:
                 print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
                 said = True

@@ -15,6 +15,9 @@ from bridge.durations import parse_duration_ms
 from bridge.errors import SettingsError
 from bridge.options import TurnOptions
 from schemas.headers import Rules
+from schemas.levels import DEFAULT as LEVELS
+from schemas.levels import parse_levels
+from schemas.receipts import Mode
 from timer.options import StoreOptions
 
 PREFIX = "TIMER_BRIDGE_"
@@ -40,13 +43,17 @@ class Settings(BaseSettings):
     timer_topic: str = Field("timer.requests", description="Where producers send requests.")
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
+    receipts_topic: str = Field("timer.receipts", description="Where it is told what became of requests.")
+    receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
-    max_delay: Duration = Field(2 * DAY_MS, description="The longest delay that is accepted.", gt=0)
+    max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
+    levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
     roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
     tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
     slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
     segment_bytes: int = Field(64 << 20, description="Size of a file of the local store.", ge=68)
+    min_free_bytes: int = Field(1 << 30, description="Room on the disk below which intake pauses.", ge=0)
     checkpoint_interval: Duration = Field(2000, description="How often the local store is made durable.", gt=0)
     max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
     max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
@@ -73,16 +80,21 @@ class Settings(BaseSettings):
             raise ValueError("roll_window: at most 24d, as a unit of the store holds no longer delay")
         if self.slots * self.tick_ms <= 2 * self.roll_window:
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
-        if self.max_delay > self.roll_window:
-            raise ValueError("max_delay: may not exceed roll_window until rolling is there; lower it or raise that")
+        parse_levels(self.levels)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         return self
 
-    def turn_options(self) -> TurnOptions:
-        own = frozenset({self.timer_topic, self.rejected_topic, self.journal_topic})
+    def turn_options(self, max_message_bytes: int) -> TurnOptions:
+        """`max_message_bytes`: what the timer topic takes."""
+        own = frozenset({self.timer_topic, self.rejected_topic, self.journal_topic, self.receipts_topic})
         return TurnOptions(
-            rules=Rules(max_delay_ms=self.max_delay, roll_window_ms=self.roll_window, own_topics=own),
+            rules=Rules(
+                max_delay_ms=self.max_delay,
+                roll_window_ms=self.roll_window,
+                levels_ms=parse_levels(self.levels),
+                own_topics=own,
+            ),
             store=StoreOptions(
                 tick_ms=self.tick_ms,
                 slots=self.slots,
@@ -91,6 +103,10 @@ class Settings(BaseSettings):
             ),
             rejected_topic=self.rejected_topic,
             journal_topic=self.journal_topic,
+            receipts_topic=self.receipts_topic,
+            receipts=self.receipts,
+            max_message_bytes=max_message_bytes,
+            min_free_bytes=self.min_free_bytes,
             max_poll_records=self.max_poll_records,
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,

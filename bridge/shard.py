@@ -3,22 +3,28 @@
 take_in(records) -> find_due(now) -> news() -> transaction -> committed() | thrown away with the shard
 """
 
+import errno
+from collections import Counter
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from bridge.delivery import deliver, park, refuse
-from bridge.intake import intake
+from bridge.delivery import deliver, park, receipt, refuse
+from bridge.flights import copy_of
+from bridge.intake import Intake, Told, intake
+from bridge.lately import Lately
 from bridge.options import TurnOptions
 from bridge.ports import Outgoing, Record
+from bridge.recovery import Recovered
 from schemas.headers import Refusal
-from schemas.journal import JournalRecord
+from schemas.journal import Flight, JournalRecord
 from schemas.origin import Shard
 from schemas.progress import Progress
+from schemas.receipts import is_sent
 from timer.disk import Disk
+from timer.errors import WheelFullError
 from timer.record import Body
-from timer.store import Due, Store
 
-_BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("offset"))
+_BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
 
 
 @dataclass(slots=True)
@@ -26,84 +32,165 @@ class Staged:
     """What became of requests and timers since the last commit."""
 
     bodies: list[Body] = field(default_factory=list)
+    """Timers that leave."""
     parked: dict[int, Refusal] = field(default_factory=dict)
     """By row of `bodies`: those that their target will not take."""
+    copies: list[Outgoing] = field(default_factory=list)
+    rolled: list[Flight] = field(default_factory=list)
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    landed: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
-    due: list[Due] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+
+    def add(self, taken: Intake) -> None:
+        self.refused += taken.refused
+        self.ended += taken.ended
+        self.landed += taken.landed
+        self.dropped += taken.dropped
+        self.held += taken.held
+        self.told += taken.told
+
+    def has_output(self) -> bool:
+        return bool(self.bodies or self.copies or self.refused or self.told)
 
 
 class OwnedShard:
     """A shard that is ours, with its store open."""
 
-    def __init__(self, shard: Shard, disk: Disk, store: Store, options: TurnOptions) -> None:
+    def __init__(
+        self, shard: Shard, disk: Disk, recovered: Recovered, options: TurnOptions, *, readable_end: int
+    ) -> None:
         self.shard = shard
         self.disk = disk
-        self.store = store
-        self.committed_progress = store.progress()
+        self.store, self.flights = recovered
+        self.committed_progress = self.store.progress()
         self.backlog: list[Record] = []
         """Read, but not taken in: the disk or the wheel is full."""
+        self.reads_first_until: int | None = readable_end
+        """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
         self._options = options
         self._staged = Staged()
         self._dirty_since_ms: int | None = None
+        self._lately = Lately()
+
+    def pending_by_topic(self) -> Counter[str]:
+        """Live timers of each real topic, those on their way as a copy among them."""
+        return Counter(self.store.pending_by_topic()) + Counter(flight.target for flight in self.flights.alive())
 
     def take_in(self, records: list[Record], now_ms: int) -> None:
-        """Puts `records` where they belong. Raises OSError or WheelFullError; then they wait in `backlog`."""
+        """Puts `records` where they belong. Raises OSError or WheelFullError; then the rest waits in `backlog`.
+
+        A batch that spans more than a lap of the wheel goes in by parts, as far as it goes.
+        """
         self.backlog += records
-        if not self.backlog:
-            return
-        taken = intake(self.backlog, self.store.settled, now_ms, self._options.rules)
-        self.store.add(taken.batch, self.backlog[-1].offset + 1)
-        self.backlog = []
-        self._staged.bodies += taken.late
-        self._staged.refused += taken.refused
-        self._staged.held += taken.held
+        count = len(self.backlog)
+        if count and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
+            raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
+        while self.backlog:
+            try:
+                self._take_in_first(min(count, len(self.backlog)), now_ms)
+            except WheelFullError:
+                if count == 1:
+                    raise
+                count = max(1, min(count, len(self.backlog)) // 2)
+
+    def _take_in_first(self, count: int, now_ms: int) -> None:
+        part = self.backlog[:count]
+        taken = intake(
+            part,
+            self.store,
+            self.flights,
+            lambda id_: self._lately.has(id_, now_ms),
+            now_ms,
+            self._options.rules,
+            self._options.max_message_bytes,
+        )
+        self.store.add(taken.batch, part[-1].offset + 1)
+        del self.backlog[:count]
+        self.flights.land(taken.landed)
+        self.flights.end(taken.ended)
+        taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
+        self._staged.add(taken)
+        self._leave(list(taken.late.values()), now_ms)
         if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
 
+    def note_read(self, *, nothing_more: bool) -> None:
+        """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""
+        if nothing_more or (self.reads_first_until is not None and self.store.next_offset >= self.reads_first_until):
+            self.reads_first_until = None
+
     def find_due(self, now_ms: int) -> None:
-        """Takes out what leaves now."""
-        room = self._options.max_due_records - len(self._staged.bodies)
+        """Takes out what leaves now. Where intake cannot go on, room has to be made, so nothing waits for it."""
+        if self.reads_first_until is not None and not self.backlog:
+            return
+        room = self._options.max_due_records - len(self._staged.bodies) - len(self._staged.copies)
         if room <= 0:
             return
         due = self.store.due(now_ms, room, self._options.max_due_bytes)
-        if len(due):
-            self._staged.bodies += self.store.bodies(due.rows) + self.store.bodies(due.released)
-            self._staged.due.append(due)
+        if due.total:
+            self._staged.released += due.released["origin"].tolist()
+            self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
+
+    def _leave(self, bodies: list[Body], now_ms: int) -> None:
+        """To the real topic, or, where the due time has not come, back to the timer topic."""
+        for body in bodies:
+            if body.due_ms <= now_ms:
+                self._staged.bodies.append(body)
+            else:
+                copy, flight = copy_of(self.shard, body, now_ms)
+                self._staged.copies.append(copy)
+                self._staged.rolled.append(flight)
 
     def is_urgent(self, now_ms: int) -> bool:
         """Something is to be published, or stored requests have waited long enough for their commit."""
-        staged = self._staged
-        if staged.bodies or staged.refused:
+        if self._staged.has_output():
             return True
         return self._dirty_since_ms is not None and now_ms - self._dirty_since_ms >= self._options.commit_interval_ms
 
     def has_news(self) -> bool:
-        return bool(self._staged.bodies or self._staged.refused) or self._dirty_since_ms is not None
+        return self._staged.has_output() or self._dirty_since_ms is not None
 
     def next_look_ms(self, until_ms: int) -> int:
         """When something is to be done without a new message, at the latest `until_ms`."""
         looks = [until_ms]
         visit_ms = self.store.next_visit_ms(until_ms)
-        if visit_ms is not None:
+        if visit_ms is not None and (self.reads_first_until is None or self.backlog):
             looks.append(visit_ms)
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
         return min(looks)
 
     def outgoing(self, now_ms: int) -> list[Outgoing]:
-        """Deliveries in order of due time, those parked in their place; then the refused."""
-        staged, shard, topic = self._staged, self.shard, self._options.rejected_topic
+        """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""
+        staged, shard, options = self._staged, self.shard, self._options
         if not staged.parked:
             staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         records = [deliver(shard, body, now_ms) for body in staged.bodies]
         for row, refusal in staged.parked.items():
-            records[row] = park(topic, shard, staged.bodies[row], refusal, now_ms)
-        records += [refuse(topic, shard, record, refusal, now_ms) for record, refusal in staged.refused]
+            records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
+        records += staged.copies
+        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
+        told = staged.told + self._told_of_leaving()
+        records += [receipt(options.receipts_topic, shard, each, now_ms) for each in told]
         return records
 
+    def _told_of_leaving(self) -> list[Told]:
+        staged, mode = self._staged, self._options.receipts
+        told: list[Told] = []
+        if is_sent("rejected", mode):
+            parked = ((staged.bodies[row], why) for row, why in staged.parked.items())
+            told += [Told("rejected", body.origin, body.origin, body.id or b"", None, why.code) for body, why in parked]
+        if is_sent("delivered", mode):
+            left = (body for row, body in enumerate(staged.bodies) if row not in staged.parked)
+            told += [Told("delivered", body.origin, body.origin, body.id or b"", body.due_ms) for body in left]
+        return told
+
     def park(self, row: int, code: str) -> bool:
-        """The broker refuses the record at `row` of `outgoing`. False where it was bound for the rejected topic."""
+        """The broker refuses the record at `row` of `outgoing`. False where it was not bound for a real topic."""
         if row >= len(self._staged.bodies) or row in self._staged.parked:
             return False
         target = self._staged.bodies[row].target
@@ -113,24 +200,30 @@ class OwnedShard:
     def journal(self, progress: Progress) -> JournalRecord | None:
         """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
         staged = self._staged
-        released = [int(origin) for due in staged.due for origin in due.released["origin"]]
-        if progress.next_offset == self.committed_progress.next_offset and not released:
+        if progress.next_offset == self.committed_progress.next_offset and not staged.released and not staged.rolled:
             return None
         return JournalRecord(
             from_offset=self.committed_progress.next_offset,
             next_offset=progress.next_offset,
             rules=self._options.rules,
             refused=tuple(record.offset for record, _ in staged.refused),
+            ended=tuple(staged.ended),
+            rolled=tuple(staged.rolled),
+            landed=tuple(staged.landed),
+            dropped=tuple(staged.dropped),
             held=tuple(staged.held),
-            released=tuple(released),
+            released=tuple(staged.released),
         )
 
-    def committed(self, progress: Progress) -> None:
+    def start_checkpoint(self, journal_offset: int) -> None:
+        self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
+
+    def committed(self, progress: Progress, now_ms: int) -> None:
         """The transaction stands."""
-        for due in self._staged.due:
-            self.store.committed(progress, due)
-        if not self._staged.due:
-            self.store.committed(progress, Due.none())
+        staged = self._staged
+        self.store.committed(progress)
+        self.flights.depart(staged.rolled)
+        self._lately.add((body.id for body in staged.bodies if body.id is not None), now_ms)
         self.committed_progress = progress
         self._staged = Staged()
         self._dirty_since_ms = None

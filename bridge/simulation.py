@@ -30,7 +30,8 @@ from schemas.headers import Rules
 from schemas.origin import Shard
 from timer.testing import Crash, SimDisk
 
-OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL})
+RECEIPTS = "timer.receipts"
+OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL, RECEIPTS})
 MOST_TURNS = 3000
 """A world that is mended and has not run out after so many turns never will."""
 TRANSACTION_TIMEOUT_MS = 800
@@ -53,6 +54,7 @@ def draw_options(rng: Random, max_delay_ms: int) -> TurnOptions:
         ),
         rejected_topic=REJECTED,
         journal_topic=JOURNAL,
+        receipts="none",
         max_poll_records=rng.choice((1, 2, 5, 20)),
         max_due_records=rng.choice((1, 2, 5, 20)),
         max_due_bytes=rng.choice((1, 300, 1 << 20)),
@@ -103,7 +105,7 @@ class World:
     def _create_topics(self) -> None:
         for name, partitions in ((TIMERS, len(self.shards)), (JOURNAL, len(self.shards)), (ORDERS, ORDERS_PARTITIONS)):
             self.kafka.create(name, partitions)
-        for name in (REJECTED, BILLS):
+        for name in (REJECTED, RECEIPTS, BILLS):
             self.kafka.create(name)
         self.kafka.create(SECRET, denied=True)
         self.kafka.create(SMALL, max_bytes=SMALL_BYTES)

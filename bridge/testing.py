@@ -189,7 +189,7 @@ class FakeHistory:
     def bounds(self, shard: Shard) -> tuple[int, int]:
         self._fuse.step("history.bounds")
         log = self._kafka.partition(shard)
-        return log.first, log.end
+        return log.first, log.last_stable
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         self._fuse.step("history.offset_at")

@@ -22,6 +22,10 @@ def timer_topic(roll_window_ms: int) -> dict[str, str]:
     }
 
 
+def receipts_topic() -> dict[str, str]:
+    return {"retention.ms": "604800000"}
+
+
 def rejected_topic(max_message_bytes: int) -> dict[str, str]:
     return {"max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
 

@@ -12,13 +12,14 @@ anything. A crash behind it: the next life reads (C, K) and the journal, and set
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from bridge.complaints import Complaints
 from bridge.errors import BridgeError
 from bridge.options import TurnOptions
 from bridge.ports import Aborted, Clock, Committed, History, Outgoing, Ownership, Record, Sink, Source, Transaction
-from bridge.recovery import rebuild, recover
+from bridge.recovery import Recovered, rebuild, recover
 from bridge.shard import OwnedShard
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -26,6 +27,8 @@ from timer.disk import Disk
 from timer.errors import CorruptStoreError, WheelFullError
 
 log = logging.getLogger(__name__)
+
+_READING_FIRST_WAIT_MS = 10
 
 
 class Bridge:
@@ -57,7 +60,18 @@ class Bridge:
     @property
     def pending(self) -> dict[Shard, int]:
         """Live timers of each shard that is ours."""
-        return {shard: owned.store.pending for shard, owned in self._shards.items()}
+        return {shard: counts.total() for shard, counts in self.pending_by_topic().items()}
+
+    def pending_by_topic(self) -> dict[Shard, Counter[str]]:
+        """Live timers of each shard that is ours, by real topic."""
+        return {shard: owned.pending_by_topic() for shard, owned in self._shards.items()}
+
+    def histogram(self, bucket_ms: int) -> Counter[int]:
+        """Live timers of all shards by when they are looked at next: start of the bucket (epoch ms) to their number."""
+        total: Counter[int] = Counter()
+        for owned in self._shards.values():
+            total.update(owned.store.histogram(bucket_ms))
+        return total
 
     def turn(self) -> None:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
@@ -86,7 +100,8 @@ class Bridge:
 
     def _wait_ms(self) -> int:
         now_ms = self._clock.now_ms()
-        until_ms = now_ms + self._options.max_wait_ms
+        is_reading_first = any(owned.reads_first_until is not None for owned in self._shards.values())
+        until_ms = now_ms + (_READING_FIRST_WAIT_MS if is_reading_first else self._options.max_wait_ms)
         looks = [owned.next_look_ms(until_ms) for owned in self._shards.values()]
         return max(0, min(looks, default=until_ms) - now_ms)
 
@@ -98,11 +113,12 @@ class Bridge:
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
             disk = self._disk_for(shard)
-            self._open(OwnedShard(shard, disk, recover(shard, disk, self._history, self._options), self._options))
+            self._open(shard, disk, recover(shard, disk, self._history, self._options))
 
-    def _open(self, owned: OwnedShard) -> None:
-        self._shards[owned.shard] = owned
-        self._source.start(owned.shard, owned.store.next_offset)
+    def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
+        _, end = self._history.bounds(shard)
+        self._shards[shard] = owned = OwnedShard(shard, disk, recovered, self._options, readable_end=end)
+        self._source.start(shard, owned.store.next_offset)
         self.ready = True
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:
@@ -110,7 +126,8 @@ class Bridge:
         if owned is None:
             return
         try:
-            if checkpoint and owned.store.start_checkpoint(self._history.journal_end(shard)):
+            if checkpoint and owned.store.may_checkpoint:
+                owned.start_checkpoint(self._history.journal_end(shard))
                 owned.store.finish_checkpoint()
         except OSError as wrong:
             log.warning("%s: no checkpoint at the end (%s); the next start reads more", shard, wrong)
@@ -131,8 +148,17 @@ class Bridge:
                 if waited:
                     self._source.resume(owned.shard)
                     self._complaints.over(str(owned.shard))
+                self._note_read(owned, was_empty=owned.shard not in records)
 
         self._each(take_in)
+
+    def _note_read(self, owned: OwnedShard, *, was_empty: bool) -> None:
+        """A shard that was opened just now: is all read that was there then? Markers at the end are never read."""
+        end = owned.reads_first_until
+        if end is not None:
+            start = owned.store.next_offset
+            nothing_more = was_empty and not any(self._history.requests(owned.shard, start, end))
+            owned.note_read(nothing_more=nothing_more)
 
     def _each(self, step: Callable[[OwnedShard], None]) -> None:
         """`step` for each shard; one whose disk turns out damaged is rebuilt from Kafka and goes on next turn."""
@@ -145,8 +171,9 @@ class Bridge:
     def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
         del self._shards[owned.shard]
         owned.store.close()
-        store = rebuild(owned.shard, owned.disk, self._history, self._options, owned.committed_progress, wrong)
-        self._open(OwnedShard(owned.shard, owned.disk, store, self._options))
+        progress = owned.committed_progress
+        recovered = rebuild(owned.shard, owned.disk, self._history, self._options, progress, wrong)
+        self._open(owned.shard, owned.disk, recovered)
 
     # -- 5 publish, 6 advance
 
@@ -157,7 +184,7 @@ class Bridge:
             match self._sink.publish(transaction):
                 case Committed():
                     for shard, reached in progress.items():
-                        self._shards[shard].committed(reached)
+                        self._shards[shard].committed(reached, now_ms)
                     return
                 case Aborted(refused):
                     for index, code in refused.items():
@@ -211,8 +238,9 @@ class Bridge:
         begin = not 0 <= self._checkpoint_due_ms - now_ms <= self._options.store.checkpoint_interval_ms
         for owned in self._shards.values():
             try:
+                owned.store.compact_some()
                 if owned.store.continue_checkpoint() and begin and owned.store.may_checkpoint:
-                    owned.store.start_checkpoint(self._history.journal_end(owned.shard))
+                    owned.start_checkpoint(self._history.journal_end(owned.shard))
             except OSError as wrong:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
         if begin:

@@ -1,0 +1,112 @@
+"""Rolled copies between two readings: published to the end of the timer topic, not read again yet.
+
+    roll -> Flight(origin, rolls, due, id hash, digest) in the journal -> the copy is read: landed, a timer again
+                                                     \\-> a request with its id meanwhile: ended; landed, dropped
+
+A record that says it is a copy is taken only when one of its origin is on its way with an equal digest.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+from bridge.ports import Outgoing, Record
+from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, ROLLS, TIMES, Claim
+from schemas.journal import Flight
+from schemas.origin import Shard, origin
+from timer.record import Body, pack_headers, unpack_headers
+
+_TIMES = frozenset(TIMES)
+assert _TIMES < CONTROL
+
+
+def id_hash(id_: bytes | None) -> str:
+    """128 bits, hex; empty without an id."""
+    return "" if id_ is None else hashlib.blake2b(id_, digest_size=16).hexdigest()
+
+
+def digest(key: bytes | None, value: bytes | None, encoded_headers: bytes) -> str:
+    """128 bits, hex, over all that a copy carries."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in (key, value, encoded_headers):
+        hashed.update(b"-" if part is None else b"%d:" % len(part))
+        hashed.update(part or b"")
+    return hashed.hexdigest()
+
+
+def copy_of(shard: Shard, body: Body, now_ms: int) -> tuple[Outgoing, Flight]:
+    """The next copy of a timer: the request with its time made absolute and its first origin told."""
+    rolls = body.rolls + 1
+    headers: list[tuple[str, bytes | None]] = []
+    for name, value in unpack_headers(body.headers):
+        if name in _TIMES:
+            headers.append((DELIVER_MS, b"%d" % body.due_ms))
+        elif name not in (ORIGIN, ROLLS):
+            headers.append((name, value))
+    headers += ((ORIGIN, origin(shard, body.origin)), (ROLLS, b"%d" % rolls))
+    encoded, _ = pack_headers(headers)
+    flight = Flight(
+        body.origin, rolls, body.due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
+    )
+    return Outgoing(shard.topic, shard.partition, body.key, body.value, headers, now_ms), flight
+
+
+class Flights:
+    """The copies of one shard that are on their way, as committed."""
+
+    def __init__(self, shard: Shard, flights: Iterable[Flight], ended: Iterable[int]) -> None:
+        self._shard = shard
+        self._flights: dict[tuple[int, int], Flight] = {}
+        self._origins: set[int] = set()
+        self._by_id: dict[str, set[tuple[int, int]]] = {}
+        self.ended: set[int] = set()
+        """Origins of those whose timer has ended."""
+        self.depart(flights)
+        self.end(ended)
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def alive(self) -> list[Flight]:
+        """Those whose timer has not ended."""
+        return [flight for flight in self._flights.values() if flight.origin not in self.ended]
+
+    def all(self) -> list[Flight]:
+        return list(self._flights.values())
+
+    def claimed(self, record: Record, claim: Claim) -> Flight | None:
+        """The copy that `record` is, None where it is not ours."""
+        prefix = origin(self._shard, 0)[:-1]
+        number = claim.origin.removeprefix(prefix)
+        if not claim.origin.startswith(prefix) or not number.isdigit() or len(number) > 19:
+            return None
+        flight = self._flights.get((int(number), claim.rolls))
+        if flight is None or origin(self._shard, flight.origin) != claim.origin:
+            return None
+        encoded, _ = pack_headers(record.headers)
+        return flight if digest(record.key, record.value, encoded) == flight.digest else None
+
+    def with_id(self, id_: bytes) -> list[Flight]:
+        """Those under `id_` whose timer has not ended."""
+        found = (self._flights[key] for key in self._by_id.get(id_hash(id_), ()))
+        return [flight for flight in found if flight.origin not in self.ended]
+
+    def depart(self, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            self._flights[flight.origin, flight.rolls] = flight
+            self._origins.add(flight.origin)
+            if flight.id_hash:
+                self._by_id.setdefault(flight.id_hash, set()).add((flight.origin, flight.rolls))
+
+    def land(self, landed: Iterable[tuple[int, int]]) -> None:
+        for key in landed:
+            flight = self._flights.pop(key)
+            self._origins.discard(flight.origin)
+            self.ended.discard(flight.origin)
+            if flight.id_hash:
+                self._by_id[flight.id_hash].discard(key)
+                if not self._by_id[flight.id_hash]:
+                    del self._by_id[flight.id_hash]
+
+    def end(self, origins: Iterable[int]) -> None:
+        """Those of the timers `origins` that are on their way have ended."""
+        self.ended.update(self._origins.intersection(origins))

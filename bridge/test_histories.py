@@ -1,0 +1,483 @@
+"""Histories that must hold, seen from outside: requests in, records out. Named after their number in the case list."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from bridge.options import StoreOptions, TurnOptions
+from bridge.testing import Crash, Entry, FakeGroup, FakeInstance, FakeKafka, SimDisk, Timeline
+from schemas.headers import Headers, Rules
+from schemas.levels import parse_levels
+from schemas.origin import Shard
+
+TIMERS, SHARD = "timer.requests", Shard("timer.requests", 0)
+WINDOW_MS = 1000
+RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset({TIMERS}))
+
+
+class World:
+    """One partition, one instance, one real topic."""
+
+    def __init__(self, options: TurnOptions | None = None, rng: Random | None = None) -> None:
+        self.kafka = FakeKafka(Timeline())
+        for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts", "orders"):
+            self.kafka.create(topic)
+        self.options = options or TurnOptions(
+            rules=RULES,
+            store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
+            receipts="all",
+            commit_interval_ms=10,
+        )
+        self.group = FakeGroup("timers", [SHARD])
+        self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng)
+        self.bridge.run(0)
+
+    @property
+    def now_ms(self) -> int:
+        return self.kafka.timeline.now_ms
+
+    def send(
+        self,
+        value: str = "m",
+        delay_ms: int = 500,
+        *,
+        id_: str | None = None,
+        action: str | None = None,
+        extra: Headers = (),
+    ) -> Entry:
+        headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+        if id_ is not None:
+            headers.append(("timer-id", id_.encode()))
+        if action is not None:
+            headers.append(("timer-action", action.encode()))
+        return self.kafka.produce(TIMERS, value.encode(), headers=[*headers, *extra])
+
+    def cancel(self, id_: str) -> Entry:
+        return self.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), ("timer-id", id_.encode())])
+
+    def delivered(self) -> list[str]:
+        return [(entry.value or b"").decode() for entry in self.kafka.read("orders")]
+
+    def deliveries(self) -> list[dict[str, str]]:
+        return [{name: (value or b"").decode() for name, value in e.headers} for e in self.kafka.read("orders")]
+
+    def receipts(self, *without: str) -> list[tuple[str, int]]:
+        """(kind, offset of the request), but for kinds in `without`."""
+        said = [json.loads(entry.value or b"{}") for entry in self.kafka.read("timer.receipts")]
+        return [(r["kind"], int(r["request"].rpartition("/")[2])) for r in said if r["kind"] not in without]
+
+    def rejected(self) -> list[tuple[bytes | None, bytes | None]]:
+        return [(dict(entry.headers)["timer-error"], entry.value) for entry in self.kafka.read("timer.rejected")]
+
+    def counts(self) -> dict[str, int]:
+        assert self.bridge.bridge is not None
+        return dict(self.bridge.bridge.pending_by_topic()[SHARD])
+
+    def pending(self) -> int:
+        assert self.bridge.bridge is not None
+        return sum(self.bridge.bridge.pending.values())
+
+
+def crash(world: World) -> None:
+    world.bridge.start()
+
+
+def lose_power(world: World) -> None:
+    world.bridge.lose_power()
+    world.bridge.start()
+
+
+def lose_disk(world: World) -> None:
+    world.bridge.lose_disks()
+    world.bridge.start()
+
+
+def go_on(world: World) -> None:
+    """Nothing happens."""
+
+
+TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
+Trouble = Callable[[World], None]
+
+
+# -- Time
+
+
+@pytest.mark.parametrize("tick_ms", [10, 100, 200, 500, 1000])
+def test_case_1_never_before_the_millisecond(tick_ms: int) -> None:
+    world = World(TurnOptions(rules=RULES, store=StoreOptions(tick_ms=tick_ms, slots=1024)))
+    start_ms = world.now_ms
+    for at in (500, 501, 999, 1000):
+        world.send(str(at), at)
+    for at in (500, 501, 999, 1000):
+        world.bridge.run(start_ms + at - 1 - world.now_ms)
+        assert str(at) not in world.delivered()
+        world.bridge.run(1)
+        assert world.delivered()[-1] == str(at)
+
+
+def test_case_2_overdue_ones_and_level_0_leave_in_the_next_turn() -> None:
+    world = World()
+    due = ("timer-deliver-ms", b"%d" % (world.now_ms - 1000))
+    for n in range(10):
+        world.kafka.produce(TIMERS, b"%d" % n, headers=[("timer-topic", b"orders"), due])
+    world.kafka.produce(TIMERS, b"level", headers=[("timer-topic", b"orders"), ("timer-delay-level", b"0")])
+    world.bridge.turn()
+    assert world.delivered() == [*map(str, range(10)), "level"]
+
+
+def test_case_5_a_clock_that_went_back_holds_nobody_else_and_releases_nobody_early() -> None:
+    world = World()
+    hour = 3_600_000
+    world.bridge.clock.error_ms = hour
+    world.send("ahead", 10)
+    world.bridge.run(20)
+    assert world.delivered() == ["ahead"]
+    world.bridge.clock.error_ms = 0
+    world.send("ten seconds", 500)
+    world.bridge.run(499)
+    assert world.delivered() == ["ahead"]
+    world.bridge.run(1)
+    assert world.delivered() == ["ahead", "ten seconds"]
+
+
+@TROUBLE
+def test_case_5_what_is_held_survives(trouble: Trouble) -> None:
+    world = World()
+    world.bridge.clock.error_ms = 5000
+    world.send("ahead", 0)
+    world.bridge.run(200)
+    world.bridge.clock.error_ms = 0
+    world.send("held", 500)
+    world.send("held too", 600, id_="x")
+    world.bridge.run(200)
+    trouble(world)
+    world.cancel("x")
+    world.bridge.run(299)
+    assert world.delivered() == ["ahead"]
+    world.bridge.run(500)
+    assert world.delivered() == ["ahead", "held"]
+
+
+# -- Levels
+
+
+def test_case_7_each_level_at_its_time_and_a_changed_setting_leaves_what_is_pending() -> None:
+    rules = RULES.model_copy(update={"levels_ms": parse_levels("1s 2s 3s"), "roll_window_ms": 5000})
+    world = World(TurnOptions(rules=rules, store=StoreOptions(tick_ms=10, slots=4096)))
+    for level in (1, 2, 3, 4):
+        headers = [("timer-topic", b"orders"), ("timer-delay-level", b"%d" % level)]
+        world.kafka.produce(TIMERS, b"%d" % level, headers=headers)
+    world.bridge.run(1500)
+    changed = rules.model_copy(update={"levels_ms": parse_levels("9s")})
+    world.bridge.options = TurnOptions(rules=changed, store=world.options.store)
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(499)
+    assert world.delivered() == ["1"]
+    world.bridge.run(1)
+    assert world.delivered() == ["1", "2"]
+    world.bridge.run(1000)
+    assert world.delivered() == ["1", "2", "3", "4"]
+
+
+# -- Roll
+
+
+@TROUBLE
+@pytest.mark.parametrize(
+    ("delay_ms", "rolls"), [(1000, 0), (1001, 1), (1332, 1), (1334, 1), (2000, 1), (2001, 2), (20_000, 19)]
+)
+def test_case_14_a_long_delay_is_rolled_and_delivered_once_on_time(delay_ms: int, rolls: int, trouble: Trouble) -> None:
+    world = World()
+    sent = world.send("far", delay_ms, extra=[("trace", b"1")])
+    world.bridge.run(delay_ms // 2)
+    trouble(world)
+    world.bridge.run(delay_ms - 1 - delay_ms // 2)
+    assert world.delivered() == []
+    world.bridge.run(1)
+    (headers,) = world.deliveries()
+    assert headers["timer-origin"] == f"timer.requests/0/{sent.offset}"
+    assert headers["timer-deliver-ms"] == str(sent.append_ms + delay_ms)
+    assert headers["timer-rolls"] == str(rolls)
+    assert headers["trace"] == "1"
+    world.bridge.run(5000)
+    assert len(world.delivered()) == 1
+
+
+def test_case_14_forty_days_with_windows_of_two() -> None:
+    day_ms = 86_400_000
+    rules = Rules(max_delay_ms=366 * day_ms, roll_window_ms=2 * day_ms)
+    world = World(TurnOptions(rules=rules, store=StoreOptions(), max_wait_ms=day_ms))
+    world.send("far", 40 * day_ms)
+    world.bridge.run(40 * day_ms - 1)
+    assert world.delivered() == []
+    world.bridge.run(1)
+    assert [headers["timer-rolls"] for headers in world.deliveries()] == ["19"]
+
+
+def test_case_15_random_excess_does_not_pile_up_behind_a_roll() -> None:
+    world = World()
+    delays = [1000 + 5 * n for n in range(1, 200)]
+    for delay_ms in delays:
+        world.send(str(delay_ms), delay_ms)
+    start_ms = world.now_ms
+    world.bridge.run(2100)
+    released = [int(headers["timer-released-ms"]) - start_ms for headers in world.deliveries()]
+    assert released == delays
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_case_15_a_crash_in_the_middle_of_a_roll_neither_loses_nor_doubles(seed: int) -> None:
+    rng = Random(seed)
+    world = World(rng=rng)
+    for n in range(5):
+        world.send(str(n), 1500 + n)
+    world.bridge.run(450)
+    world.bridge.fuse.arm(rng.randrange(200))
+    with suppress(Crash):
+        world.bridge.run(300)
+    [crash, lose_power, lose_disk][seed % 3](world)
+    world.bridge.run(2000)
+    assert sorted(world.delivered()) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_a_forged_copy_is_refused_and_the_true_one_delivered(seen: str) -> None:
+    world = World()
+    world.send("true", 2000)
+    if seen == "after":
+        world.bridge.run(1500)
+    forged = [
+        ("timer-topic", b"orders"),
+        ("timer-deliver-ms", b"%d" % (world.now_ms + 100)),
+        ("timer-origin", b"timer.requests/0/0"),
+        ("timer-rolls", b"1"),
+    ]
+    world.kafka.produce(TIMERS, b"forged", headers=forged)
+    world.bridge.run(3000)
+    assert world.delivered() == ["true"]
+    assert world.rejected() == [(b"not-ours", b"forged")]
+
+
+# -- Cancel and replace
+
+
+def test_case_17_exactly_the_cancelled_ones_do_not_leave() -> None:
+    world = World()
+    for n in range(100):
+        world.send(str(n), 500, id_=f"id-{n}")
+    world.bridge.run(100)
+    for n in range(50):
+        world.cancel(f"id-{n}")
+    world.bridge.run(100)
+    assert world.pending() == 50
+    world.bridge.run(500)
+    assert world.delivered() == [str(n) for n in range(50, 100)]
+
+
+def test_case_17_a_cancel_in_the_same_batch_as_its_target() -> None:
+    world = World()
+    world.send("gone", 0, id_="x")
+    world.cancel("x")
+    world.send("here", 0, id_="y")
+    world.bridge.run(10)
+    assert world.delivered() == ["here"]
+
+
+@TROUBLE
+@pytest.mark.parametrize("rolls", [1, 2, 3])
+def test_case_18_a_cancel_after_rolls_wins(rolls: int, trouble: Trouble) -> None:
+    world = World()
+    sent = world.send("gone", 10 * WINDOW_MS, id_="x")
+    world.bridge.run(rolls * WINDOW_MS + 100)
+    trouble(world)
+    cancelled = world.cancel("x")
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(20 * WINDOW_MS)
+    assert world.delivered() == []
+    assert world.receipts("accepted") == [("cancelled", cancelled.offset)]
+    assert sent.offset == 0
+
+
+@TROUBLE
+def test_case_18_a_cancel_while_the_copy_is_on_its_way_wins(trouble: Trouble) -> None:
+    world = World()
+    world.send("gone", 3 * WINDOW_MS, id_="x")
+    world.bridge.run(WINDOW_MS - 1)
+    hung = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    world.send("other", 3 * WINDOW_MS)
+    cancelled = world.cancel("x")
+    world.bridge.run(1)  # the copy is written behind the cancel, and none of them can be read yet
+    trouble(world)
+    world.bridge.run(50)
+    world.kafka.abort(hung)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(10 * WINDOW_MS)
+    assert world.delivered() == ["other"]
+    assert world.receipts("accepted", "delivered") == [("cancelled", cancelled.offset)]
+
+
+@TROUBLE
+def test_case_18_downtime_over_both_roll_and_due_does_not_beat_a_cancel(trouble: Trouble) -> None:
+    world = World()
+    world.send("gone", 3 * WINDOW_MS, id_="x")
+    world.send("late", 3 * WINDOW_MS, id_="y")
+    world.bridge.run(100)
+    world.bridge.kill()
+    world.cancel("x")
+    world.kafka.timeline.advance(10 * WINDOW_MS)
+    world.bridge.start()
+    trouble(world)
+    world.bridge.run(100)
+    assert world.delivered() == ["late"]
+
+
+def test_case_19_a_cancel_is_told_what_truly_happened() -> None:
+    world = World()
+    unknown = world.cancel("nobody")
+    world.send("soon", 100, id_="x")
+    world.bridge.run(200)
+    late = world.cancel("x")
+    world.send("later", 1000, id_="y")
+    first, second = world.cancel("y"), world.cancel("y")
+    world.bridge.run(10)
+    assert world.receipts("accepted", "delivered") == [
+        ("not-found", unknown.offset),
+        ("too-late", late.offset),
+        ("cancelled", first.offset),
+        ("not-found", second.offset),
+    ]
+
+
+@TROUBLE
+def test_case_19_a_schedule_sent_twice_is_one_delivery(trouble: Trouble) -> None:
+    world = World()
+    world.send("once", 500, id_="x")
+    world.bridge.run(100)
+    trouble(world)
+    world.send("once", 400, id_="x")
+    world.bridge.run(2000)
+    assert world.delivered() == ["once"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_case_19_a_store_ahead_of_the_commit_tells_cancelled_once(seed: int) -> None:
+    rng = Random(seed)
+    world = World(rng=rng)
+    world.send("gone", 900, id_="x")
+    world.bridge.run(150)
+    cancelled = world.cancel("x")
+    world.bridge.fuse.arm(rng.randrange(60))
+    with suppress(Crash):
+        world.bridge.run(100)
+    crash(world)
+    world.bridge.run(2000)
+    assert world.delivered() == []
+    assert world.receipts("accepted") == [("cancelled", cancelled.offset)]
+
+
+@TROUBLE
+@pytest.mark.parametrize("delay_ms", [100, 700, -1])
+def test_case_20_a_replaced_time_never_fires(delay_ms: int, trouble: Trouble) -> None:
+    world = World()
+    world.send("old", 400, id_="x")
+    world.bridge.run(50)
+    extra = [("timer-deliver-ms", b"1")]
+    if delay_ms >= 0:
+        replaced = world.send("new", delay_ms, id_="x", action="replace")
+    else:
+        headers = [("timer-topic", b"orders"), ("timer-id", b"x"), ("timer-action", b"replace"), *extra]
+        replaced = world.kafka.produce(TIMERS, b"new", headers=headers)
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+    assert world.receipts("accepted", "delivered") == [("replaced", replaced.offset)]
+
+
+@TROUBLE
+def test_case_21_delete_markers_survive_and_are_given_back(trouble: Trouble) -> None:
+    world = World()
+    for n in range(200):
+        world.send(str(n), 900, id_=f"id-{n}")
+    world.bridge.run(100)
+    for n in range(200):
+        world.cancel(f"id-{n}")
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(1500)
+    assert world.delivered() == []
+    world.send("after", 10)
+    world.bridge.run(2000)
+    assert world.delivered() == ["after"]
+    assert stored_bytes(world) < 10_000
+
+
+def stored_bytes(world: World) -> int:
+    disk = world.bridge.disks[SHARD]
+    assert isinstance(disk, SimDisk)
+    return sum(len(data) for name, data in disk.contents().items() if name != "wheel")
+
+
+# -- Settings
+
+
+def test_case_36_each_request_keeps_the_meaning_it_was_read_with() -> None:
+    world = World()
+    for window_ms in (1000, 300, 5000):
+        rules = RULES.model_copy(update={"roll_window_ms": window_ms})
+        world.bridge.options = TurnOptions(rules=rules, store=world.options.store)
+        world.bridge.start()
+        for n in range(5):
+            world.send(f"{window_ms}-{n}", 900 + 400 * n, id_=f"{window_ms}-{n}")
+        world.bridge.run(150)
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(5000)
+    assert len(world.delivered()) == len(set(world.delivered())) == 15
+
+
+# -- Figures
+
+
+@TROUBLE
+def test_case_34_pending_counts_are_exact(trouble: Trouble) -> None:
+    world = World()
+    topics = [f"topic-{n}" for n in range(10)]
+    for topic in topics:
+        world.kafka.create(topic)
+    for n in range(50):
+        extra = [("timer-topic", topics[n % 10].encode()), ("timer-delay-ms", b"%d" % (500 + 60 * n))]
+        world.kafka.produce(TIMERS, b"", headers=[*extra, ("timer-id", b"%d" % n)])
+    world.bridge.run(100)
+    assert world.counts() == dict.fromkeys(topics, 5)
+    for n in range(10):
+        world.cancel(str(n))
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(20)
+    assert world.counts() == dict.fromkeys(topics, 4)
+    world.bridge.run(1400)  # those beyond the window have rolled, the first 18 are over
+    trouble(world)
+    world.bridge.run(20)
+    left = [topics[n % 10] for n in range(10, 50) if 500 + 60 * n > world.now_ms - 1_000_000]
+    assert world.counts() == {topic: left.count(topic) for topic in topics if topic in left}
+    world.bridge.run(5000)
+    assert world.counts() == {}
+
+
+def test_case_34_the_histogram_shows_when() -> None:
+    world = World()
+    for delay_ms in (100, 150, 250, 950):
+        world.send(delay_ms=delay_ms)
+    world.bridge.run(20)
+    assert world.bridge.bridge is not None
+    start_ms = world.now_ms // 100 * 100
+    assert world.bridge.bridge.histogram(100) == {start_ms + 100: 2, start_ms + 200: 1, start_ms + 900: 1}
