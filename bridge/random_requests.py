@@ -124,7 +124,8 @@ class Wishes:
 
     def _set_time(self, wish: Wish, now_ms: int) -> None:
         rng = self._rng
-        ahead_ms = rng.choice((-1000, -50, 0, 1, 10, 30, 100, 300, self._reach_ms, self._reach_ms * 2))
+        reach_ms = self._reach_ms
+        ahead_ms = rng.choice((-1000, -50, 0, 1, 10, 30, 100, 300, reach_ms, reach_ms * 3 // 2, reach_ms * 2))
         ahead_ms = rng.randint(min(0, ahead_ms), max(0, ahead_ms))
         if rng.random() < 0.4:
             wish.delay_ms = max(0, ahead_ms)
