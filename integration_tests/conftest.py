@@ -10,6 +10,7 @@ What is missing (Java, the jars, Docker in CI) skips the test on a desk and fail
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ def containered() -> Iterator[Broker]:
     Clients outside and the broker itself reach it under different addresses, hence two listeners.
     """
     ensure_image()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the container is taken down before we end
     os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # read at import; its reaper is one more image to pull
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy
