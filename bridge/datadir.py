@@ -18,6 +18,7 @@ class DataDir:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._disks: dict[Shard, RealDisk] = {}
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -37,7 +38,12 @@ class DataDir:
         return path.read_text().strip()
 
     def disk_for(self, shard: Shard) -> RealDisk:
-        return RealDisk(self._root / shard.topic / str(shard.partition))
+        """The same one each time, so that what it still syncs for a former opening comes before what is begun now."""
+        if shard not in self._disks:
+            self._disks[shard] = RealDisk(self._root / shard.topic / str(shard.partition))
+        return self._disks[shard]
 
     def close(self) -> None:
+        for disk in self._disks.values():
+            disk.close()
         os.close(self._lock)

@@ -3,6 +3,7 @@
 logs syncing -> checkpoint replacing -> done          each asked once a turn, none waited for
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from timer.checkpoint import NAME, Checkpoint
@@ -33,6 +34,15 @@ class Checkpointing:
                 return False
             self.replacing = self.disk.start_replace(NAME, self.checkpoint.to_bytes())
         return self.replacing.done()
+
+    def abandon(self) -> None:
+        """Nothing of it happens later: a checkpoint written behind the next opening would speak of other logs.
+
+        What is being written already is waited for.
+        """
+        if self.replacing is not None:
+            with suppress(OSError):
+                self.replacing.wait()
 
     def wait(self) -> None:
         """Until it is durable. Raises OSError where the disk refuses."""

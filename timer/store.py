@@ -533,6 +533,8 @@ class Store:
 
     def close(self) -> None:
         """Lets go of the files. What was not checkpointed is taken back at the next opening."""
+        if self._checkpointing is not None:
+            self._checkpointing.abandon()
         self._wheel.close()
         self._mapping.close()
         self._units.close()
