@@ -7,7 +7,7 @@ unset PIP_CONSTRAINT
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 "${PYTHON:-python3}" -m venv "$fresh/venv"
-"$fresh/venv/bin/pip" install --quiet --editable '.[spark,dev]' setuptools --upgrade-strategy eager
+"$fresh/venv/bin/pip" install --quiet --upgrade --upgrade-strategy eager --editable '.[spark,dev]' setuptools
 {
     echo '# Every package that `make setup` installs, transitive ones too. Written by `make constraints`.'
     "$fresh/venv/bin/pip" freeze --exclude-editable
