@@ -89,6 +89,7 @@ class ConfluentSource:
         )
         self._ownership = Ownership()
         self._held: set[Shard] = set()
+        self._paused: set[Shard] = set()
         self._complaints = Complaints(log)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -109,27 +110,29 @@ class ConfluentSource:
         return Polled(self._taken_ownership(), records, self._consumer.consumer_group_metadata())
 
     def check(self) -> Polled:
-        held = [TopicPartition(*shard) for shard in self._held]
-        self._consumer.pause(held)
+        self._consumer.pause([TopicPartition(*shard) for shard in self._held])
         message: Message = self._consumer.poll(0)
         if message is not None and message.error() is None:
             self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
         elif message is not None:
             self._on_error(message.error(), message)
         ownership = self._taken_ownership()
-        self._consumer.resume([TopicPartition(*shard) for shard in self._held])
+        self._consumer.resume([TopicPartition(*shard) for shard in self._held - self._paused])
         return Polled(ownership, {}, self._consumer.consumer_group_metadata())
 
     def start(self, shard: Shard, offset: int) -> None:
         if shard in self._held:
             self._consumer.incremental_unassign([TopicPartition(*shard)])
         self._held.add(shard)
+        self._paused.discard(shard)
         self._consumer.incremental_assign([TopicPartition(*shard, offset)])
 
     def pause(self, shard: Shard) -> None:
+        self._paused.add(shard)
         self._consumer.pause([TopicPartition(*shard)])
 
     def resume(self, shard: Shard) -> None:
+        self._paused.discard(shard)
         self._consumer.resume([TopicPartition(*shard)])
 
     def wake(self) -> None:
@@ -156,6 +159,7 @@ class ConfluentSource:
         shards = [_shard_of(partition) for partition in partitions]
         consumer.incremental_unassign([TopicPartition(*shard) for shard in shards if shard in self._held])
         self._held.difference_update(shards)
+        self._paused.difference_update(shards)
         self._ownership.assigned = [shard for shard in self._ownership.assigned if shard not in shards]
         return shards
 
@@ -180,16 +184,16 @@ class ConfluentHistory:
     def __init__(self, config: Config, journal_topics: dict[str, str], is_over: Callable[[], bool]) -> None:
         self._journal_topics = journal_topics
         self._is_over = is_over
-        self._consumer = Consumer(
-            {
-                **config,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-            },
-            logger=logger(),
-        )
+        reading = {
+            **config,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
+        self._consumer = Consumer({**reading, "isolation.level": "read_committed"}, logger=logger())
+        self._all = Consumer({**reading, "isolation.level": "read_uncommitted"}, logger=logger())
+        """Sees the end also where a transaction hangs before it."""
 
     def progress(self, shard: Shard) -> Progress | None:
         def committed() -> TopicPartition:
@@ -202,7 +206,7 @@ class ConfluentHistory:
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
-        return self._watermarks(TopicPartition(*shard))
+        return self._watermarks(TopicPartition(*shard), self._consumer)
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         offset = self._offset_at(TopicPartition(*shard), timestamp_ms)
@@ -214,11 +218,11 @@ class ConfluentHistory:
                 yield [_record(message) for message in messages]
 
     def journal_end(self, shard: Shard) -> int:
-        return self._watermarks(self._journal(shard))[1]
+        return self._watermarks(self._journal(shard), self._all)[1]
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         partition = self._journal(shard)
-        end = self._watermarks(partition)[1]
+        end = self._watermarks(partition, self._all)[1]
         start: int | None = from_offset
         if start is None and since_ms is not None:
             start = self._offset_at(partition, since_ms)
@@ -231,14 +235,15 @@ class ConfluentHistory:
 
     def close(self) -> None:
         self._consumer.close()
+        self._all.close()
 
     def _journal(self, shard: Shard) -> TopicPartition:
         return TopicPartition(self._journal_topics[shard.topic], shard.partition)
 
-    def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+    def _watermarks(self, partition: TopicPartition, consumer: Consumer) -> tuple[int, int]:
         first, end = self._until_answered(
             f"{partition.topic}/{partition.partition}: looking for its ends",
-            lambda: self._consumer.get_watermark_offsets(partition, timeout=_CALL_S, cached=False),
+            lambda: consumer.get_watermark_offsets(partition, timeout=_CALL_S, cached=False),
         )
         return first, end
 
@@ -265,7 +270,7 @@ class ConfluentHistory:
                 patience.wait("no answer in time")
 
     def _read(self, start: TopicPartition, end: int) -> Iterator[list[Message]]:
-        """Committed messages from `start` up to the offset `end`, or up to the last stable one."""
+        """Committed messages from `start` up to the offset `end`; waits while a transaction hangs before it."""
         patience = Patience(f"{start.topic}/{start.partition}: reading", self._is_over)
         self._consumer.assign([start])
         is_over = False
@@ -276,8 +281,10 @@ class ConfluentHistory:
                 error = message.error()
                 if error is None and message.offset() < end:
                     messages.append(message)
-                elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                elif error is None:
                     is_over = True
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                    is_over = is_over or message.offset() >= end
                 else:
                     patience.wait(error.str())
             is_over = is_over or (bool(messages) and messages[-1].offset() + 1 >= end)
@@ -310,6 +317,11 @@ _FENCED = frozenset(
 _CAREFUL_TRANSACTIONS = 50
 
 
+def _note_error(error: KafkaError) -> None:
+    """What is fatal comes back from the call that it breaks; without this it would be raised inside a callback."""
+    log.debug("librdkafka: %s", error.str())
+
+
 class ConfluentSink:
     """`config`: connection settings. The same `transactional_id` in another process fences this one.
 
@@ -333,6 +345,8 @@ class ConfluentSink:
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "enable.idempotence": True,
             "topic.metadata.propagation.max.ms": 0,
+            "partitioner": "murmur2_random",
+            "error_cb": _note_error,
             "delivery.report.only.error": True,
         }
         self._journal_topics = journal_topics
