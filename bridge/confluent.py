@@ -317,11 +317,6 @@ _FENCED = frozenset(
 _CAREFUL_TRANSACTIONS = 50
 
 
-def _note_error(error: KafkaError) -> None:
-    """What is fatal comes back from the call that it breaks; without this it would be raised inside a callback."""
-    log.debug("librdkafka: %s", error.str())
-
-
 class ConfluentSink:
     """`config`: connection settings. The same `transactional_id` in another process fences this one.
 
@@ -346,7 +341,6 @@ class ConfluentSink:
             "enable.idempotence": True,
             "topic.metadata.propagation.max.ms": 0,
             "partitioner": "murmur2_random",
-            "error_cb": _note_error,
             "delivery.report.only.error": True,
         }
         self._journal_topics = journal_topics
@@ -383,6 +377,12 @@ class ConfluentSink:
             self._insist("committing", lambda: self._producer.commit_transaction(_CALL_S))
         except KafkaException as failure:
             self._judge(failure)
+            return self._abort(transaction)
+        except SystemError as wrapped:
+            # A fatal error that comes to light while delivery reports are served arrives like this.
+            if not isinstance(wrapped.__cause__, KafkaException):
+                raise
+            self._judge(wrapped.__cause__)
             return self._abort(transaction)
         return Committed()
 
