@@ -180,9 +180,16 @@ class ConfluentHarness:
         return producer
 
     def read(self, topic: str) -> list[Published]:
+        """To the end: a commit is answered before its markers stand, and until then its records cannot be read."""
         settings = {**self._connection, "group.id": uuid4().hex, "enable.partition.eof": True}
-        reader = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
         partitions = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        everything = Consumer({**settings, "isolation.level": "read_uncommitted"})
+        ends = {
+            number: everything.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT_S)[1]
+            for number in partitions
+        }
+        everything.close()
+        reader = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
         reader.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: list[Published] = []
         ended: set[int | None] = set()
@@ -194,7 +201,9 @@ class ConfluentHarness:
                 found.append(published(message))
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
+                told: Any = message
+                if told.offset() >= ends[told.partition()]:
+                    ended.add(told.partition())
         reader.close()
         return sorted(found, key=lambda record: record.partition)
 
