@@ -1,29 +1,42 @@
 """What must have become of every request, seen from outside: over the committed records of a FakeKafka alone.
 
-Looked at after each commit, in the order of the commits:
+Looked at after each commit, in the order of the commits. What a commit reads (the requests and copies between the old C
+and its own) is taken in first, by the settings of the instance that publishes; then its records must be just these:
 1. An output names a request of a shard whose progress stands in the same transaction, and moves C past it or did so.
-2. Each request has one outcome: delivered at or after its due time by the publishing instance's clock, unaltered, with
-   the four headers of ours; or rejected with a code that fits, its bytes and headers kept. Nothing else is published.
-3. C, K and L never go back; L is not above the lowest live request.
-4. Of the requests below C, those with key (visit, offset) <= K are settled, the others live. An exception is one that
-   was held: K had passed it already when it was read, and by the clock it was not due yet.
-5. Within a transaction a shard's deliveries stand in order of (due, offset). With 4, so do those of several.
+2. Each refused request lies on the rejected topic, once, in the transaction that reads it, with its one code, its bytes
+   and headers kept.
+3. Each other schedule is a timer until its one end: delivered at or after its due time by the publishing instance's
+   clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
+   its id, and then never seen again. What is read in a commit ends what would have left in it.
+4. Before it is due it may travel: a copy at the end of its own partition, bytes, foreign headers and due time as they
+   were, `timer-rolls` one higher, one on its way at most. Read again it stands anew, in its old origin's name. Whatever
+   else says that it is a copy is refused as `not-ours`; one with the very bytes of an awaited copy stands in for it.
+5. Receipts are those that the settings ask for, each once, and say what was so.
+6. C, K and L never go back; L is the lowest own offset of a live timer, C where none is.
+7. Of the timers below C, those with key (visit, origin) <= K have left, the others live. An exception is one that was
+   held: K had passed it already when it was read, and by the clock it was not to be looked at yet.
+8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
+9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
+   intake cannot go on.
 """
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
-from bridge.random_requests import DELIVERED, Wish
+from bridge.options import TurnOptions
+from bridge.random_requests import CANCEL, DELIVERED, REPLACE, Header, Wish
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
-REJECTED, JOURNAL = "timer.rejected", "timer.journal"
+REJECTED, JOURNAL, RECEIPTS = "timer.rejected", "timer.journal", "timer.receipts"
 BEGINNING = Progress(0, NOTHING_SETTLED, 0)
 _ADDED = ("timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls")
 _REASON = ("timer-error", "timer-error-detail", "timer-origin")
+_COPY_EXTRA_BYTES = 512
 
 
 class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the program)
@@ -31,26 +44,51 @@ class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the 
 
 
 class Note(NamedTuple):
-    """The publishing instance's clock when its transaction began, and the lowest it has read since its last commit."""
+    """The publishing instance as its transaction began."""
 
     begun_ms: int
+    """Its clock."""
     lowest_ms: int
+    """The lowest that it has read since its last commit."""
+    options: TurnOptions
+    opened: Mapping[Shard, int]
+    """Up to which offset requests could be read when it opened the shard."""
+    paused: frozenset[Shard]
+    """Those of which intake cannot go on."""
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request on the timer topic."""
+class Unread:
+    """A record on the timer topic that no commit has moved past. Without a wish it says that it is a copy."""
+
+    entry: Entry
+    wish: Wish | None
+
+
+@dataclass(slots=True)
+class Timer:
+    """A schedule that was taken and has not ended. `entry`: the request itself, or the copy that landed last."""
 
     wish: Wish
+    due_ms: int
     entry: Entry
+    key: Key
+    rolls: int = 0
+    is_fresh: bool = True
+    """Its record was read by the commit that is judged."""
+    is_held: bool = False
+    is_flying: bool = False
+    """Rolled, and the copy was not read yet."""
 
-    @property
-    def due_ms(self) -> int:
-        return self.wish.due_ms(self.entry.append_ms)
 
-    @property
-    def key(self) -> Key:
-        return Key(max(self.due_ms, self.entry.append_ms), self.entry.offset)
+class Said(NamedTuple):
+    """What a receipt says. Of the kinds for nothing pending, always `not-found`."""
+
+    kind: str
+    request: int
+    origin: int | None
+    id: bytes | None
+    code: str | None = None
 
 
 @dataclass(slots=True)
@@ -58,46 +96,72 @@ class ShardBook:
     """What is known of one shard."""
 
     progress: Progress = BEGINNING
-    open: dict[int, Asked] = field(default_factory=dict)
-    """Requests without an outcome, by offset, ascending."""
-    held: set[int] = field(default_factory=set)
+    unread: dict[int, Unread] = field(default_factory=dict)
+    timers: dict[int, Timer] = field(default_factory=dict)
+    """By origin, on their way too."""
+    flights: dict[tuple[int, int], Entry] = field(default_factory=dict)
+    """(origin, rolls) -> the copy that was published and is not read yet; its timer may have ended."""
+    ids: dict[bytes, int] = field(default_factory=dict)
+    """What is pending under an id: its origin."""
+    left_ids: set[bytes] = field(default_factory=set)
+    """Those under which something was delivered or parked."""
 
     def forget_aborted(self) -> None:
-        for offset in [o for o, a in self.open.items() if _state(a.entry) is State.ABORTED]:
-            del self.open[offset]
+        for offset in [o for o, unread in self.unread.items() if _state(unread.entry) is State.ABORTED]:
+            del self.unread[offset]
 
-    def live(self) -> list[Asked]:
-        """Those that are read, and wait."""
-        return [asked for offset, asked in self.open.items() if offset < self.progress.next_offset]
+    def live(self) -> list[Timer]:
+        """Those that wait at an offset."""
+        return [timer for timer in self.timers.values() if not timer.is_flying]
+
+    def remove(self, origin: int) -> Timer:
+        timer = self.timers.pop(origin)
+        if timer.wish.id is not None:
+            del self.ids[timer.wish.id]
+        return timer
+
+
+@dataclass(slots=True)
+class Expected:
+    """What one commit must say of one shard, beyond the timers that leave."""
+
+    refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
+    receipts: Counter[Said] = field(default_factory=Counter)
+    dues_ms: dict[int, int] = field(default_factory=dict)
+    """Of the timers of which receipts may speak, by origin."""
 
 
 def _state(entry: Entry) -> State:
     return entry.transaction.state if entry.transaction else State.COMMITTED
 
 
+def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
+    """When a timer is looked at next (design: RIP-43's rule with a third of a window)."""
+    beyond_ms = due_ms - timestamp_ms - window_ms
+    if beyond_ms <= 0:
+        return max(due_ms, timestamp_ms)
+    return timestamp_ms + (window_ms // 2 if beyond_ms * 3 < window_ms else window_ms)
+
+
 class Oracle:
-    """See the module. Between the least and the most of `max_delays_ms` a request may be refused as too far.
+    """See the module. `only_outputs`: leaves out 6, 7 and 9, so that what is found was harm done to a reader."""
 
-    `only_outputs`: leaves out 3 and 4, so that what is found was harm done to a reader.
-    """
-
-    def __init__(
-        self, kafka: FakeKafka, shards: Sequence[Shard], max_delays_ms: Sequence[int], *, only_outputs: bool = False
-    ) -> None:
+    def __init__(self, kafka: FakeKafka, shards: Sequence[Shard], *, only_outputs: bool = False) -> None:
         self._kafka = kafka
         self.only_outputs = only_outputs
         self._books = {shard: ShardBook() for shard in shards}
-        self._least_ms, self._most_ms = min(max_delays_ms), max(max_delays_ms)
         self._seen = 0
         self.counts: Counter[str] = Counter()
 
     def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
-        ahead_ms = wish.due_ms(entry.append_ms) - entry.append_ms
-        if wish.target and ahead_ms > self._least_ms:
-            wish.may = frozenset({"too-far"}) | (wish.may if ahead_ms <= self._most_ms else frozenset())
-        self._books[shard].open[entry.offset] = Asked(wish, entry)
+        self._books[shard].unread[entry.offset] = Unread(entry, wish)
         self.counts["requests"] += 1
+
+    def forged(self, shard: Shard, entry: Entry) -> None:
+        """`entry` was appended by somebody else than a bridge and says that it is a copy."""
+        self._books[shard].unread[entry.offset] = Unread(entry, None)
+        self.counts["forged"] += 1
 
     def observe(self) -> int:
         """Looks at what was committed since. Returns how many transactions that were. Raises Violation."""
@@ -108,25 +172,25 @@ class Oracle:
                 self._judge(transaction)
         return len(fresh)
 
-    def pending(self, shard: Shard) -> int:
-        """How many requests of `shard` are read and wait, by what was committed."""
-        return len(self._books[shard].live())
+    def pending(self, shard: Shard) -> Counter[str]:
+        """Timers of `shard` by real topic, by what was committed."""
+        return Counter(timer.wish.target for timer in self._books[shard].timers.values())
 
     def low_offset(self, shard: Shard) -> int:
         """L, as committed."""
         return self._books[shard].progress.low_offset
 
     def unsettled(self) -> int:
-        """Requests that have no outcome yet."""
+        """Records that are not read yet, and timers."""
         for book in self._books.values():
             book.forget_aborted()
-        return sum(len(book.open) for book in self._books.values())
+        return sum(len(book.unread) + len(book.timers) for book in self._books.values())
 
     def describe_unsettled(self) -> str:
         return "; ".join(
-            f"{shard}/{offset} due {asked.due_ms} appended {asked.entry.append_ms} {asked.wish.headers}"
+            f"{shard}/{offset} {what}"
             for shard, book in self._books.items()
-            for offset, asked in list(book.open.items())[:3]
+            for offset, what in [*list(book.unread.items())[:3], *list(book.timers.items())[:3]]
         )
 
     # -- one commit
@@ -135,85 +199,272 @@ class Oracle:
         self.counts["transactions"] += 1
         note = transaction.note
         assert isinstance(note, Note)
-        last: dict[Shard, tuple[int, int]] = {}
         reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
+        outputs: dict[Shard, list[tuple[Partition, Entry]]] = {shard: [] for shard in reached}
         for log, entry in transaction.records:
-            if log.topic == JOURNAL:
-                continue
-            shard, asked = self._take(entry, reached)
-            if log.topic == REJECTED:
-                self._check_rejected(asked, entry)
-            else:
-                self._check_delivered(asked, log, entry, note)
-                _check(last.get(shard, (-1, -1)) < (asked.due_ms, asked.entry.offset), "out of order", entry)
-                last[shard] = (asked.due_ms, asked.entry.offset)
-            self._check_settled(self._books[shard], asked, reached[shard], entry)
+            if log.topic != JOURNAL:
+                shard, origin = _about(log, entry)
+                known = shard in reached and origin < reached[shard].next_offset
+                _check(known, "published without its progress", entry)
+                outputs[shard].append((log, entry))
         for shard, progress in reached.items():
-            self._check_progress(shard, progress, note)
+            self._judge_shard(shard, progress, outputs[shard], note)
 
-    def _take(self, entry: Entry, reached: dict[Shard, Progress]) -> tuple[Shard, Asked]:
-        topic, partition, offset = (dict(entry.headers)["timer-origin"] or b"").decode().split("/")
-        shard, number = Shard(topic, int(partition)), int(offset)
-        _check(shard in reached and number < reached[shard].next_offset, "published without its progress", entry)
-        asked = self._books[shard].open.pop(number, None)
-        if asked is None:
-            raise Violation(f"published twice, or never asked for: {entry}")
-        _check(_state(asked.entry) is State.COMMITTED, "an aborted request was published", entry)
-        return shard, asked
+    def _judge_shard(
+        self, shard: Shard, progress: Progress, outputs: list[tuple[Partition, Entry]], note: Note
+    ) -> None:
+        book = self._books[shard]
+        for known in book.timers.values():
+            known.is_fresh = False
+        expected = Expected()
+        self._read(shard, book, progress, note, expected)
+        receipts: Counter[Said] = Counter()
+        last = (-1, -1)
+        told: list[Entry] = []
+        for log, entry in outputs:
+            if log.topic == RECEIPTS:
+                told.append(entry)
+                continue
+            _, origin = _about(log, entry)
+            if log.topic == REJECTED and origin in expected.refused:
+                self._check_refused(*expected.refused.pop(origin), entry)
+                continue
+            timer = book.timers.get(origin)
+            if timer is None or timer.is_flying:
+                raise Violation(f"published twice, ended before, or never asked for: {log.topic} {entry}")
+            self._check_may_leave(shard, book, timer, progress, note, entry)
+            if log.topic == shard.topic:
+                self._check_copy(shard, book, timer, log, entry, note)
+                continue
+            self._leave(book, origin, expected)
+            if log.topic == REJECTED:
+                self._check_parked(timer, entry, expected)
+            else:
+                self._check_delivered(timer, log, entry, note, expected)
+                _check(last < (timer.due_ms, origin), "out of order", entry)
+                last = (timer.due_ms, origin)
+        _check(not expected.refused, f"{shard}: not refused in the transaction that reads them", expected.refused)
+        for entry in told:
+            receipts[self._said(book, entry, expected)] += 1
+        wanted = _wanted(expected.receipts, note.options.receipts)
+        _check(receipts == wanted, f"{shard}: receipts", {"missing": wanted - receipts, "too much": receipts - wanted})
+        book.left_ids.update(said.id for said in expected.receipts if said.id and said.kind in (DELIVERED, "rejected"))
+        self.counts["receipts"] += receipts.total()
+        self._check_progress(shard, progress, note)
 
-    def _check_rejected(self, asked: Asked, entry: Entry) -> None:
-        wish = asked.wish
+    # -- what it reads
+
+    def _read(self, shard: Shard, book: ShardBook, progress: Progress, note: Note, expected: Expected) -> None:
+        book.forget_aborted()
+        for offset in sorted(offset for offset in book.unread if offset < progress.next_offset):
+            unread = book.unread.pop(offset)
+            _check(_state(unread.entry) is State.COMMITTED, f"{shard}: C moved past an open transaction", unread)
+            if unread.wish is None:
+                self._land(book, unread.entry, note, expected)
+            elif not unread.wish.target and unread.wish.action != CANCEL:
+                (code,) = unread.wish.may
+                self._refuse(unread.entry, code, expected)
+            else:
+                self._take(book, unread.wish, unread.entry, note, expected)
+
+    def _refuse(self, entry: Entry, code: str, expected: Expected) -> None:
+        expected.refused[entry.offset] = (code, entry)
+        expected.receipts[Said("rejected", entry.offset, entry.offset, None, code)] += 1
+
+    def _take(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
+        offset, rules = entry.offset, note.options.rules
+        due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
+        if wish.action != CANCEL:
+            code = _refusal(wish, due_ms, entry, note.options)
+            if code:
+                self._refuse(entry, code, expected)
+                return
+        if wish.id is not None:
+            origin = book.ids.get(wish.id)
+            if origin is not None:
+                ended = book.remove(origin)
+                kind = "cancelled" if wish.action == CANCEL else "replaced"
+                expected.receipts[Said(kind, offset, origin, wish.id)] += 1
+                expected.dues_ms[origin] = ended.due_ms
+                self.counts[kind] += 1
+                self.counts["ended in flight"] += ended.is_flying
+            elif wish.action in (CANCEL, REPLACE):
+                expected.receipts[Said("not-found", offset, None, wish.id)] += 1
+        if wish.action != CANCEL:
+            book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note))
+            expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
+            expected.dues_ms[offset] = due_ms
+            if wish.id is not None:
+                book.ids[wish.id] = offset
+
+    def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
+        place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
+        if place is None:
+            self.counts["genuine refused"] += entry.transaction is not None
+            self._refuse(entry, "not-ours", expected)
+            return
+        self.counts["forged taken"] += entry.transaction is None
+        del book.flights[place]
+        origin, rolls = place
+        timer = book.timers.get(origin)
+        if timer is None:
+            self.counts["dropped"] += 1
+            return
+        timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
+        timer.is_fresh, timer.is_held, timer.is_flying = True, False, False
+
+    # -- what it publishes
+
+    def _leave(self, book: ShardBook, origin: int, expected: Expected) -> None:
+        timer = book.remove(origin)
+        expected.dues_ms[origin] = timer.due_ms
+
+    def _check_may_leave(
+        self, shard: Shard, book: ShardBook, timer: Timer, reached: Progress, note: Note, entry: Entry
+    ) -> None:
+        """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
+        if self.only_outputs:
+            return
+        _check(timer.is_held or timer.key <= reached.settled, f"left, but its key is above K: {reached}", entry)
+        is_late = timer.is_fresh and timer.key <= book.progress.settled
+        if not is_late and shard not in note.paused:
+            skipped = [offset for offset in book.unread if offset < note.opened[shard]]
+            _check(not skipped, f"left before {skipped} were read, which were there when it opened", entry)
+
+    def _check_refused(self, code: str, request: Entry, entry: Entry) -> None:
+        self._check_rejected(request, entry, {code})
+        self.counts["refused"] += 1
+
+    def _check_parked(self, timer: Timer, entry: Entry, expected: Expected) -> None:
+        code = self._check_rejected(timer.entry, entry, timer.wish.may - {DELIVERED})
+        origin = timer.key.origin
+        expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
+        self.counts["parked"] += 1
+
+    def _check_rejected(self, request: Entry, entry: Entry, codes: set[str] | frozenset[str]) -> str:
+        """With the headers of its last copy, where it has travelled."""
         added = dict(entry.headers[-3:])
         code = (added.get("timer-error") or b"").decode()
-        _check(code in wish.may, f"rejected as {code}, expected {sorted(wish.may)}", entry)
+        _check(code in codes, f"rejected as {code}, expected {sorted(codes)}", entry)
         _check(sorted(added) == sorted(_REASON), "not the three headers of a rejection", entry)
-        _check([*entry.headers[:-3]] == wish.headers, f"headers altered: {wish.headers}", entry)
-        _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
-        self.counts["rejected"] += 1
+        _check([*entry.headers[:-3]] == [*request.headers], f"headers altered: {request.headers}", entry)
+        _check((entry.key, entry.value) == (request.key, request.value), "bytes altered", entry)
+        return code
 
-    def _check_delivered(self, asked: Asked, log: Partition, entry: Entry, note: Note) -> None:
-        wish, added = asked.wish, dict(entry.headers[-4:])
+    def _check_delivered(self, timer: Timer, log: Partition, entry: Entry, note: Note, expected: Expected) -> None:
+        wish, added = timer.wish, dict(entry.headers[-4:])
         _check(DELIVERED in wish.may, f"delivered, expected {sorted(wish.may)}", entry)
         _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
         _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
         _check([*entry.headers[:-4]] == wish.foreign, f"foreign headers altered: {wish.foreign}", entry)
         _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
-        _check(added["timer-deliver-ms"] == b"%d" % asked.due_ms, f"timer-deliver-ms is not {asked.due_ms}", entry)
-        _check(added["timer-rolls"] == b"0", "timer-rolls is not 0", entry)
+        _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, f"timer-deliver-ms is not {timer.due_ms}", entry)
+        _check(added["timer-rolls"] == b"%d" % timer.rolls, f"timer-rolls is not {timer.rolls}", entry)
         _check(
             added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry
         )
-        _check(asked.due_ms <= entry.timestamp_ms <= note.begun_ms, f"early: due {asked.due_ms}, clock {note}", entry)
+        _check(timer.due_ms <= entry.timestamp_ms <= note.begun_ms, f"early: due {timer.due_ms}, clock {note}", entry)
+        expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
         self.counts["delivered"] += 1
+        self.counts["delivered after rolls"] += timer.rolls > 0
 
-    def _check_settled(self, book: ShardBook, asked: Asked, reached: Progress, entry: Entry) -> None:
-        """A timer that leaves is at or below K. A refused request has no key."""
-        held = asked.entry.offset in book.held
-        book.held.discard(asked.entry.offset)
-        if asked.wish.target and "too-far" not in asked.wish.may and not self.only_outputs:
-            _check(held or asked.key <= reached.settled, f"left, but its key is above K: {reached}", entry)
+    def _check_copy(
+        self, shard: Shard, book: ShardBook, timer: Timer, log: Partition, entry: Entry, note: Note
+    ) -> None:
+        wish, origin, rolls = timer.wish, timer.key.origin, timer.rolls + 1
+        _check(log.number == shard.partition, "a copy on another partition", entry)
+        _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
+        headers = wish.copy_headers(timer.due_ms, f"{shard}/{origin}", rolls)
+        _check([*entry.headers] == headers, f"not the headers of a copy: {headers}", entry)
+        at_ms = entry.timestamp_ms
+        _check(timer.key.visit_ms <= at_ms < timer.due_ms, f"rolled at another time than {timer.key.visit_ms}", entry)
+        _check(at_ms <= note.begun_ms, f"rolled early: {note}", entry)
+        timer.is_flying = True
+        book.flights[origin, rolls] = entry
+        book.unread[entry.offset] = Unread(entry, None)
+        self.counts["rolled"] += 1
+
+    def _said(self, book: ShardBook, entry: Entry, expected: Expected) -> Said:
+        """What a receipt says, where it is not wrong in itself."""
+        told = json.loads(entry.value or b"{}")
+        request, about = _offset(told["request"]), told.get("origin")
+        origin = None if about is None else _offset(about)
+        name = told.get("id")
+        id_ = None if name is None else entry.key
+        _check(name == (None if id_ is None else id_.decode(errors="backslashreplace")), "not under its id", entry)
+        _check(id_ is not None or entry.key == (about or "").encode(), "not under its origin", entry)
+        _check(told["at_ms"] == entry.timestamp_ms and not entry.headers, "a receipt of another time", entry)
+        if "due_ms" in told:
+            _check(told["due_ms"] == expected.dues_ms.get(request if origin is None else origin), "another due", entry)
+        kind = told["kind"]
+        if kind == "too-late":
+            _check(id_ in book.left_ids, "told too late, but nothing has left under that id", entry)
+            self.counts["too late"] += 1
+            kind = "not-found"
+        return Said(kind, request, origin, id_, told.get("code"))
+
+    # -- where it stands
 
     def _check_progress(self, shard: Shard, progress: Progress, note: Note) -> None:
         book = self._books[shard]
         before = book.progress
+        book.progress = progress
         if self.only_outputs:
-            book.progress = progress
             return
         went_back = progress[0] < before[0] or progress[1] < before[1] or progress[2] < before[2]
         _check(not went_back, f"{shard} went back", (before, progress))
-        _check(progress.low_offset <= progress.next_offset, f"{shard}: L above C", progress)
-        book.forget_aborted()
-        book.progress = progress
-        for asked in book.live():
-            _check(asked.entry.offset >= progress.low_offset, f"{shard}: live below L", (asked, progress))
-            if asked.key <= progress.settled and asked.entry.offset not in book.held:
-                known = asked.entry.offset < before.next_offset
-                _check(not known, f"{shard}: K passed a live timer", (asked, progress))
-                _check(
-                    asked.key.visit_ms > note.lowest_ms, f"{shard}: a late one was not settled", (asked, progress, note)
-                )
-                book.held.add(asked.entry.offset)
+        low = min((timer.entry.offset for timer in book.live()), default=progress.next_offset)
+        _check(progress.low_offset == low, f"{shard}: L is not {low}", progress)
+        for timer in book.live():
+            if timer.key <= progress.settled and not timer.is_held:
+                _check(timer.is_fresh, f"{shard}: K passed a live timer", (timer, progress))
+                is_held = timer.key.visit_ms > note.lowest_ms
+                _check(is_held, f"{shard}: a late one was not settled", (timer, progress, note.lowest_ms))
+                timer.is_held = True
                 self.counts["held"] += 1
+
+
+def _about(log: Partition, entry: Entry) -> tuple[Shard, int]:
+    """The request that an output is of."""
+    if log.topic == RECEIPTS:
+        name = str(json.loads(entry.value or b"{}")["request"])
+    else:
+        name = (dict(entry.headers)["timer-origin"] or b"").decode()
+    topic, partition, offset = name.split("/")
+    return Shard(topic, int(partition)), int(offset)
+
+
+def _offset(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
+    return Key(visit_ms(due_ms, entry.append_ms, note.options.rules.roll_window_ms), origin)
+
+
+def _same(copy: Entry, entry: Entry) -> bool:
+    return (copy.key, copy.value, [*copy.headers]) == (entry.key, entry.value, [*entry.headers])
+
+
+def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions) -> str:
+    """Why a schedule that is well made is refused all the same; empty where it is not."""
+    if due_ms - entry.append_ms > options.rules.max_delay_ms:
+        return "too-far"
+    is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
+    return "too-large" if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes else ""
+
+
+def _size(wish: Wish) -> int:
+    headers: list[Header] = wish.headers
+    payload = len(wish.key or b"") + len(wish.value or b"")
+    return payload + sum(len(name) + len(value or b"") + 8 for name, value in headers)
+
+
+def _wanted(receipts: Counter[Said], mode: str) -> Counter[Said]:
+    if mode == "all":
+        return receipts
+    routine = ("accepted", DELIVERED)
+    return Counter({said: n for said, n in receipts.items() if mode == "outcomes" and said.kind not in routine})
 
 
 def _check(holds: bool, what: str, where: object) -> None:  # noqa: FBT001

@@ -3,6 +3,7 @@
 Wish(target="orders", delay_ms=120, may={"delivered"})      -> once on orders, at or after its timestamp + 120
 Wish(may={"missing-time"})                                  -> once on timer.rejected, with that code
 Wish(target="nowhere", may={"delivered", "unknown-topic"})  -> one of the two: the topic may appear meanwhile
+Wish(id=b"id-1", action="cancel")                           -> ends what is pending under the id; told, never delivered
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ SMALL_BYTES = 300
 
 _SOON: Header = ("timer-delay-ms", b"20")
 _TO_ORDERS: Header = ("timer-topic", b"orders")
+_ID: Header = ("timer-id", b"id-0")
+_ORIGIN: Header = ("timer-origin", b"timer.requests/0/0")
+_COPY: Sequence[Header] = (_TO_ORDERS, ("timer-deliver-ms", b"1000500"))
 MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("bad-header", [_TO_ORDERS, ("timer-delay-ms", b"-5")]),
     ("bad-header", [_TO_ORDERS, ("timer-delay-ms", b"")]),
@@ -26,8 +30,30 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("bad-header", [_TO_ORDERS, _TO_ORDERS, _SOON]),
     ("bad-header", [_TO_ORDERS, _SOON, ("timer-key", None)]),
     ("bad-header", [_TO_ORDERS, _SOON, ("timer-partition", b"one")]),
-    ("not-ours", [_TO_ORDERS, _SOON, ("timer-origin", b"timer.requests/0/0")]),
+    ("bad-header", [_TO_ORDERS, ("timer-delay-level", b"1.5")]),
+    ("bad-header", [_TO_ORDERS, _SOON, ("timer-id", None)]),
+    ("bad-header", [_TO_ORDERS, _SOON, ("timer-id", b"")]),
+    ("bad-header", [_TO_ORDERS, _SOON, ("timer-id", b"i" * 1025)]),
+    ("bad-header", [_TO_ORDERS, _SOON, _ID, _ID]),
+    ("bad-header", [_ID, ("timer-action", b"cancel"), ("timer-action", b"cancel")]),
+    ("unknown-action", [_TO_ORDERS, _SOON, _ID, ("timer-action", b"Cancel")]),
+    ("unknown-action", [_TO_ORDERS, _SOON, _ID, ("timer-action", None)]),
+    ("missing-id", [_TO_ORDERS, _SOON, ("timer-action", b"replace")]),
+    ("missing-id", [("timer-action", b"cancel")]),
+    ("not-ours", [_TO_ORDERS, _SOON, _ORIGIN]),
     ("not-ours", [_TO_ORDERS, _SOON, ("timer-rolls", b"1")]),
+    ("not-ours", [_TO_ORDERS, _SOON, _ORIGIN, ("timer-rolls", b"1")]),
+    ("not-ours", [*_COPY, _ORIGIN, ("timer-rolls", None)]),
+    ("not-ours", [*_COPY, _ORIGIN, ("timer-rolls", b"-1")]),
+    ("not-ours", [*_COPY, _ORIGIN, ("timer-rolls", b"99999999999999999999")]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", None)]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", b"")]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", b"\xff/0/0")]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", b"timer.requests/0/-1")]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", b"timer.requests/0/1_0")]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", b"timer.requests/0/99999999999999999999")]),
+    ("not-ours", [*_COPY, ("timer-rolls", b"1"), ("timer-origin", b"timer.requests/7/0")]),
+    ("not-ours", [("timer-rolls", b"1"), _ORIGIN, _SOON]),
     ("missing-time", [_TO_ORDERS]),
     ("missing-time", []),
     ("ambiguous-time", [_TO_ORDERS, _SOON, ("timer-deliver-ms", b"5")]),
@@ -48,13 +74,15 @@ FOREIGN: tuple[Header, ...] = (
 )
 VALUES: tuple[bytes | None, ...] = (None, b"", b"v", b"value " * 20)
 KEYS: tuple[bytes | None, ...] = (None, b"", b"k1", b"k2")
+SCHEDULE, REPLACE, CANCEL = "schedule", "replace", "cancel"
+TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 
 
 @dataclass(slots=True)
 class Wish:
     """A record for the timer topic, and what may become of it: `delivered`, or a code on the rejected topic.
 
-    Due at `deliver_ms`, else `delay_ms` behind its timestamp.
+    Due at `deliver_ms`, else so much behind its timestamp as `level` says, else `delay_ms`.
     """
 
     may: frozenset[str]
@@ -67,10 +95,23 @@ class Wish:
     delay_ms: int = 0
     partition: int = -1
     delivered_key: bytes | None = None
+    id: bytes | None = None
+    action: str = SCHEDULE
+    level: int | None = None
     headers: list[Header] = field(default_factory=list)
 
-    def due_ms(self, timestamp_ms: int) -> int:
-        return self.deliver_ms if self.deliver_ms is not None else timestamp_ms + self.delay_ms
+    def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
+        if self.deliver_ms is not None:
+            return self.deliver_ms
+        if self.level is None:
+            return timestamp_ms + self.delay_ms
+        return timestamp_ms + (0, *levels_ms)[min(self.level, len(levels_ms))]
+
+    def copy_headers(self, due_ms: int, origin: str, rolls: int) -> list[Header]:
+        """Those of its `rolls`-th copy: the time made absolute, its origin told."""
+        absolute = ("timer-deliver-ms", b"%d" % due_ms)
+        headers = [absolute if name in TIMES else (name, value) for name, value in self.headers]
+        return [*headers, ("timer-origin", origin.encode()), ("timer-rolls", b"%d" % rolls)]
 
 
 class Wishes:
@@ -78,18 +119,40 @@ class Wishes:
 
     def __init__(self, rng: Random, reach_ms: int) -> None:
         self._rng = rng
-        self._reach_ms = reach_ms
         self._crowd_ms = rng.choice((50, 100, 400))
         """Absolute times are often multiples of this, so that many are due in the same ms."""
+        self._ids = [b"id-%d" % number for number in range(rng.choice((1, 2, 5, 20)))]
+        self._ids[-1] = rng.choice((self._ids[-1], b"\xff\x00 id"))
+        near = (-1000, -50, 0, 1, 10, 30, 100, 300, reach_ms, reach_ms * 3 // 2, reach_ms * 2)
+        self._aheads_ms = rng.choice((near, (-50, 0, 30, reach_ms // 2, reach_ms, reach_ms, reach_ms * 3 // 2)))
+        self._id_chance = rng.choice((0.0, 0.3, 0.6, 0.9))
+        self._cancel_chance = rng.choice((0.05, 0.2, 0.4)) if self._id_chance else 0.0
 
     def draw(self, now_ms: int) -> Wish:
-        wish = self._malformed() if self._rng.random() < 0.1 else self._schedule(now_ms)
+        drawn = self._rng.random()
+        if drawn < 0.1:
+            wish = self._malformed()
+        else:
+            wish = self._cancel() if drawn < 0.1 + 0.9 * self._cancel_chance else self._schedule(now_ms)
         wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
         return wish
 
     def _malformed(self) -> Wish:
         code, control = self._rng.choice(MALFORMED)
-        return self._wish({code}, list(control))
+        wish = self._wish({code}, list(control))
+        if code != "missing-id" and "timer-id" not in dict(control) and self._rng.random() < 0.5:
+            wish.control.append(("timer-id", self._rng.choice(self._ids)))  # a bad request changes nothing
+        return wish
+
+    def _cancel(self) -> Wish:
+        """Of anything: what is pending, delivered, on its way, never heard of. Its other headers are not looked at."""
+        rng = self._rng
+        wish = self._wish(set(), [("timer-action", b"cancel")])
+        wish.action, wish.id = CANCEL, rng.choice(self._ids)
+        wish.control.append(("timer-id", wish.id))
+        if rng.random() < 0.2:
+            wish.control.append(rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None))))
+        return wish
 
     def _schedule(self, now_ms: int) -> Wish:
         rng = self._rng
@@ -105,7 +168,16 @@ class Wishes:
             wish.delivered_key = rng.choice((b"", b"other"))
             wish.control.append(("timer-key", wish.delivered_key))
         self._set_time(wish, now_ms)
+        if rng.random() < self._id_chance:
+            self._set_id(wish)
         return wish
+
+    def _set_id(self, wish: Wish) -> None:
+        wish.id = self._rng.choice(self._ids)
+        wish.control.append(("timer-id", wish.id))
+        wish.action, told = self._rng.choice(((SCHEDULE, False), (SCHEDULE, True), (REPLACE, True)))
+        if told:
+            wish.control.append(("timer-action", wish.action.encode()))
 
     def _target(self) -> tuple[str, set[str], int]:
         drawn = self._rng.random()
@@ -124,8 +196,11 @@ class Wishes:
 
     def _set_time(self, wish: Wish, now_ms: int) -> None:
         rng = self._rng
-        reach_ms = self._reach_ms
-        ahead_ms = rng.choice((-1000, -50, 0, 1, 10, 30, 100, 300, reach_ms, reach_ms * 3 // 2, reach_ms * 2))
+        if rng.random() < 0.1:
+            wish.level = rng.choice((0, 1, 2, 3, 4, 5, 99))
+            wish.control.append(("timer-delay-level", b"%d" % wish.level))
+            return
+        ahead_ms = rng.choice(self._aheads_ms)
         ahead_ms = rng.randint(min(0, ahead_ms), max(0, ahead_ms))
         if rng.random() < 0.4:
             wish.delay_ms = max(0, ahead_ms)

@@ -1,9 +1,11 @@
 """The whole bridge in a world that is against it: one seed, one history, checked from outside (bridge.oracle).
 
-Requests come in crowds, some malformed, some of another sender's open transaction. Instances crash at a drawn call and
-come back on their disk as it was, torn, emptied or as it was long ago; shards move, politely or not, also in the middle
-of a transaction; clocks jump; transactions end in passing faults; disks are full for a while. Then the world is mended,
-and everything runs out: each request must have its one outcome, also after one more life from nothing.
+Requests come in crowds, with and without ids, cancels among them, some malformed, some of another sender's open
+transaction; most lie several roll windows ahead, and somebody forges copies. Instances crash at a drawn call and come
+back on their disk as it was, torn, emptied or as it was long ago, often with other settings; shards move, politely or
+not, also in the middle of a transaction; clocks jump; transactions end in passing faults; disks are full for a while,
+or nearly. Then the world is mended, and everything runs out: each request must have its one outcome, also after one
+more life from nothing.
 
     python -m bridge.simulation 0 10000          10,000 seeds, as many processes as cores; figures, and the bad seeds
     python -m bridge.simulation 4711             one seed, its story told
@@ -19,21 +21,33 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.mutations import applied
 from bridge.options import StoreOptions, TurnOptions
-from bridge.oracle import JOURNAL, REJECTED, Note, Oracle, Violation
-from bridge.random_requests import BILLS, NOWHERE, ORDERS, ORDERS_PARTITIONS, SECRET, SMALL, SMALL_BYTES, TIMERS, Wishes
+from bridge.oracle import JOURNAL, RECEIPTS, REJECTED, Note, Oracle, Violation
+from bridge.random_requests import (
+    BILLS,
+    CANCEL,
+    NOWHERE,
+    ORDERS,
+    ORDERS_PARTITIONS,
+    SECRET,
+    SMALL,
+    SMALL_BYTES,
+    TIMERS,
+    Header,
+    Wish,
+    Wishes,
+)
 from bridge.testing import FakeClock, FakeInstance
 from schemas.headers import Rules
 from schemas.origin import Shard
 from timer.testing import Crash, SimDisk
 
-RECEIPTS = "timer.receipts"
 OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL, RECEIPTS})
 MOST_TURNS = 3000
 """A world that is mended and has not run out after so many turns never will."""
@@ -43,32 +57,49 @@ PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.st
 """Where a crash is drawn: after so many calls of one kind, or of any."""
 
 
-def draw_options(rng: Random, max_delay_ms: int) -> TurnOptions:
+MIN_FREE_BYTES = 1000
+ROLLS = "timer-rolls"
+ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
+
+
+def draw_options(rng: Random, reach_ms: int) -> TurnOptions:
     """Small numbers of everything, so that every edge is near."""
+    rules = draw_rules(rng, reach_ms)
     tick_ms = rng.choice((1, 7, 10, 100))
-    lap_ms = max_delay_ms * rng.choice((1, 1, 2, 10)) + 2 * tick_ms
+    lap_ms = min(rules.max_delay_ms, rules.roll_window_ms) * rng.choice((1, 1, 2, 10)) + 2 * tick_ms
     return TurnOptions(
-        rules=draw_rules(max_delay_ms),
+        rules=rules,
         store=StoreOptions(
             tick_ms=tick_ms,
             slots=lap_ms // tick_ms + 2,
             segment_bytes=rng.choice((68, 200, 1000, 1 << 16)),
             checkpoint_interval_ms=rng.choice((0, 20, 100, 500)),
+            compact_below=rng.choice((0.0, 0.3, 0.6)),
+            compact_ahead_ms=0,
         ),
         rejected_topic=REJECTED,
         journal_topic=JOURNAL,
-        receipts="none",
+        receipts_topic=RECEIPTS,
+        receipts=rng.choice(("none", "outcomes", "all", "all")),
+        max_message_bytes=rng.choice((1 << 20, 1 << 20, 700)),
         max_poll_records=rng.choice((1, 2, 5, 20)),
         max_due_records=rng.choice((1, 2, 5, 20)),
         max_due_bytes=rng.choice((1, 300, 1 << 20)),
         commit_interval_ms=rng.choice((0, 20, 100)),
+        min_free_bytes=MIN_FREE_BYTES,
         max_wait_ms=rng.choice((20, 100, 300)),
         clock_skew_margin_ms=2 * SKEW_MS,
     )
 
 
-def draw_rules(max_delay_ms: int) -> Rules:
-    return Rules(max_delay_ms=max_delay_ms, roll_window_ms=max_delay_ms, own_topics=OWN_TOPICS)
+def draw_rules(rng: Random, reach_ms: int) -> Rules:
+    """Most requests lie up to `reach_ms` ahead, some further."""
+    return Rules(
+        max_delay_ms=reach_ms * rng.choice((2, 3)) // 2,
+        roll_window_ms=reach_ms // rng.choice((1, 3, 5, 8)),
+        levels_ms=rng.choice(((10, 100, 400), (reach_ms // 2, reach_ms, 50), (1,))),
+        own_topics=OWN_TOPICS,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +124,18 @@ class World:
         self.shards = [Shard(TIMERS, number) for number in range(rng.choice((1, 1, 2, 3)))]
         self._create_topics()
         reach_ms = rng.choice((200, 1000, 3000))
-        self.max_delays_ms = (reach_ms, reach_ms + reach_ms // 2)
-        self.oracle = Oracle(self.kafka, self.shards, self.max_delays_ms, only_outputs=only_outputs)
+        self.reach_ms = reach_ms
+        self.oracle = Oracle(self.kafka, self.shards, only_outputs=only_outputs)
         self.wishes = Wishes(rng, reach_ms)
+        self.schedules: list[tuple[Shard, Wish, Entry]] = []
+        """What may be forged."""
+        self.has_forger = rng.random() < 0.6
         self.group = FakeGroup("timers", self.shards)
         self.planned = 0
         """Requests that are to be sent at a time to come."""
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
-        options = draw_options(rng, self.max_delays_ms[0])
+        options = draw_options(rng, reach_ms)
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [Life(self, name, options) for name in names]
 
@@ -155,7 +189,64 @@ class World:
             transaction=transaction,
         )
         self.oracle.ask(shard, wish, entry)
+        if wish.target and wish.action != CANCEL:
+            self.schedules.append((shard, wish, entry))
         self.tell(f"request {shard.partition}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
+
+    def forge(self) -> None:
+        """Somebody sends what says that it is a copy: a true one again, one that is altered, one made in advance."""
+        if not self.has_forger:
+            return
+        for _ in range(self.rng.choice((1, 1, 3))):
+            shard, found = self._forged()
+            if found is None:
+                return
+            entry = self.kafka.produce(
+                shard.topic, found.value, key=found.key, headers=found.headers, partition=shard.partition
+            )
+            self.oracle.forged(shard, entry)
+            self.tell(f"forged {shard.partition}/{entry.offset} at {entry.append_ms}: {entry.headers}")
+
+    def _forged(self) -> tuple[Shard, Wish | Entry | None]:
+        rng, drawn = self.rng, self.rng.random()
+        if drawn < 0.5 and self.schedules:
+            shard, wish, entry = rng.choice(self.schedules[-5:])
+            due_ms = wish.due_ms(entry.append_ms, rng.choice(self.instances).instance.options.rules.levels_ms)
+            rolls = rng.choice((1, 1, 1, 2))
+            headers = wish.copy_headers(due_ms, f"{shard}/{entry.offset}", rolls)
+            return shard, replace(wish, headers=headers)
+        shard = rng.choice(self.shards)
+        copies = [e for e in self.kafka.partition(shard).everything() if ROLLS in dict(e.headers)][-6:]
+        if not copies:
+            return shard, None
+        copy = rng.choice(copies)
+        return shard, copy if drawn < 0.75 else self._altered(copy)
+
+    def _altered(self, copy: Entry) -> Entry:
+        rng = self.rng
+        match rng.choice(("value", "key", "header", "header", "more")):
+            case "value":
+                return replace(copy, value=(copy.value or b"") + b"!")
+            case "key":
+                return replace(copy, key=b"another")
+            case "more":
+                return replace(copy, headers=[("more", None), *copy.headers])
+        headers: list[Header] = [*copy.headers]
+        at = rng.choice([at for at, (name, _) in enumerate(headers) if name in ALTERED])
+        name, value = headers[at]
+        headers[at] = (name, b"1" if name == "timer-topic" else (value or b"") + b"1")
+        return replace(copy, headers=headers)
+
+    def send_behind_a_hung_one(self) -> None:
+        """Nothing of a shard can be read for a while: copies and cancels pile up behind each other."""
+        transaction = self.kafka.begin("sender")
+        self.send_one(transaction)
+        end = self.rng.choice((self.kafka.commit, self.kafka.abort))
+        self.timeline.at(self.timeline.now_ms + self.rng.randint(0, self.reach_ms), lambda: end(transaction))
+        for _ in range(self.rng.choice((2, 5))):
+            self.send()
+            self.forge()
+            self.turns()
 
     def send_in_transaction(self) -> None:
         """A sender's transaction that ends well, badly, or with its time-out."""
@@ -245,13 +336,17 @@ class World:
     def vex_disks(self) -> None:
         disks = [disk for life in self.instances for disk in life.instance.disks.values()]
         for disk in disks:
-            match self.rng.choice(("mend", "mend", "full", "sync")):
+            match self.rng.choice(("mend", "mend", "full", "nearly full", "sync")):
                 case "mend":
-                    disk.mend()
+                    mend(disk)
                 case "full":
                     self.tell("a disk is full")
                     self.counts["full"] += 1
                     disk.fail_append(self.rng.randint(0, 5), share=self.rng.random())
+                case "nearly full":
+                    self.tell("a disk is nearly full")
+                    self.counts["nearly full"] += 1
+                    disk.free = MIN_FREE_BYTES - 1
                 case _:
                     disk.fail_sync()
 
@@ -307,6 +402,11 @@ class World:
                 raise Violation(f"{life.name} counts {pending} pending, but all is settled")
 
 
+def mend(disk: SimDisk) -> None:
+    disk.mend()
+    disk.free = 1 << 40
+
+
 class Life:
     """One instance, life after life."""
 
@@ -335,8 +435,8 @@ class Life:
     def member(self) -> str:
         return self.instance.source.member if self.instance.source else self.name
 
-    def pending(self) -> dict[Shard, int]:
-        return self.instance.bridge.pending if self.instance.bridge else {}
+    def pending(self) -> dict[Shard, Counter[str]]:
+        return self.instance.bridge.pending_by_topic() if self.instance.bridge else {}
 
     def arm(self, steps: int, part: str) -> None:
         self.instance.fuse.arm(steps, part)
@@ -390,7 +490,7 @@ class Life:
     def start(self) -> None:
         rng = self.world.rng
         if rng.random() < 0.3:
-            self.instance.options = draw_options(rng, rng.choice(self.world.max_delays_ms))
+            self.instance.options = draw_options(rng, self.world.reach_ms)
         self.world.tell(f"{self.name} starts")
         self._recovered = set()
         self._lowest_ms = self.clock.now_ms()
@@ -410,12 +510,14 @@ class Life:
         self.set_faults(0.0)
         self.instance.fuse.disarm()
         for disk in self.instance.disks.values():
-            disk.mend()
+            mend(disk)
         if not self.is_up:
             self.start()
 
     def _note(self) -> Note:
-        return Note(self.clock.now_ms(), self._lowest_ms)
+        source = self.instance.source
+        assert source is not None
+        return Note(self.clock.now_ms(), self._lowest_ms, self.instance.options, dict(source.opened), source.paused)
 
     def _check_recovered(self) -> None:
         """A shard that was just taken over holds as many timers as its requests say."""
@@ -432,12 +534,14 @@ class Life:
 EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World.turns, 12),
     (World.send, 8),
+    (World.forge, 2),
     (World.crash_soon, 4),
     (World.pass_time, 2),
     (World.start_one, 2),
     (World.move, 1.5),
     (World.jump, 1),
     (World.send_in_transaction, 1),
+    (World.send_behind_a_hung_one, 1),
     (World.swing, 1),
     (World.keep_a_copy, 1),
     (World.retain, 1),

@@ -67,6 +67,12 @@ class FakeSource:
         self._positions: dict[Shard, int] = {}
         self._paused: set[Shard] = set()
         self._woken = False
+        self.opened: dict[Shard, int] = {}
+        """Up to which offset each shard could be read when it was started."""
+
+    @property
+    def paused(self) -> frozenset[Shard]:
+        return frozenset(self._paused)
 
     @property
     def member(self) -> str:
@@ -93,6 +99,7 @@ class FakeSource:
         assert shard in self._held, f"{shard} is not ours"
         self._positions[shard] = offset
         self._paused.discard(shard)
+        self.opened[shard] = self._kafka.partition(shard).last_stable
 
     def pause(self, shard: Shard) -> None:
         self._fuse.step("source.pause")
