@@ -38,6 +38,8 @@ Message = Any
 """confluent_kafka's: its type hints say of every field that it may be None, which is true of errors alone."""
 
 TRANSACTION_TIMEOUT_MS = 10_000
+SESSION_TIMEOUT_MS = 10_000
+"""How long the shards of an instance that died belong to nobody."""
 _CALL_S = 10.0
 _READ_RECORDS = 5000
 _BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -77,6 +79,7 @@ class ConfluentSource:
         self._consumer = Consumer(
             {
                 "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "fetch.wait.max.ms": 100,
                 "queued.min.messages": 50_000,
                 **config,
