@@ -62,6 +62,10 @@ demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 S
 bench: $(READY) ## lateness, drain and intake beside a plain copy loop [ARGS=...]
 	$(BIN)/python -m scripts.bench $(ARGS)
 
+.PHONY: bench-pending
+bench-pending: $(READY) ## memory, disk and start of a store with many pending timers [TIMERS=1000000]
+	$(BIN)/python -m scripts.pending $(if $(TIMERS),--timers $(TIMERS))
+
 .PHONY: format
 format: $(READY) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
