@@ -16,6 +16,7 @@ A copy that lands is a timer again, in its old origin's name; it ends nothing. O
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bridge.flights import Flights
@@ -102,11 +103,15 @@ def intake(
     now_ms: int,
     rules: Rules,
     max_message_bytes: int,
+    late: Mapping[int, Body] = MappingProxyType({}),
 ) -> Intake:
-    """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was."""
+    """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
+
+    `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
+    """
     asked = [(record, parse(record.headers, record.timestamp_ms, rules)) for record in records]
     ids = list({ask.id: None for _, ask in asked if isinstance(ask, Cancel | Schedule) and ask.id is not None})
-    taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids)
+    taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids, late)
     for record, ask in asked:
         taking.take(record, ask)
     return taking.taken
@@ -124,8 +129,9 @@ class _Taking:
         rules: Rules,
         max_message_bytes: int,
         ids: list[bytes],
+        late: Mapping[int, Body],
     ) -> None:
-        self.taken = Intake()
+        self.taken = Intake(late=dict(late))
         self._settled = store.settled
         self._flights = flights
         self._delivered_lately = delivered_lately
@@ -133,7 +139,7 @@ class _Taking:
         self._rules = rules
         self._max_message_bytes = max_message_bytes
         self._stored = dict(store.find(ids)) if ids else {}
-        self._placed: dict[bytes, _Place] = {}
+        self._placed = {body.id: _Place(True, at, body) for at, body in late.items() if body.id is not None}
         self._landed: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
 
@@ -239,6 +245,7 @@ class Decided(Protocol):
 
     refused: set[int]
     ended: set[int]
+    dropped: set[int]
     rolled: set[tuple[int, int]]
     held: set[int]
 
@@ -256,7 +263,7 @@ def replay(
     """
     batch = Batch()
     for record in records:
-        if record.offset in decided.refused:
+        if record.offset in decided.refused or record.offset in decided.dropped:
             continue
         rules = rules_at(record.offset)
         asked = parse(record.headers, record.timestamp_ms, rules)

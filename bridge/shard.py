@@ -89,15 +89,20 @@ class OwnedShard:
         count = len(self.backlog)
         if count and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
             raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
-        while self.backlog:
-            try:
-                self._take_in_first(min(count, len(self.backlog)), now_ms)
-            except WheelFullError:
-                if count == 1:
-                    raise
-                count = max(1, min(count, len(self.backlog)) // 2)
+        late: dict[int, Body] = {}
+        try:
+            while self.backlog:
+                try:
+                    late = self._take_in_first(min(count, len(self.backlog)), late, now_ms)
+                except WheelFullError:
+                    if count == 1:
+                        raise
+                    count = max(1, min(count, len(self.backlog)) // 2)
+        finally:
+            self._leave(list(late.values()), now_ms)
 
-    def _take_in_first(self, count: int, now_ms: int) -> None:
+    def _take_in_first(self, count: int, late: dict[int, Body], now_ms: int) -> dict[int, Body]:
+        """`late`: those of the parts before, of which this part may end some; returned with its own."""
         part = self.backlog[:count]
         taken = intake(
             part,
@@ -107,6 +112,7 @@ class OwnedShard:
             now_ms,
             self._options.rules,
             self._options.max_message_bytes,
+            late,
         )
         self.store.add(taken.batch, part[-1].offset + 1)
         del self.backlog[:count]
@@ -114,9 +120,9 @@ class OwnedShard:
         self.flights.end(taken.ended)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
         self._staged.add(taken)
-        self._leave(list(taken.late.values()), now_ms)
         if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
+        return taken.late
 
     def note_read(self, *, nothing_more: bool) -> None:
         """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""

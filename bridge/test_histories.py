@@ -426,6 +426,49 @@ def stored_bytes(world: World) -> int:
     return sum(len(data) for name, data in disk.contents().items() if name != "wheel")
 
 
+def test_case_17_a_cancel_wins_over_a_late_one_also_where_the_batch_goes_in_by_parts() -> None:
+    world = World(TurnOptions(rules=RULES, store=StoreOptions(tick_ms=10, slots=20), receipts="all"))
+    world.bridge.clock.error_ms = 500
+    world.send("ahead", 300)
+    world.bridge.run(20)
+    far = world.send("far", 700, id_="f")
+    world.bridge.run(20)
+    world.send("late", 0, id_="x")
+    first = world.cancel("f")
+    lap = ("timer-deliver-ms", b"%d" % (far.append_ms + 900))
+    world.kafka.produce(TIMERS, b"a lap later", headers=[("timer-topic", b"orders"), lap])
+    second = world.cancel("x")
+    world.bridge.run(1000)
+    assert world.delivered() == ["ahead", "a lap later"]
+    assert world.receipts("accepted", "delivered") == [("cancelled", first.offset), ("cancelled", second.offset)]
+
+
+def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=0)
+    world = World(TurnOptions(rules=RULES, store=store, max_poll_records=1, max_wait_ms=1, commit_interval_ms=0))
+    world.send("gone", 3 * WINDOW_MS, id_="x")
+    world.bridge.run(WINDOW_MS - 1)
+    world.send("other", 800)
+    world.bridge.run(1)
+    hung = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    world.cancel("x")
+    world.bridge.run(20)  # the copy is written behind the cancel
+    world.kafka.abort(hung)
+    disks = []
+    for _ in range(8):
+        world.bridge.turn()
+        disks.append(world.bridge.disks[SHARD].copy())
+    for disk in disks:
+        world.bridge.kill()
+        world.bridge.disks[SHARD] = disk
+        world.bridge.start()
+        world.bridge.turn()
+        assert world.counts() == {"orders": 1}
+    world.bridge.run(5 * WINDOW_MS)
+    assert world.delivered() == ["other"]
+
+
 # -- Settings
 
 

@@ -70,6 +70,7 @@ class Decisions:
     ) -> None:
         self.refused: set[int] = set()
         self.ended: set[int] = set()
+        self.dropped: set[int] = set()
         self.flights = {(flight.origin, flight.rolls): flight for flight in flights}
         """On their way: rolled, not landed."""
         self.rolled = set(self.flights)
@@ -82,6 +83,7 @@ class Decisions:
                 self._forget_from(record.from_offset)
             self.refused.update(record.refused)
             self.ended.update(record.ended)
+            self.dropped.update(record.dropped)
             for landed in record.landed:
                 self.flights.pop(landed, None)
             for flight in record.rolled:
@@ -96,7 +98,7 @@ class Decisions:
         """The operator put progress back to `offset`: what was decided from there on is decided anew."""
         self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
         self.rolled = {key for key in self.rolled if key[0] < offset}
-        for decided in (self.refused, self.ended, self.held):
+        for decided in (self.refused, self.ended, self.dropped, self.held):
             decided.difference_update([o for o in decided if o >= offset])
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 
