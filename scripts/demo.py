@@ -30,10 +30,12 @@ from spark_jobs.summary import TopicVerdict, Verdict
 FOLDER = Path(".run/demo")
 TIMER_TOPIC = "timer.requests"
 
-BY_HAND = """\
-[bold]The parts by hand[/], each in a terminal of its own:
-  .venv/bin/timer-bridge dev
-"""
+BY_HAND = f"""\
+[bold]By hand[/], on what the demo left behind (each in a terminal of its own; --help tells the rest):
+  .venv/bin/timer-bridge dev --folder {FOLDER}/kafka
+  .venv/bin/timer-bridge run --bootstrap-servers localhost:9092 --data-dir {FOLDER}/timer-data
+  .venv/bin/timer-bridge send --bootstrap-servers localhost:9092 departures.JFK --in 5s --key N123 'hello'
+  .venv/bin/timer-bridge audit --bootstrap-servers localhost:9092 --out {FOLDER}/audit"""
 
 
 def demo(asked: argparse.Namespace, console: Console) -> int:
