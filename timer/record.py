@@ -132,6 +132,8 @@ PEEK_SIZE = HEAD_SIZE + 249 + 1024
 class Peek(NamedTuple):
     """The beginning of a frame, unchecked: the caller compares what it finds with what it looks for."""
 
+    size: int
+    origin: int
     offset: int
     target: str
     id: bytes | None
@@ -144,7 +146,7 @@ def peek(head: bytes, position: int) -> Peek:
     fields = HEAD.unpack_from(head)
     id_at = HEAD_SIZE + fields[4]
     id_ = head[id_at : id_at + fields[13]] if fields[3] & HAS_ID else None
-    return Peek(fields[6], str(head[HEAD_SIZE:id_at], "ascii", "replace"), id_)
+    return Peek(fields[0], fields[9], fields[6], str(head[HEAD_SIZE:id_at], "ascii", "replace"), id_)
 
 
 def pack_headers(headers: Headers) -> tuple[bytes, bool]:

@@ -99,7 +99,7 @@ class Store:
         self._low_key: Key | None = None
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
-        self._topics = TopicCounts(lambda body: self._peek(body).target)
+        self._topics = TopicCounts(lambda row: self._peek(row).target)
         self._live_units = LiveCounts()
         self._live_bodies = LiveCounts()
         self._pending = 0
@@ -265,7 +265,7 @@ class Store:
         for at, units in self._ids.find(hashes).items():
             for unit in units:
                 row = self._row(unit)
-                if self._peek(int(row["body"][0])).id == ids[at]:
+                if self._peek(row).id == ids[at]:
                     found[ids[at]] = row
         return found
 
@@ -386,13 +386,18 @@ class Store:
             if len(live):
                 self._low_unit = int(live["unit"][0])
                 self._low_key = Key(int(live["visit_ms"][0]), int(live["origin"][0]))
-                return self._peek(int(live["body"][0])).offset  # a copy's own offset is not its origin
+                return self._peek(live[:1]).offset  # a copy's own offset is not its origin
             self._low_unit = end
         self._low_key = None
         return self._next_offset
 
-    def _peek(self, position: int) -> Peek:
-        return peek(self._bodies.read_upto(position, PEEK_SIZE), position)
+    def _peek(self, row: Rows) -> Peek:
+        """The beginning of its body. Raises CorruptStoreError where the unit was torn and points to another's."""
+        position = int(row["body"][0])
+        found = peek(self._bodies.read_upto(position, PEEK_SIZE), position)
+        if (found.size, found.origin) != (row["body_size"][0], row["origin"][0]):
+            raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
+        return found
 
     def committed(self, progress: Progress) -> None:
         """The transaction that carried `progress`, and all that is staged, stands."""

@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch
 from timer.checkpoint import NAME, Checkpoint
 from timer.disk import Disk, RealDisk
+from timer.entry import UNIT
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.options import StoreOptions
 from timer.record import Body
@@ -368,3 +370,26 @@ def test_a_few_long_timers_do_not_hold_what_the_short_ones_left() -> None:
     sizes = {name: len(data) for name, data in disk.contents().items() if name.startswith("body/")}
     assert store.pending == live + 200 - 2
     assert sum(sizes.values()) < 200 * 180 + 60 * 2 * 180 / options.compact_below + 2 * 20_000
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_unit_that_points_to_another_body_is_noticed_before_its_id_or_offset_is_believed(size: int) -> None:
+    """Torn by a loss of power while compaction repointed it."""
+    disk = SimDisk(random.Random(5))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(1, 1100), body(2, 1200, size=size)), 3)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    (name,) = disk.names("timer")
+    units = disk.open(f"timer/{name}")
+    first, second = np.frombuffer(units.read(0, 2 * UNIT.itemsize), UNIT).copy()
+    second["body"] = first["body"]
+    units.overwrite(UNIT.itemsize, second.tobytes())
+    again = reopen(disk, Progress(3, NOTHING_SETTLED, 1), set())
+    assert again.find([b"id-1"])
+    with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
+        again.find([b"id-2"])
+    again.due(1100, 9, 1 << 20)
+    with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
+        again.progress()

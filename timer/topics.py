@@ -12,10 +12,10 @@ from timer.entry import Rows
 
 
 class TopicCounts:
-    """`target_at(body position)` tells a name."""
+    """`target_of(row)` tells a name."""
 
-    def __init__(self, target_at: Callable[[int], str]) -> None:
-        self._target_at = target_at
+    def __init__(self, target_of: Callable[[Rows], str]) -> None:
+        self._target_of = target_of
         self._counts: dict[int, int] = {}
         self._names: dict[int, str] = {}
 
@@ -23,7 +23,7 @@ class TopicCounts:
         hashes, first, counts = np.unique(run["topic_hash"], return_index=True, return_counts=True)
         for hash_, at, count in zip(hashes.tolist(), first.tolist(), counts.tolist(), strict=True):
             if hash_ not in self._names:
-                self._names[hash_] = self._target_at(int(run["body"][at]))
+                self._names[hash_] = self._target_of(run[at : at + 1])
             self._counts[hash_] = self._counts.get(hash_, 0) + count
 
     def remove(self, run: Rows) -> None:
