@@ -7,14 +7,19 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from bridge import recovery
+from bridge import flights, recovery
 from bridge.fake_kafka import FakeGroup, FakeKafka
+from bridge.flights import Flights
+from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.shard import OwnedShard
-from schemas.headers import MAX_INT64
-from schemas.journal import Decisions, JournalRecord
+from bridge.testing import FakeSink
+from schemas.headers import MAX_INT64, Claim
+from schemas.journal import Decisions, Flight, JournalRecord
+from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch
 from timer.checkpoint import Checkpoint
@@ -24,6 +29,7 @@ from timer.store import Due, Store
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
+_find_due, _land = OwnedShard.find_due, Flights.land
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
@@ -125,6 +131,84 @@ def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], Non
     return apply
 
 
+def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
+    for shard, value in journal.items():
+        sink._kafka.produce(sink._journal_topic, value, partition=shard.partition)  # noqa: SLF001
+
+
+def journal_before(patches: Patches) -> None:
+    """The journal is written by itself, before the transaction: what is aborted then was decided all the same."""
+    publish = FakeSink.publish
+
+    def apart(self: FakeSink, transaction: Transaction) -> Committed | Aborted:
+        _write_journal(self, transaction.journal)
+        return publish(self, replace(transaction, journal={}))
+
+    _replace(patches, FakeSink, "publish", apart)
+
+
+def journal_behind(patches: Patches) -> None:
+    """The journal is written by itself, behind the transaction: a crash in between loses what was decided."""
+    publish = FakeSink.publish
+
+    def apart(self: FakeSink, transaction: Transaction) -> Committed | Aborted:
+        end = publish(self, replace(transaction, journal={}))
+        self._fuse.step("sink.journal")
+        if isinstance(end, Committed):
+            _write_journal(self, transaction.journal)
+        return end
+
+    _replace(patches, FakeSink, "publish", apart)
+
+
+def below_l_kept(patches: Patches) -> None:
+    """A store is caught up from its checkpoint, however old, though retention may have taken what lies between."""
+
+    def usable(found: Checkpoint, progress: Progress) -> bool:
+        known = found.progress
+        return known.next_offset <= progress.next_offset and known.settled <= progress.settled
+
+    _replace(patches, recovery, "_usable", usable)
+
+
+def digest_not_compared(patches: Patches) -> None:
+    """Whatever says that it is an awaited copy is taken for it."""
+
+    def claimed(self: Flights, record: Record, claim: Claim) -> Flight | None:
+        del record
+        number = claim.origin.rpartition(b"/")[2]
+        return self._flights.get((int(number), claim.rolls)) if number.isdigit() else None
+
+    _replace(patches, Flights, "claimed", claimed)
+
+
+def trusted_by_header(patches: Patches) -> None:
+    """Whatever says that it is a copy is taken for one."""
+
+    def claimed(self: Flights, record: Record, claim: Claim) -> Flight | None:
+        del self, record
+        number, asked = claim.origin.rpartition(b"/")[2], claim.schedule
+        if not number.isdigit() or len(number) > 18:
+            return None
+        return Flight(int(number), claim.rolls, asked.due_ms, asked.target, flights.id_hash(asked.id), "")
+
+    def land(self: Flights, landed: list[tuple[int, int]]) -> None:
+        _land(self, [place for place in landed if place in self._flights])
+
+    _replace(patches, Flights, "claimed", claimed)
+    _replace(patches, Flights, "land", land)
+
+
+def nothing_read_first(patches: Patches) -> None:
+    """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
+
+    def find_due(self: OwnedShard, now_ms: int) -> None:
+        self.reads_first_until = None
+        _find_due(self, now_ms)
+
+    _replace(patches, OwnedShard, "find_due", find_due)
+
+
 def no_skew_margin(patches: Patches) -> None:
     """The journal is read from the time of L's record by that broker's clock alone."""
     since_ms = recovery._Recovery._since_ms  # noqa: SLF001
@@ -147,10 +231,22 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "cut inside equal times": cut_inside_equal_times,
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
+    "below L kept": below_l_kept,
+    "journal before the transaction": journal_before,
+    "journal behind the transaction": journal_behind,
+    "ended not journalled": _without("ended"),
+    "rolled not journalled": _without("rolled"),
+    "landed not journalled": _without("landed"),
+    "dropped not journalled": _without("dropped"),
     "refused not journalled": _without("refused"),
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
     "rules of now for old requests": _returning(Decisions, "rules_at", None),
+    "id missing in flights": _returning(flights, "id_hash", ""),
+    "digest not compared": digest_not_compared,
+    "copies trusted by header": trusted_by_header,
+    "markers not read at a start": _returning(LiveScan, "mark", None),
+    "nothing read first": nothing_read_first,
     "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
