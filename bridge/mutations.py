@@ -161,16 +161,6 @@ def journal_behind(patches: Patches) -> None:
     _replace(patches, FakeSink, "publish", apart)
 
 
-def below_l_kept(patches: Patches) -> None:
-    """A store is caught up from its checkpoint, however old, though retention may have taken what lies between."""
-
-    def usable(found: Checkpoint, progress: Progress) -> bool:
-        known = found.progress
-        return known.next_offset <= progress.next_offset and known.settled <= progress.settled
-
-    _replace(patches, recovery, "_usable", usable)
-
-
 def digest_not_compared(patches: Patches) -> None:
     """Whatever says that it is an awaited copy is taken for it."""
 
@@ -197,6 +187,12 @@ def trusted_by_header(patches: Patches) -> None:
 
     _replace(patches, Flights, "claimed", claimed)
     _replace(patches, Flights, "land", land)
+
+
+def markers_not_read(patches: Patches) -> None:
+    """A start takes what ended for alive, where the journal of that time is not read any more."""
+    _replace(patches, LiveScan, "mark", lambda *_: None)
+    _replace(patches, LiveScan, "_check_count", lambda _: None)
 
 
 def nothing_read_first(patches: Patches) -> None:
@@ -231,7 +227,6 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "cut inside equal times": cut_inside_equal_times,
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
-    "below L kept": below_l_kept,
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
     "ended not journalled": _without("ended"),
@@ -245,7 +240,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,
     "copies trusted by header": trusted_by_header,
-    "markers not read at a start": _returning(LiveScan, "mark", None),
+    "markers not read at a start": markers_not_read,
     "nothing read first": nothing_read_first,
     "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
