@@ -106,7 +106,7 @@ def docker_answers() -> bool:
     from docker.errors import DockerException
 
     try:
-        client = docker.from_env(timeout=5)
+        client = docker.from_env(timeout=60)  # a busy machine answers late; where no engine is, it is refused at once
     except DockerException:
         return False
     client.close()
