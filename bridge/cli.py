@@ -19,8 +19,10 @@ from bridge.durations import parse_duration_ms, parse_instant_ms
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import PREFIX, Settings, load
+from bridge.store_commands import register as register_store_commands
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+register_store_commands(app)
 Servers = Annotated[str, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")]
 
 

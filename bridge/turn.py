@@ -236,12 +236,14 @@ class Bridge:
 
     def _checkpoint(self, now_ms: int) -> None:
         begin = not 0 <= self._checkpoint_due_ms - now_ms <= self._options.store.checkpoint_interval_ms
-        for owned in self._shards.values():
+        for owned in list(self._shards.values()):
             try:
                 owned.store.compact_some()
                 if owned.store.continue_checkpoint() and begin and owned.store.may_checkpoint:
                     owned.start_checkpoint(self._history.journal_end(owned.shard))
             except OSError as wrong:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
+            except CorruptStoreError as wrong:
+                self._replace(owned, wrong)
         if begin:
             self._checkpoint_due_ms = now_ms + self._options.store.checkpoint_interval_ms

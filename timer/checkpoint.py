@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from schemas.journal import Flight
 from schemas.progress import Progress
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint"
+CLOSED = "closed"
+"""A copy of the checkpoint, made when a store is closed in the very state that the checkpoint tells, wheel included."""
 
 
 class Checkpoint(BaseModel):
@@ -25,6 +27,9 @@ class Checkpoint(BaseModel):
     format: int = FORMAT
     progress: Progress
     segment_bytes: int
+    tick_ms: int
+    slots: int
+    """Layout of the wheel at that time; the next opening lays it out by the settings of then."""
     units_end: int
     body_end: int
     low_unit: int

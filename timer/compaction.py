@@ -41,6 +41,8 @@ class Compaction:
         self._moved: list[tuple[Ints, Ints]] = []
         self._copied_to: int | None = None
         """End of the body log when the last frame was copied."""
+        self.first_copy: int | None = None
+        """From here on the body log holds copies that no unit points to yet: none of its files may go."""
 
     def copy_some(self) -> None:
         """Step 1. Raises OSError where the disk is full: then it is to be given up, the copies are dead bytes."""
@@ -55,7 +57,10 @@ class Compaction:
                 self._bodies.read(position, size)
                 for position, size in zip(rows["body"].tolist(), rows["body_size"].tolist(), strict=True)
             ]
-            self._moved.append((rows["unit"].copy(), self._bodies.append(frames)))
+            copies = self._bodies.append(frames)
+            self._moved.append((rows["unit"].copy(), copies))
+            if self.first_copy is None:
+                self.first_copy = int(copies[0])
         self._next = end
         if self._next > self._last:
             self._copied_to = self._bodies.end

@@ -7,6 +7,7 @@ class CorruptStoreError(Exception):
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}")
         self.where = where
+        self.what = what
 
 
 class WheelFullError(Exception):

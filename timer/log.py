@@ -1,7 +1,7 @@
 """Two append-only logs over a Disk: units of one size (the TimerLog) and frames of any size (the body log).
 
     timer/00000000000000000000  timer/00000000000000001024 ...   ends with a blank record; its name is its position
-    ids/00000000000000000000    ids/00000000000000001024   ...   8 bytes a unit of the file of that name: its id's hash
+    ids/00000000000000000000    ids/00000000000000001024   ...   a row for each unit of the file of that name
     body/00000000000000000000   body/00000000000000070013  ...   ends where the next begins
 
 A segment is deleted as a whole when nothing in it lives, wherever it lies. A failed append leaves the log as it was.
@@ -11,6 +11,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from timer.checksum import COLUMN, unit_checks
 from timer.disk import Disk, File
 from timer.entry import BLANK, BLANK_MAGIC, BLANK_SIZE, UNIT, UNIT_SIZE, Ints, Rows
 from timer.errors import CorruptStoreError
@@ -57,12 +58,12 @@ class _Segments:
         self.files[base].overwrite(at, data)
 
     def cut(self, base: int, size: int) -> None:
-        """The file of `base` ends at `size`."""
+        """The file of `base` ends at `size`; to be synced also where it does, as a former life may have cut it."""
         if base not in self.files or self.files[base].size() < size:
             raise CorruptStoreError(_name(self.folder, base), f"the file is missing or shorter than {size}")
+        self._dirty.add(base)
         if self.files[base].size() != size:
             self.files[base].truncate(size)
-            self._dirty.add(base)
 
     def mark_dirty(self) -> None:
         self._dirty = set(self.bases)
@@ -90,11 +91,8 @@ class _Segments:
             file.close()
 
 
-_HASH = np.dtype(">i8")
-
-
 class UnitLog:
-    """The TimerLog, and beside it a column of id hashes (0: no id), from which the index of ids is made at start.
+    """The TimerLog, and beside it rows of COLUMN: hashes of ids, from which their index is made at start, and checks.
 
     Units are numbered from 0 on; a unit's RIP-43 position follows from its number.
     """
@@ -161,8 +159,11 @@ class UnitLog:
             left = self._segment_bytes - self.per_segment * UNIT_SIZE
             data += np.array([(left, 0, BLANK_MAGIC)], BLANK).tobytes()
         self._segments.append(segment * self._segment_bytes, data)
+        column = np.empty(count, COLUMN)
+        column["id_hash"] = id_hashes[:count]
+        column["check"] = unit_checks(units[:count], id_hashes[:count], self.end)
         self.end += count
-        self._ids.append(segment * self._segment_bytes, id_hashes[:count].astype(_HASH).tobytes())
+        self._ids.append(segment * self._segment_bytes, column.tobytes())
         return count
 
     def read(self, start: int, end: int) -> Rows:
@@ -185,10 +186,10 @@ class UnitLog:
         """Hashes of units [start, end), which lie in one segment. Raises CorruptStoreError where they are not there."""
         segment, within = divmod(start, self.per_segment)
         file = self._ids.files.get(segment * self._segment_bytes)
-        data = file.read(within * _HASH.itemsize, (end - start) * _HASH.itemsize) if file is not None else b""
-        if len(data) != (end - start) * _HASH.itemsize:
+        data = file.read(within * COLUMN.itemsize, (end - start) * COLUMN.itemsize) if file is not None else b""
+        if len(data) != (end - start) * COLUMN.itemsize:
             raise CorruptStoreError(f"{self._ids.folder}, unit {start}", "the file is missing or ends before")
-        return np.frombuffer(data, _HASH).astype(np.int64)
+        return np.frombuffer(data, COLUMN)["id_hash"].astype(np.int64)
 
     def repoint(self, number: int, body_position: int) -> None:
         """The body of unit `number` lies elsewhere now."""
@@ -204,7 +205,7 @@ class UnitLog:
             raise CorruptStoreError(self._segments.folder, f"holds {self.end} units where {end} were synced")
         segment, within = divmod(end, self.per_segment)
         first_gone = (segment + (within > 0)) * self._segment_bytes
-        for segments, item_size in ((self._segments, UNIT_SIZE), (self._ids, _HASH.itemsize)):
+        for segments, item_size in ((self._segments, UNIT_SIZE), (self._ids, COLUMN.itemsize)):
             for base in [base for base in segments.bases if base >= first_gone]:
                 segments.drop(base)
             if within:

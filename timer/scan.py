@@ -57,13 +57,13 @@ class LiveScan:
         self.newly_ended: list[Rows] = []
 
     def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
-        """Pass 1. A segment is needed as long as the tick of a marker in it."""
+        """Pass 1. A segment is needed until its last tick, also of what ended: a live chain may pass through."""
         for start, end in blocks(self._log, self._found.low_unit):
             units = self._log.read(start, end)
             markers = units[units["magic"] & MAGIC_DELETE != 0]
             if len(markers):
                 ended.mark(np.array([self._log.number(at) for at in markers["body"].tolist()], np.int64))
-                live.see(self._log.segment(start), int(visits_ms(markers).max()))
+            live.see(self._log.segment(start), int(visits_ms(units).max()))
 
     def live(self, ended: EndedUnits) -> Iterator[Rows]:
         """Pass 2: the rows above K, in the order of the log. Raises CorruptStoreError where the count is not right."""

@@ -14,6 +14,7 @@ Rules:
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from schemas.journal import Flight
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch, markers
-from timer.checkpoint import NAME, Checkpoint
+from timer.checkpoint import CLOSED, NAME, Checkpoint
 from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
@@ -85,6 +86,7 @@ class Store:
         self._segment_bytes = segment_bytes
         self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes)
         self._bodies = FrameLog(disk, _BODIES, segment_bytes)
+        disk.remove(CLOSED)
         disk.remove(_WHEEL)
         self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
@@ -106,6 +108,7 @@ class Store:
         self._has_staged = False
         self._checkpointing: Checkpointing | None = None
         self._checkpointed: Progress | None = None
+        self._durable: Checkpoint | None = None
         self._durable_body_end = 0
         self._compaction: Compaction | None = None
 
@@ -437,6 +440,8 @@ class Store:
         found = Checkpoint(
             progress=self._committed,
             segment_bytes=self._segment_bytes,
+            tick_ms=self._options.tick_ms,
+            slots=self._options.slots,
             units_end=self._units.end,
             body_end=self._bodies.end,
             low_unit=self._low_unit,
@@ -456,7 +461,10 @@ class Store:
         return self._live_units.dead(self._units.segments()[:-1], open_tick_ms)
 
     def _dead_bodies(self) -> list[int]:
-        return self._live_bodies.dead(self._bodies.bases()[:-1], _FOREVER_MS)
+        bases, going = self._bodies.bases()[:-1], self._compaction
+        if going is not None and going.first_copy is not None:
+            bases = [base for base in bases if self._bodies.file_end(base) <= going.first_copy]
+        return self._live_bodies.dead(bases, _FOREVER_MS)
 
     def continue_checkpoint(self) -> bool:
         """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
@@ -473,6 +481,7 @@ class Store:
             raise
         self._checkpointing = None
         self._checkpointed = going.checkpoint.progress
+        self._durable = going.checkpoint
         self._durable_body_end = going.checkpoint.body_end
         for segment in going.dead_units:
             self._units.drop_segment(segment)
@@ -540,7 +549,20 @@ class Store:
         """Lets go of the files. What was not checkpointed is taken back at the next opening."""
         if self._checkpointing is not None:
             self._checkpointing.abandon()
+        if self._durable is not None and self._is_as(self._durable):
+            self._note_closed(self._durable)
         self._wheel.close()
         self._mapping.close()
         self._units.close()
         self._bodies.close()
+
+    def _is_as(self, told: Checkpoint) -> bool:
+        """Nothing has changed since `told`."""
+        ends = (self._units.end, self._bodies.end, self._pending, self._committed)
+        is_same = ends == (told.units_end, told.body_end, told.pending, told.progress)
+        return is_same and not self._has_staged and self._checkpointing is None
+
+    def _note_closed(self, told: Checkpoint) -> None:
+        """For `verify`, which then knows that the wheel must fit. Without it, it is as after a kill."""
+        with suppress(OSError):
+            self._disk.start_replace(CLOSED, told.to_bytes()).wait()

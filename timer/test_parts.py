@@ -86,6 +86,8 @@ def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
     whole = Checkpoint(
         progress=Progress(9, Key(5, 3), 2),
         segment_bytes=1024,
+        tick_ms=1000,
+        slots=64,
         units_end=4,
         body_end=400,
         low_unit=1,

@@ -393,3 +393,28 @@ def test_a_unit_that_points_to_another_body_is_noticed_before_its_id_or_offset_i
     again.due(1100, 9, 1 << 20)
     with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
         again.progress()
+
+
+def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> None:
+    disk = SimDisk(random.Random(5))
+    store = Store.create(disk, OPTIONS, FRESH)
+
+    def add(first: int, *dues_ms: int) -> None:
+        bodies = (body(offset, due_ms, size=10) for offset, due_ms in enumerate(dues_ms, first))
+        store.add(batch_of(*bodies), first + len(dues_ms))
+
+    def leave(now_ms: int) -> None:
+        store.due(now_ms, 99, 1 << 20)
+        store.committed(store.progress())
+
+    add(0, 1500, 1010, 1010, 1010)
+    add(4, 1020)
+    leave(1010)
+    store.compact_some()
+    store.compact_some()  # copies 0 behind 4
+    add(5, 1030, 1030, 1030)
+    add(8, 1040)  # into the next file
+    leave(1030)
+    checkpointed(store)
+    store.compact_some()  # repoints 0
+    assert origins(store, store.due(1500, 99, 1 << 20)) == [8, 0]

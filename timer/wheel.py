@@ -2,11 +2,11 @@
 
     tick 10 ms, 8 slots      visit 1000..1009 -> time 100 -> index 100 % 8 = 4
                              visit 1080..1089 -> time 108 -> index 4 too: one lap later
-    slot, 32 bytes, big-endian:  0:8 time (visit // tick) | 8:8 first | 16:8 last | 24:4 live units | 28:4 unused
+    slot, 32 bytes, big-endian:  0:8 time (visit // tick) | 8:8 first | 16:8 last | 24:4 live units | 28:4 check
 
 A slot that holds the time of another lap, or no live unit, is free. The wheel says in which tick to look, never when to
 release: that is the unit's own visit, to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none.
-Runs on any buffer: a mapped file, a bytearray.
+Runs on any buffer: a mapped file, a bytearray. A slot that was never used is all zeros.
 """
 
 from typing import Any, NamedTuple
@@ -14,13 +14,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from timer.checksum import Checks
 from timer.entry import Ints, Rows
 from timer.errors import WheelFullError
 
-SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">i4")])
+SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
 SLOT_SIZE = 32
 assert SLOT.itemsize == SLOT_SIZE
+_WEIGHTS = np.array([pow(0x9E3779B1, word, 1 << 32) for word in range(1, SLOT_SIZE // 4)], np.uint32)
 _SCAN_SLOTS = 4096
+
+
+def slot_checks(slots: Rows) -> Checks:
+    """What the last field of each of `slots` has to hold: no other part of a slot can change without it.
+
+    A sum of words with odd weights, as a rebuild fills millions of slots; 0 for a slot of zeros.
+    """
+    words = np.frombuffer(slots.tobytes(), ">u4").reshape(-1, SLOT_SIZE // 4)[:, : len(_WEIGHTS)].astype(np.uint32)
+    found: Checks = words @ _WEIGHTS
+    return found
 
 
 class Links(NamedTuple):
@@ -71,7 +83,11 @@ class Wheel:
 
     def link(self, links: "Links") -> None:
         """Does what `plan` found; nothing may have changed in between."""
-        self._table[links.where] = links.slots
+        self._put(links.where, links.slots)
+
+    def _put(self, index: Ints, slots: Rows) -> None:
+        slots["magic"] = slot_checks(slots)
+        self._table[index] = slots
 
     def _free_or_own(self, times: Ints) -> Ints:
         index = times % self._slots
@@ -85,7 +101,9 @@ class Wheel:
         """Takes settled units out of the counts; a slot without live units is free."""
         times, counts = np.unique(visits_ms // self.tick_ms, return_counts=True)
         index = times % self._slots
-        self._table["num"][index] -= counts.astype(np.int32)
+        slots = self._table[index]
+        slots["num"] -= counts.astype(np.int32)
+        self._put(index, slots)
 
     def slot(self, time: int) -> tuple[int, int, int]:
         """(first, last, live) of the tick `time`; (-1, -1, 0) where it is free or of another lap."""

@@ -1,0 +1,321 @@
+"""`inspect`, `verify` and `export`: looking into the store of a stopped bridge. They only read.
+
+    DIR is a data directory (timer-data), a timer topic's folder in it, or the folder of one partition.
+
+While they read they hold the directory's lock together with other readers, so that no bridge starts meanwhile. A
+running bridge holds it alone: then they refuse, unless told to read all the same (`--force-read`).
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bridge.errors import BridgeError, SettingsError
+from bridge.pending_export import pending_file
+from schemas.origin import Shard
+from schemas.progress import NOTHING_SETTLED
+from timer.errors import CorruptStoreError
+from timer.inspection import BODIES, IDS, UNITS, EmptyStoreError, NoStoreError, StoppedStore, Timer
+from timer.read_only import ReadOnlyDisk
+from timer.verification import verify as verify_store
+
+LOCK = "lock"
+_OF_A_STORE = ("checkpoint", "wheel", UNITS, BODIES)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
+ForceRead = Annotated[bool, typer.Option("--force-read", help="Read although a bridge is running on it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Puts the three commands into `app`."""
+    app.command("inspect")(inspect)
+    app.command("verify")(verify)
+    app.command("export")(export)
+
+
+def inspect(
+    folder: Folder,
+    limit: Annotated[int, typer.Option(min=0, help="How many timers and ticks to show of each store.")] = 10,
+    id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    force_read: ForceRead = False,
+) -> None:
+    """Show the store of a stopped bridge, as of its checkpoint: progress, logs, next ticks, timers."""
+    told: list[dict[str, Any]] = []
+    with _reading(folder, force=force_read) as stores:
+        for shard, path in stores:
+            try:
+                with _opened(path) as store:
+                    told.append({"store": str(shard), **_look(store, limit, id_)})
+            except EmptyStoreError as empty:
+                told.append({"store": str(shard), "empty": str(empty)})
+    found = any(one.get("timers") for one in told)
+    if as_json:
+        typer.echo(json.dumps({"stores": told}, indent=2))
+    elif id_ is None or found:
+        _show(told, Console())
+    if id_ is not None and not found:
+        raise BridgeError(f"no timer is pending under {id_!r} in {folder}, as of the last checkpoint")
+
+
+def verify(folder: Folder, force_read: ForceRead = False) -> None:
+    """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
+    faulty = False
+    with _reading(folder, force=force_read) as stores:
+        for shard, path in stores:
+            try:
+                with _explained(path):
+                    seen = verify_store(ReadOnlyDisk(path))
+            except EmptyStoreError as empty:
+                typer.echo(f"{shard}: {empty}")
+                continue
+            for note in seen.notes:
+                typer.echo(f"{shard}: note: {note}", err=True)
+            if seen.fault is None:
+                closed = "closed cleanly" if seen.closed else "not closed cleanly"
+                typer.echo(f"{shard}: sound: {seen}; {closed}")
+            else:
+                faulty = True
+                typer.echo(f"{shard}: FAULT: {seen.fault}", err=True)
+    if faulty:
+        typer.echo(
+            "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka.",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def export(
+    folder: Folder,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT.parquet", help="The file to write; one that is there is replaced.")
+    ],
+    force_read: ForceRead = False,
+) -> None:
+    """Write the pending timers of a stopped bridge into a Parquet file, as of its checkpoint."""
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
+    rows = flights = 0
+    with _reading(folder, force=force_read) as stores, _written(out) as write:
+        for shard, path in stores:
+            with suppress(EmptyStoreError), _opened(path) as store:
+                rows += write(shard, store)
+                flights += len(store.checkpoint.flights)
+    typer.echo(f"{rows} pending timers written to {out}")
+    if flights:
+        typer.echo(f"note: {flights} rolled copies are on their way through Kafka, and not in it", err=True)
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+    try:
+        with pending_file(out) as write:
+            yield write
+    except OSError as wrong:
+        raise BridgeError(f"{out}: {wrong.strerror or wrong}: give a file that can be written") from wrong
+
+
+# -- finding and opening stores
+
+
+@contextmanager
+def _reading(folder: Path, *, force: bool) -> Iterator[list[tuple[Shard, Path]]]:
+    """The stores at or below `folder`, while no bridge may start on them. Raises SettingsError, BridgeError."""
+    if not folder.is_dir():
+        raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
+    lock = next((path for path in _lock_places(folder.resolve()) if path.is_file()), None)
+    try:
+        descriptor = -1 if lock is None else os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as wrong:
+        raise BridgeError(f"{lock}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
+    try:
+        if lock is not None:
+            _share(lock, descriptor, force=force)
+        yield _stores(folder)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _lock_places(folder: Path) -> tuple[Path, ...]:
+    return folder / LOCK, folder.parent / LOCK, folder.parent.parent / LOCK
+
+
+def _share(lock: Path, descriptor: int, *, force: bool) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as held:
+        if not force:
+            raise SettingsError(
+                f"a bridge is running on {lock.parent}: stop it first, or give --force-read; what it writes meanwhile"
+                f" may then look like a fault"
+            ) from held
+        typer.echo(
+            f"note: a bridge is running on {lock.parent}: what it writes meanwhile may look like a fault", err=True
+        )
+
+
+def _stores(folder: Path) -> list[tuple[Shard, Path]]:
+    for places in ([folder], folder.glob("*"), folder.glob("*/*")):
+        found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
+        if found:
+            return sorted((_shard(path), path) for path in found)
+    raise SettingsError(f"no store lies in {folder}: give the bridge's --data-dir, or a folder in it")
+
+
+def _shard(path: Path) -> Shard:
+    path = path.resolve()
+    if not path.name.isdigit():
+        raise SettingsError(f"{path} is not the folder of a partition: its name is no number")
+    return Shard(path.parent.name, int(path.name))
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of the store as errors for the command line."""
+    try:
+        yield
+    except EmptyStoreError:
+        raise
+    except NoStoreError as none:
+        raise SettingsError(f"{path}: {none}") from none
+    except CorruptStoreError as wrong:
+        raise BridgeError(
+            f"{path} is damaged: {wrong}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
+        ) from wrong
+    except PermissionError as wrong:
+        raise BridgeError(f"{wrong.filename}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[StoppedStore]:
+    with _explained(path), StoppedStore(ReadOnlyDisk(path)) as store:
+        yield store
+
+
+# -- telling
+
+
+def _look(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any]:
+    """What `inspect` tells of one store."""
+    timers = store.soonest(limit) if id_ is None else store.with_id(id_.encode())
+    told = store.checkpoint
+    if id_ is not None:
+        return {"timers": [_timer(timer) for timer in timers]}
+    visit_ms, origin = told.progress.settled
+    return {
+        "closed": store.closed,
+        "checkpoint": {
+            "format": told.format,
+            "next_offset": told.progress.next_offset,
+            "settled": {"visit_ms": visit_ms, "origin": origin},
+            "low_offset": told.progress.low_offset,
+            "journal_offset": told.journal_offset,
+            "pending": told.pending,
+            "held": list(told.held),
+            "flights": [flight._asdict() for flight in told.flights],
+            "ended_flights": list(told.ended_flights),
+            "tick_ms": told.tick_ms,
+            "slots": told.slots,
+            "units_end": told.units_end,
+            "body_end": told.body_end,
+        },
+        "files": [file._asdict() for file in store.files()],
+        "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],
+        "timers": [_timer(timer) for timer in timers],
+    }
+
+
+def _timer(timer: Timer) -> dict[str, Any]:
+    body = timer.body
+    return {
+        "origin": body.origin,
+        "due_ms": body.due_ms,
+        "visit_ms": timer.visit_ms,
+        "target": body.target,
+        "target_partition": None if body.partition < 0 else body.partition,
+        "id": None if body.id is None else body.id.decode("utf-8", "backslashreplace"),
+        "rolls": body.rolls,
+        "key_bytes": None if body.key is None else len(body.key),
+        "value_bytes": None if body.value is None else len(body.value),
+        "header_bytes": len(body.headers),
+    }
+
+
+def _show(told: list[dict[str, Any]], console: Console) -> None:
+    for one in told:
+        console.rule(one["store"], align="left")
+        if "empty" in one:
+            console.print(one["empty"])
+            continue
+        if "checkpoint" in one:
+            console.print(_summary(one))
+            console.print(
+                _table("next ticks", [(_time(tick["from_ms"]), str(tick["timers"])) for tick in one["ticks"]])
+            )
+        if one["timers"]:
+            console.print(_timers(one["timers"]))
+
+
+def _summary(one: dict[str, Any]) -> Table:
+    told, settled = one["checkpoint"], one["checkpoint"]["settled"]
+    rows: list[tuple[str, ...]] = [
+        ("C, next offset", str(told["next_offset"]), ""),
+        ("K, settled up to", *_key(settled["visit_ms"], settled["origin"])),
+        ("L, lowest live offset", str(told["low_offset"]), ""),
+        ("pending", str(told["pending"]), f"{len(told['held'])} held"),
+        ("copies on their way", str(len(told["flights"])), f"{len(told['ended_flights'])} of them ended"),
+        ("wheel", f"{told['slots']} slots of {told['tick_ms']} ms", ""),
+        ("closed cleanly", "yes" if one["closed"] else "no", ""),
+    ]
+    for folder, ends in ((UNITS, f"{told['units_end']} units"), (IDS, ""), (BODIES, f"to {told['body_end']}")):
+        sizes = [file["size"] for file in one["files"] if file["name"].startswith(f"{folder}/")]
+        rows.append((f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", ends))
+    return _table("checkpoint", rows)
+
+
+def _key(visit_ms: int, origin: int) -> tuple[str, str]:
+    return ("nothing yet", "") if (visit_ms, origin) == NOTHING_SETTLED else (_time(visit_ms), f"origin {origin}")
+
+
+def _table(title: str, rows: list[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _timers(timers: list[dict[str, Any]]) -> Table:
+    table = Table(title="timers", title_justify="left")
+    for column in ("origin", "due", "target", "id", "rolls", "bytes"):
+        table.add_column(column, no_wrap=column in ("origin", "due"), overflow="fold")
+    for timer in timers:
+        sizes = sum(timer[part] or 0 for part in ("key_bytes", "value_bytes", "header_bytes"))
+        is_rolled = timer["visit_ms"] < timer["due_ms"]
+        table.add_row(
+            str(timer["origin"]),
+            _time(timer["due_ms"]) + (f"\nrolls at {_time(timer['visit_ms'])}" if is_rolled else ""),
+            timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
+            escape(timer["id"] or ""),
+            str(timer["rolls"]),
+            str(sizes),
+        )
+    return table
+
+
+def _time(at_ms: int) -> str:
+    """Epoch ms for reading."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

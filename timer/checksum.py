@@ -1,0 +1,67 @@
+"""CRC-32 over the records of the store, and, where one does not fit, which single byte of the record must have changed.
+
+    unit + id hash + number of the unit        -> column `check` beside the unit
+    a frame from its byte 8 on                 -> its own field
+
+A CRC tells more than that something changed: each single changed byte has a syndrome (stored XOR computed) of its own.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timer.entry import MAGIC_DELETE, UNIT_SIZE, Ints, Rows
+
+Checks = NDArray[np.uint32]
+
+COLUMN = np.dtype([("id_hash", ">i8"), ("check", ">u4")])
+"""What stands beside each unit: the hash of its id (0: none), and the check of both."""
+
+_NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("number", ">i8")])
+_NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")
+
+
+def unit_checks(units: Rows, id_hashes: Ints, first_unit: int) -> Checks:
+    """The checks of `units`, the first of which is number `first_unit` of its log.
+
+    A timer's body position is left out, as a compaction changes it in place: the frame that lies there tells whether it
+    is right. The unit's number goes in, so that a unit in another's place is noticed.
+    """
+    fixed = units.copy()
+    fixed["body"][units["magic"] & MAGIC_DELETE == 0] = 0
+    records = np.empty(len(units), _NUMBERED)
+    records["unit"] = fixed.view(_NUMBERED["unit"])
+    records["id_hash"] = id_hashes
+    records["number"] = np.arange(first_unit, first_unit + len(units))
+    return np.fromiter(map(zlib.crc32, records.view(_NUMBERED_BYTES).tolist()), np.uint32, len(records))
+
+
+UNIT_COVERED = _NUMBERED.itemsize
+"""Bytes under a unit's check: the unit, its id hash, its number."""
+
+_BYTE_BITS = 8
+_TABLE = [zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0") for byte in range(1 << _BYTE_BITS)]
+_SYNDROMES = frozenset(_TABLE[1:])
+_BYTE_BY_TOP = {entry >> 24: byte for byte, entry in enumerate(_TABLE)}
+
+
+def changed_byte(stored: int, computed: int, size: int) -> int | None:
+    """Which of the `size` bytes under a CRC-32 changed, `size`: one of the CRC itself; None: more than one."""
+    if _is_one_byte(stored ^ computed):
+        return size
+    found = (at for at, syndrome in _back_from_the_end(stored ^ computed, size) if syndrome in _SYNDROMES)
+    return next(found, None)
+
+
+def _is_one_byte(change: int) -> bool:
+    return sum(byte != 0 for byte in change.to_bytes(4, "big")) == 1
+
+
+def _back_from_the_end(syndrome: int, size: int) -> Iterator[tuple[int, int]]:
+    """What the syndrome was before each byte, the last first: CRC-32 run backwards over unchanged bytes."""
+    for at in range(size - 1, -1, -1):
+        yield at, syndrome
+        byte = _BYTE_BY_TOP[syndrome >> 24]
+        syndrome = ((syndrome ^ _TABLE[byte]) << _BYTE_BITS) & 0xFFFFFFFF | byte

@@ -1,0 +1,134 @@
+"""Is every byte of a stopped store what was written? In this order, up to the first fault:
+
+    1 checkpoint    its CRC; it says where the logs ended (all below is checked to these ends)
+    2 files         closed ones are full, the last ones reach the ends, a column of ids beside each file of units
+    3 body log      frame behind frame, each by its CRC; dead ones too
+    4 TimerLog      each unit with its id hash by their check; blank records; delete markers and what they end
+    5 both          each unit's frame is the one it speaks of; what lives has one; as many live as the checkpoint says
+    6 wheel         timer.wheel_verification
+
+Files that are not there are no fault, as segments in which nothing lives are deleted, unless something lives in them.
+What lies behind the ends was written after the checkpoint: the next start takes it back, so it is only told about.
+"""
+
+from itertools import pairwise
+
+from timer.checkpoint import CLOSED, Checkpoint
+from timer.checksum import COLUMN
+from timer.disk import Disk
+from timer.entry import BLANK_SIZE, UNIT_SIZE
+from timer.errors import CorruptStoreError
+from timer.frame_verification import check_frames
+from timer.inspection import BODIES, IDS, UNITS, WHEEL, read_checkpoint
+from timer.log import FrameLog, UnitLog
+from timer.unit_verification import UnitVerification, per_segment, units_in
+from timer.verified import FaultError, Folder, Verified
+from timer.wheel_verification import TimeChains
+
+
+def verify(disk: Disk) -> Verified:
+    """Raises NoStoreError where there is nothing to verify, or nothing that this version knows."""
+    seen = Verified()
+    try:
+        told = read_checkpoint(disk)
+        seen.closed = _is_closed(disk, told)
+        _Verification(disk, told, seen).run()
+    except FaultError as found:
+        seen.fault = found.fault
+    except CorruptStoreError as wrong:
+        seen.fault = FaultError(wrong.where, None, "", wrong.what).fault
+    return seen
+
+
+def _is_closed(disk: Disk, told: Checkpoint) -> bool:
+    data = disk.read(CLOSED)
+    if data and Checkpoint.from_bytes(data) is None:
+        raise FaultError(CLOSED, None, "", "no copy of any checkpoint")
+    return data == told.to_bytes()
+
+
+class _Verification:
+    """One store; `told`: what its checkpoint says."""
+
+    def __init__(self, disk: Disk, told: Checkpoint, seen: Verified) -> None:
+        self._disk = disk
+        self._told = told
+        self._seen = seen
+        self._units, self._ids, self._bodies = (Folder(disk, folder) for folder in (UNITS, IDS, BODIES))
+
+    def run(self) -> None:
+        self._check_unit_files()  # 2
+        self._check_body_files()
+        self._seen.frames = check_frames(self._bodies, self._told.body_end)  # 3
+        log = UnitLog(self._disk, UNITS, IDS, self._told.segment_bytes)
+        bodies = FrameLog(self._disk, BODIES, self._told.segment_bytes)
+        try:
+            units = UnitVerification(self._units, self._ids, log, bodies, self._told)
+            chains = TimeChains(log, self._told)
+            units.check_sums(self._seen)  # 4
+            units.check_live(chains, self._seen)  # 5
+            chains.compare(self._disk.read(WHEEL), self._seen)  # 6
+        finally:
+            log.close()
+            bodies.close()
+
+    # -- 2 files
+
+    def _check_unit_files(self) -> None:
+        segment_bytes, end = self._told.segment_bytes, self._told.units_end
+        for folder in (self._units, self._ids):
+            for base in folder.bases:
+                if base % segment_bytes:
+                    raise FaultError(folder.name(base), None, "", f"its name is not a multiple of {segment_bytes}")
+        for base in self._ids.bases:
+            if base not in self._units.bases:
+                self._seen.notes.append(f"{self._ids.name(base)}: left behind by {self._units.name(base)}")
+        last = (end - 1) // per_segment(self._told) * segment_bytes
+        if end and last not in self._units.bases:
+            raise FaultError(self._units.name(last), None, "", f"missing, though the log reaches to unit {end}")
+        for base in self._units.bases:
+            self._check_unit_file(base)
+
+    def _check_unit_file(self, base: int) -> None:
+        count = units_in(self._told, base)
+        full = count == per_segment(self._told)
+        if count and base not in self._ids.bases:
+            what = f"missing, though {self._units.name(base)} is there"
+            if base // self._told.segment_bytes * per_segment(self._told) + count > self._told.low_unit:
+                raise FaultError(self._ids.name(base), None, "", what)
+            self._seen.notes.append(f"{self._ids.name(base)}: {what}, in which nothing lives")
+            return
+        for folder, size in (
+            (self._units, count * UNIT_SIZE + full * BLANK_SIZE),
+            (self._ids, count * COLUMN.itemsize),
+        ):
+            found = folder.size(base) if base in folder.bases else 0
+            self._seen.files += 1
+            if found < size:
+                raise FaultError(folder.name(base), found, "", f"ends here, not at {size}")
+            if found > size:
+                if full:
+                    raise FaultError(folder.name(base), size, "", f"{found - size} bytes behind its end")
+                self._behind(folder.name(base), found - size)
+
+    def _behind(self, name: str, size: int) -> None:
+        """Bytes behind the checkpoint."""
+        self._seen.closed = False
+        self._seen.notes.append(f"{name}: {size} bytes behind the checkpoint; the next start takes them back")
+
+    def _check_body_files(self) -> None:
+        end = self._told.body_end
+        below = [base for base in self._bodies.bases if base < end]
+        for base, behind in pairwise([*below, end]):
+            size = self._bodies.size(base)
+            self._seen.files += 1
+            if behind == end and base + size > end:
+                self._behind(self._bodies.name(base), base + size - end)
+            elif base + size > behind:
+                raise FaultError(self._bodies.name(base), behind - base, "", f"reaches into the file of {behind}")
+            elif base + size < behind and (behind == end or size < self._told.segment_bytes):
+                raise FaultError(self._bodies.name(base), size, "", f"ends here, not at {behind - base}")
+        if end and not below:
+            raise FaultError(BODIES, None, "", f"no file, though the log reaches to {end}")
+        for base in self._bodies.bases[len(below) :]:
+            self._behind(self._bodies.name(base), self._bodies.size(base))
