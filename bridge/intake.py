@@ -14,7 +14,7 @@ is chosen behind intake, so a cancel that is read before the release commits win
 A copy that lands is a timer again, in its old origin's name; it ends nothing. One that is not awaited is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -95,6 +95,10 @@ def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body
     )
 
 
+class StillLeavingError(Exception):
+    """A request names a timer that is in a transaction under way: its fate decides who came first."""
+
+
 def intake(
     records: Iterable[Record],
     store: Pending,
@@ -104,13 +108,18 @@ def intake(
     rules: Rules,
     max_message_bytes: int,
     late: Mapping[int, Body] = MappingProxyType({}),
+    leaving: Sequence[frozenset[bytes]] = (),
 ) -> Intake:
     """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
+
+    Raises StillLeavingError, and nothing is done, where one names an id that is in one of `leaving`.
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
     """
     asked = [(record, parse(record.headers, record.timestamp_ms, rules)) for record in records]
     ids = list({ask.id: None for _, ask in asked if isinstance(ask, Cancel | Schedule) and ask.id is not None})
+    if not all(each.isdisjoint(ids) for each in leaving):
+        raise StillLeavingError
     taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids, late)
     for record, ask in asked:
         taking.take(record, ask)

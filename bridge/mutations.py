@@ -15,8 +15,8 @@ from bridge import flights, recovery
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.ports import Aborted, Committed, Record, Transaction
-from bridge.shard import OwnedShard
-from bridge.testing import FakeSink
+from bridge.shard import OwnedShard, Sealed
+from bridge.testing import FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import Decisions, Flight, JournalRecord
 from schemas.origin import Shard
@@ -30,6 +30,7 @@ from timer.store import Due, Store
 Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
 _find_due, _land = OwnedShard.find_due, Flights.land
+_begin, _end = FakeSink.begin, FakeSink.end
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
@@ -49,8 +50,8 @@ def offset_before_store(patches: Patches) -> None:
         with mock.patch.object(Store, "add", add_later):
             _take_in(self, records, now_ms)
 
-    def committed(self: OwnedShard, progress: Progress, now_ms: int) -> None:
-        _committed(self, progress, now_ms)
+    def committed(self: OwnedShard, sealed: Sealed) -> None:
+        _committed(self, sealed)
         for batch in waiting.pop(self, []):
             add(self.store, batch, self.store.next_offset)
 
@@ -93,8 +94,8 @@ def late_not_settled(patches: Patches) -> None:
             waiting.setdefault(self, []).extend(self._staged.bodies[before:])
             del self._staged.bodies[before:]
 
-    def committed(self: OwnedShard, progress: Progress, now_ms: int) -> None:
-        _committed(self, progress, now_ms)
+    def committed(self: OwnedShard, sealed: Sealed) -> None:
+        _committed(self, sealed)
         self._staged.bodies += waiting.pop(self, [])
 
     _replace(patches, OwnedShard, "take_in", take_in)
@@ -138,27 +139,42 @@ def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
 
 def journal_before(patches: Patches) -> None:
     """The journal is written by itself, before the transaction: what is aborted then was decided all the same."""
-    publish = FakeSink.publish
 
-    def apart(self: FakeSink, transaction: Transaction) -> Committed | Aborted:
+    def apart(self: FakeSink, transaction: Transaction) -> FakePublishing:
         _write_journal(self, transaction.journal)
-        return publish(self, replace(transaction, journal={}))
+        return _begin(self, replace(transaction, journal={}))
 
-    _replace(patches, FakeSink, "publish", apart)
+    _replace(patches, FakeSink, "begin", apart)
 
 
 def journal_behind(patches: Patches) -> None:
     """The journal is written by itself, behind the transaction: a crash in between loses what was decided."""
-    publish = FakeSink.publish
 
-    def apart(self: FakeSink, transaction: Transaction) -> Committed | Aborted:
-        end = publish(self, replace(transaction, journal={}))
+    def begin(self: FakeSink, transaction: Transaction) -> FakePublishing:
+        begun = _begin(self, replace(transaction, journal={}))
+        begun.transaction = transaction
+        return begun
+
+    def end(self: FakeSink, under_way: FakePublishing) -> Committed | Aborted:
+        fate = _end(self, under_way)
         self._fuse.step("sink.journal")
-        if isinstance(end, Committed):
-            _write_journal(self, transaction.journal)
-        return end
+        if isinstance(fate, Committed):
+            _write_journal(self, under_way.transaction.journal)
+        return fate
 
-    _replace(patches, FakeSink, "publish", apart)
+    _replace(patches, FakeSink, "begin", begin)
+    _replace(patches, FakeSink, "end", end)
+
+
+def unordered_commits(patches: Patches) -> None:
+    """The second producer does not wait for the first: a crash in between skips what the first held."""
+
+    def finish(self: FakePublishing) -> Committed | Aborted:
+        if self.fate is None:
+            self.fate = self.sink.end(self)
+        return self.fate
+
+    _replace(patches, FakePublishing, "finish", finish)
 
 
 def digest_not_compared(patches: Patches) -> None:
@@ -229,6 +245,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "ahead not taken back": ahead_not_taken_back,
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
+    "unordered commits": unordered_commits,
     "ended not journalled": _without("ended"),
     "rolled not journalled": _without("rolled"),
     "landed not journalled": _without("landed"),

@@ -44,12 +44,10 @@ class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the 
 
 
 class Note(NamedTuple):
-    """The publishing instance as its transaction began."""
+    """The publishing instance as its transaction began. Its clock, since nothing was staged or on its way:"""
 
-    begun_ms: int
-    """Its clock."""
+    highest_ms: int
     lowest_ms: int
-    """The lowest that it has read since its last commit."""
     options: TurnOptions
     opened: Mapping[Shard, int]
     """Up to which offset requests could be read when it opened the shard."""
@@ -363,7 +361,7 @@ class Oracle:
         _check(
             added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry
         )
-        _check(timer.due_ms <= entry.timestamp_ms <= note.begun_ms, f"early: due {timer.due_ms}, clock {note}", entry)
+        _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, f"early: due {timer.due_ms}, clock {note}", entry)
         expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
         self.counts["delivered"] += 1
         self.counts["delivered after rolls"] += timer.rolls > 0
@@ -378,7 +376,7 @@ class Oracle:
         _check([*entry.headers] == headers, f"not the headers of a copy: {headers}", entry)
         at_ms = entry.timestamp_ms
         _check(timer.key.visit_ms <= at_ms < timer.due_ms, f"rolled at another time than {timer.key.visit_ms}", entry)
-        _check(at_ms <= note.begun_ms, f"rolled early: {note}", entry)
+        _check(at_ms <= note.highest_ms, f"rolled early: {note}", entry)
         timer.is_flying = True
         book.flights[origin, rolls] = entry
         book.unread[entry.offset] = Unread(entry, None)

@@ -158,13 +158,38 @@ class Aborted:
     refused: dict[int, str]
 
 
+MOST_PUBLISHING = 2
+"""Transactions of one sink that may be on their way at a time."""
+
+
+class Publishing(Protocol):
+    """A transaction on its way."""
+
+    def is_done(self) -> bool:
+        """Whether `wait` would answer, or raise, at once."""
+        ...
+
+    def wait(self) -> Committed | Aborted:
+        """Its fate; may be asked again. Raises what `Sink.begin` raises."""
+        ...
+
+
 class Sink(Protocol):
-    def publish(self, transaction: Transaction) -> Committed | Aborted:
-        """One Kafka transaction; returns when its fate is known.
+    """Kafka transactions, one behind the other, of which a second may be under way while the first is committed.
+
+    The later of two sends its offsets and commits only when the earlier stands; where the earlier is aborted, the later
+    is `Aborted({})` too. (Out of this order, a crash between the two leaves progress that skips what the first held.)
+    """
+
+    def begin(self, transaction: Transaction) -> Publishing:
+        """Starts it. The caller lets at most `MOST_PUBLISHING` be on their way, and begins none behind an abort before
+        it has waited for all.
 
         Passing faults of the broker are waited out inside. Raises bridge.errors.FencedError when another process runs
         with the same transactional.id: this one must end.
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What is on its way is left to the next producer of this id, or to the time-out."""
+        ...

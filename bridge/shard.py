@@ -1,16 +1,20 @@
 """One shard between two commits: what it has read, stored and taken out, and what of it the next transaction carries.
 
-take_in(records) -> find_due(now) -> news() -> transaction -> committed() | thrown away with the shard
+take_in(records) -> find_due(now) -> seal() -> transaction -> committed() | thrown away with the shard
+
+What is sealed belongs to one transaction, and is repeated as it is when that is aborted; what comes behind it is staged
+for the next one meanwhile. A request that names a timer which is sealed to leave has to wait for the fate of that
+transaction (`StillLeavingError`): only then it is known whether it came before the delivery or too late.
 """
 
 import errno
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from bridge.delivery import deliver, park, receipt, refuse
 from bridge.flights import copy_of
-from bridge.intake import Intake, Told, intake
+from bridge.intake import Intake, StillLeavingError, Told, intake
 from bridge.lately import Lately
 from bridge.options import TurnOptions
 from bridge.ports import Outgoing, Record
@@ -57,6 +61,18 @@ class Staged:
         return bool(self.bodies or self.copies or self.refused or self.told)
 
 
+@dataclass(slots=True)
+class Sealed:
+    """A shard's part of one transaction."""
+
+    staged: Staged
+    progress: Progress
+    journal: JournalRecord | None
+    at_ms: int
+    ids: frozenset[bytes]
+    """Of the timers that leave."""
+
+
 class OwnedShard:
     """A shard that is ours, with its store open."""
 
@@ -73,6 +89,11 @@ class OwnedShard:
         """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
         self._options = options
         self._staged = Staged()
+        self._sealed: deque[Sealed] = deque()
+        self._sealed_offset = self.committed_progress.next_offset
+        """What is staged begins here."""
+        self._late: dict[int, Body] = {}
+        """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
         self._dirty_since_ms: int | None = None
         self._lately = Lately()
 
@@ -83,14 +104,14 @@ class OwnedShard:
     def take_in(self, records: list[Record], now_ms: int) -> None:
         """Puts `records` where they belong. Raises OSError or WheelFullError; then the rest waits in `backlog`.
 
+        Raises StillLeavingError where that is to be called again, without records, when no transaction is under way.
         A batch that spans more than a lap of the wheel goes in by parts, as far as it goes.
         """
         self.backlog += records
         count = len(self.backlog)
-        if count and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
-            raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
-        late: dict[int, Body] = {}
+        late, self._late = self._late, {}
         try:
+            self._demand_room()
             while self.backlog:
                 try:
                     late = self._take_in_first(min(count, len(self.backlog)), late, now_ms)
@@ -98,8 +119,15 @@ class OwnedShard:
                     if count == 1:
                         raise
                     count = max(1, min(count, len(self.backlog)) // 2)
+        except StillLeavingError:
+            self._late, late = late, {}
+            raise
         finally:
             self._leave(list(late.values()), now_ms)
+
+    def _demand_room(self) -> None:
+        if self.backlog and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
+            raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
 
     def _take_in_first(self, count: int, late: dict[int, Body], now_ms: int) -> dict[int, Body]:
         """`late`: those of the parts before, of which this part may end some; returned with its own."""
@@ -113,6 +141,7 @@ class OwnedShard:
             self._options.rules,
             self._options.max_message_bytes,
             late,
+            [sealed.ids for sealed in self._sealed],
         )
         self.store.add(taken.batch, part[-1].offset + 1)
         del self.backlog[:count]
@@ -170,22 +199,32 @@ class OwnedShard:
             looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
         return min(looks)
 
-    def outgoing(self, now_ms: int) -> list[Outgoing]:
+    def seal(self, progress: Progress, now_ms: int) -> Sealed:
+        """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone."""
+        staged, self._staged = self._staged, Staged()
+        staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
+        ids = frozenset(body.id for body in staged.bodies if body.id is not None)
+        sealed = Sealed(staged, progress, self._journal(staged, progress), now_ms, ids)
+        self._sealed.append(sealed)
+        self._sealed_offset = progress.next_offset
+        self.flights.depart(staged.rolled)
+        self._dirty_since_ms = None
+        return sealed
+
+    def outgoing(self, sealed: Sealed) -> list[Outgoing]:
         """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""
-        staged, shard, options = self._staged, self.shard, self._options
-        if not staged.parked:
-            staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
+        staged, shard, options, now_ms = sealed.staged, self.shard, self._options, sealed.at_ms
         records = [deliver(shard, body, now_ms) for body in staged.bodies]
         for row, refusal in staged.parked.items():
             records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
         records += staged.copies
         records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
-        told = staged.told + self._told_of_leaving()
+        told = staged.told + self._told_of_leaving(staged)
         records += [receipt(options.receipts_topic, shard, each, now_ms) for each in told]
         return records
 
-    def _told_of_leaving(self) -> list[Told]:
-        staged, mode = self._staged, self._options.receipts
+    def _told_of_leaving(self, staged: Staged) -> list[Told]:
+        mode = self._options.receipts
         told: list[Told] = []
         if is_sent("rejected", mode):
             parked = ((staged.bodies[row], why) for row, why in staged.parked.items())
@@ -195,21 +234,21 @@ class OwnedShard:
             told += [Told("delivered", body.origin, body.origin, body.id or b"", body.due_ms) for body in left]
         return told
 
-    def park(self, row: int, code: str) -> bool:
+    def park(self, sealed: Sealed, row: int, code: str) -> bool:
         """The broker refuses the record at `row` of `outgoing`. False where it was not bound for a real topic."""
-        if row >= len(self._staged.bodies) or row in self._staged.parked:
+        staged = sealed.staged
+        if row >= len(staged.bodies) or row in staged.parked:
             return False
-        target = self._staged.bodies[row].target
-        self._staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
+        target = staged.bodies[row].target
+        staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
         return True
 
-    def journal(self, progress: Progress) -> JournalRecord | None:
+    def _journal(self, staged: Staged, progress: Progress) -> JournalRecord | None:
         """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
-        staged = self._staged
-        if progress.next_offset == self.committed_progress.next_offset and not staged.released and not staged.rolled:
+        if progress.next_offset == self._sealed_offset and not staged.released and not staged.rolled:
             return None
         return JournalRecord(
-            from_offset=self.committed_progress.next_offset,
+            from_offset=self._sealed_offset,
             next_offset=progress.next_offset,
             rules=self._options.rules,
             refused=tuple(record.offset for record, _ in staged.refused),
@@ -224,12 +263,10 @@ class OwnedShard:
     def start_checkpoint(self, journal_offset: int) -> None:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
-    def committed(self, progress: Progress, now_ms: int) -> None:
-        """The transaction stands."""
-        staged = self._staged
-        self.store.committed(progress)
-        self.flights.depart(staged.rolled)
-        self._lately.add((body.id for body in staged.bodies if body.id is not None), now_ms)
-        self.committed_progress = progress
-        self._staged = Staged()
-        self._dirty_since_ms = None
+    def committed(self, sealed: Sealed) -> None:
+        """The transaction that carried `sealed`, the oldest of ours, stands."""
+        oldest = self._sealed.popleft()
+        assert sealed is oldest, "out of order"
+        self._lately.add(sealed.ids, sealed.at_ms)
+        self.committed_progress = sealed.progress
+        self.store.committed(sealed.progress, is_all=not self._sealed and not self.has_news())

@@ -424,8 +424,8 @@ class Life:
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
         )
-        self._recovered: set[Shard] = set()
-        self._lowest_ms = self.clock.now_ms()
+        self._lowest_ms = self._highest_ms = self.clock.now_ms()
+        self._paused: frozenset[Shard] = frozenset()
 
     @property
     def is_up(self) -> bool:
@@ -447,16 +447,25 @@ class Life:
     def jump(self, ms: int) -> None:
         self.world.tell(f"the clock of {self.name} jumps by {ms} ms")
         self.world.counts["jumps"] += 1
+        self._see_clock()
         self.clock.error_ms += ms
-        self._lowest_ms = min(self._lowest_ms, self.clock.now_ms())
+        self._see_clock()
+
+    def _see_clock(self) -> None:
+        now_ms = self.clock.now_ms()
+        self._lowest_ms, self._highest_ms = min(self._lowest_ms, now_ms), max(self._highest_ms, now_ms)
+
+    def _look_anew(self) -> None:
+        """Nothing is staged or on its way: what comes next begins here."""
+        self._lowest_ms = self._highest_ms = self.clock.now_ms()
+        self._paused = frozenset()
 
     def turn(self) -> None:
         """One turn, and what an onlooker can say of it."""
         if not self.is_up:
             return
         self.world.counts["turns"] += 1
-        self._lowest_ms = min(self._lowest_ms, self.clock.now_ms())
-        transactions = self.world.oracle.counts["transactions"]
+        self._see_clock()
         try:
             self.instance.turn()
         except Crash as crash:
@@ -464,9 +473,9 @@ class Life:
         except OSError as full:
             self._die(f"{full} at a start")
         self.world.oracle.observe()
-        if self.world.oracle.counts["transactions"] > transactions:
-            self._lowest_ms = self.clock.now_ms()
-        self._check_recovered()
+        if self.instance.bridge is not None and self.instance.bridge.is_idle:
+            self._look_anew()
+        self._check_pending()
 
     def _die(self, where: str) -> None:
         world, rng = self.world, self.world.rng
@@ -492,8 +501,7 @@ class Life:
         if rng.random() < 0.3:
             self.instance.options = draw_options(rng, self.world.reach_ms)
         self.world.tell(f"{self.name} starts")
-        self._recovered = set()
-        self._lowest_ms = self.clock.now_ms()
+        self._look_anew()
         self.instance.start()
 
     def stop(self) -> None:
@@ -517,18 +525,19 @@ class Life:
     def _note(self) -> Note:
         source = self.instance.source
         assert source is not None
-        return Note(self.clock.now_ms(), self._lowest_ms, self.instance.options, dict(source.opened), source.paused)
+        self._see_clock()
+        self._paused |= source.paused
+        return Note(self._highest_ms, self._lowest_ms, self.instance.options, dict(source.opened), self._paused)
 
-    def _check_recovered(self) -> None:
-        """A shard that was just taken over holds as many timers as its requests say."""
-        if not self.is_up or self.world.oracle.only_outputs:
+    def _check_pending(self) -> None:
+        """When nothing is on its way, a shard holds as many timers as its requests say."""
+        bridge = self.instance.bridge
+        if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
             return
-        pending = self.pending()
-        for shard in pending.keys() - self._recovered:
+        for shard, pending in self.pending().items():
             expected = self.world.oracle.pending(shard)
-            if self.world.group.owner[shard] == self.member and pending[shard] != expected:
-                raise Violation(f"{self.name} rebuilt {shard} with {pending[shard]} timers, {expected} live")
-        self._recovered = set(pending)
+            if self.world.group.owner[shard] == self.member and pending != expected:
+                raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
 
 
 EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (

@@ -196,7 +196,7 @@ class TestSink:
         return FakeSink(kafka, group, "bridge", "timer.journal")
 
     def test_all_of_it_stands(self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, fence: object) -> None:
-        assert sink.publish(transaction(READ, fence, order(b"a"), order(b"b"))) == Committed()
+        assert sink.begin(transaction(READ, fence, order(b"a"), order(b"b"))).wait() == Committed()
         assert values(kafka, "orders") == [b"a", b"b"]
         assert values(kafka, "timer.journal") == [b"decided"]
         assert FakeHistory(kafka, group, "timer.journal").progress(FIRST) == READ[FIRST]
@@ -214,16 +214,16 @@ class TestSink:
             order(b"d", partition=1),
         ]
         codes = {1: "unknown-topic", 2: "too-large", 3: "not-authorized", 4: "unknown-partition"}
-        assert sink.publish(transaction(READ, fence, *records)) == Aborted(codes)
+        assert sink.begin(transaction(READ, fence, *records)).wait() == Aborted(codes)
         assert values(kafka, "orders") == []
 
     def test_a_stale_fence_publishes_nothing(
         self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, fence: object
     ) -> None:
         group.expire("bridge")
-        assert sink.publish(transaction(READ, fence, order(b"a"))) == Aborted({})
+        assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
         assert group.join("bridge") == "bridge#1"
-        assert sink.publish(transaction(READ, fence, order(b"a"))) == Aborted({})
+        assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
         assert progress_of(kafka) is None
 
@@ -232,7 +232,7 @@ class TestSink:
     ) -> None:
         FakeSink(kafka, group, "bridge", "timer.journal")
         with pytest.raises(FencedError):
-            sink.publish(transaction(READ, fence, order(b"a")))
+            sink.begin(transaction(READ, fence, order(b"a"))).wait()
 
     def test_one_that_slept_over_its_time_out_publishes_nothing(
         self, kafka: FakeKafka, group: FakeGroup, fence: object
@@ -241,7 +241,7 @@ class TestSink:
             kafka.timeline.advance(20_000 if where == "sink.commit" else 0)
 
         sink = FakeSink(kafka, group, "bridge", "timer.journal", meanwhile=sleep)
-        assert sink.publish(transaction(READ, fence, order(b"a"))) == Aborted({})
+        assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
 
     def test_a_crash_at_any_step_leaves_all_or_nothing(self) -> None:
@@ -253,9 +253,9 @@ class TestSink:
             group, fuse = FakeGroup("timers", [FIRST, SECOND]), Fuse()
             fence = FakeSource(kafka, group, "bridge").poll(0, 0).fence
             sink = FakeSink(kafka, group, "bridge", "timer.journal", fuse=fuse)
-            fuse.arm(step % 8 + 1, "sink.")
+            fuse.arm(step % 9 + 1, "sink.")
             with pytest.raises(Crash):
-                sink.publish(transaction(READ, fence, order(b"a"), order(b"b")))
+                sink.begin(transaction(READ, fence, order(b"a"), order(b"b"))).wait()
             kafka.timeline.advance(20_000)
             found.add((len(kafka.read("orders")), progress_of(kafka) is not None))
         assert found == {(0, False), (2, True)}

@@ -24,7 +24,7 @@ from bridge.fake_kafka import FakeTransaction as FakeTransaction
 from bridge.fake_kafka import Partition, State
 from bridge.fake_kafka import Timeline as Timeline
 from bridge.options import TurnOptions
-from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
 from bridge.turn import Bridge
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -245,8 +245,9 @@ def nothing_happens(_where: str) -> None: ...
 
 
 class FakeSink:
-    """A transactional producer. Its transactions end badly where the test says so, or where `rng` draws it.
+    """Two transactional producers in turn. Transactions end badly where the test says so, or where `rng` draws it.
 
+    Without `rng` what is begun comes to its end at once; with it, when somebody waits, or when it is drawn.
     `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
     it begins stays with the transaction in FakeKafka.
     """
@@ -265,7 +266,6 @@ class FakeSink:
     ) -> None:
         self._kafka = kafka
         self._group = group
-        self._id = transactional_id
         self._journal_topic = journal_topic
         self._fuse = fuse or Fuse()
         self._rng = rng
@@ -273,25 +273,54 @@ class FakeSink:
         self._note = note
         self.fault_chance = 0.0
         """How often a transaction is aborted by a passing fault."""
-        self._epoch = kafka.init(transactional_id)
+        self._producers = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
+        self._under_way: list[FakePublishing] = []
 
-    def publish(self, transaction: Transaction) -> Committed | Aborted:
+    def begin(self, transaction: Transaction) -> "FakePublishing":
         _check(transaction)
-        self._step("sink.publish")
-        if self._kafka.is_fenced(self._id, self._epoch):
-            raise FencedError(f"another process runs as {self._id}")
-        self._kafka.finish(self._id)
-        begun = self._kafka.begin(self._id, self._epoch)
+        self._under_way = [each for each in self._under_way if not each.is_told]
+        assert len(self._under_way) < MOST_PUBLISHING, "too many are under way"
+        self._step("sink.begin")
+        self._producers.rotate()
+        owner, epoch = self._producers[0]
+        if self._kafka.is_fenced(owner, epoch):
+            raise FencedError(f"another process runs as {owner}")
+        self._kafka.finish(owner)
+        begun = self._kafka.begin(owner, epoch)
         begun.note = self._note()
+        earlier = self._under_way[-1] if self._under_way else None
         refused = self._produce(begun, transaction)
-        if refused or self._has_fault():
-            return self._abort(begun, refused)
+        made = FakePublishing(self, begun, transaction, refused, earlier)
+        self._under_way.append(made)
+        if self._rng is None:
+            made.finish()
+        return made
+
+    def drift(self) -> None:
+        """What is under way goes on by itself, or not."""
+        for each in self._under_way:
+            if self._draw(0.4):
+                each.finish()
+
+    def end(self, under_way: "FakePublishing") -> Committed | Aborted:
+        """Sends the offsets and commits, or aborts; those before it are at their end."""
+        begun, transaction = under_way.begun, under_way.transaction
+        self._step("sink.end")
+        if under_way.earlier is not None and isinstance(under_way.earlier.fate, Aborted):
+            return self._abort(begun, {})
+        if under_way.refused or self._draw(self.fault_chance):
+            return self._abort(begun, under_way.refused)
         self._step("sink.offsets")
         if not self._group.accepts(transaction.fence) or begun.state is not State.OPEN:
             return self._abort(begun, {})
         self._kafka.send_offsets(begun, self._group.name, transaction.progress)
         self._step("sink.offsets done")
-        return self._abort(begun, {}) if self._has_fault() else self._commit(begun)
+        return self._abort(begun, {}) if self._draw(self.fault_chance) else self._commit(begun)
+
+    def is_done(self, under_way: "FakePublishing") -> bool:
+        if under_way.fate is None and self._draw(0.5):
+            under_way.finish()
+        return under_way.fate is not None
 
     def close(self) -> None:
         self._fuse.step("sink.close")
@@ -346,12 +375,55 @@ class FakeSink:
             refused = {index: refused[index] for index in named}
         return Aborted(refused)
 
-    def _has_fault(self) -> bool:
-        return self._rng is not None and self._rng.random() < self.fault_chance
+    def _draw(self, chance: float) -> bool:
+        return self._rng is not None and self._rng.random() < chance
 
     def _step(self, where: str) -> None:
         self._fuse.step(where)
         self._meanwhile(where)
+
+
+def producer_ids(transactional_id: str) -> list[str]:
+    """Of the producers that take turns."""
+    return [f"{transactional_id}-{number}" for number in range(MOST_PUBLISHING)]
+
+
+class FakePublishing:
+    """One under way in a FakeSink."""
+
+    def __init__(
+        self,
+        sink: FakeSink,
+        begun: FakeTransaction,
+        transaction: Transaction,
+        refused: dict[int, str],
+        earlier: "FakePublishing | None",
+    ) -> None:
+        self.sink = sink
+        self.begun = begun
+        self.transaction = transaction
+        self.refused = refused
+        self.earlier = earlier
+        self.fate: Committed | Aborted | None = None
+        self.is_told = False
+        """The caller knows its fate."""
+
+    def is_done(self) -> bool:
+        return self.sink.is_done(self)
+
+    def wait(self) -> Committed | Aborted:
+        fate = self.finish()
+        self.is_told = True
+        return fate
+
+    def finish(self) -> Committed | Aborted:
+        """To its end, behind the earlier one."""
+        if self.earlier is not None:
+            self.earlier.finish()
+        if self.fate is None:
+            self.fate = self.sink.end(self)
+            self.earlier = None
+        return self.fate
 
 
 def size_of(record: Outgoing) -> int:
@@ -430,6 +502,8 @@ class FakeInstance:
     def turn(self) -> None:
         """One turn. Raises what the bridge raises; `Crash` where the fuse was armed."""
         assert self.bridge is not None, "not started"
+        assert self._sink is not None
+        self._sink.drift()
         self.bridge.turn()
 
     def run(self, ms: int) -> None:

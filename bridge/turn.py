@@ -4,7 +4,7 @@
     2 intake    requests -> timers, late ones, refusals
     3 store     timers to disk                      nothing of 2-4 is seen by anybody before 5
     4 due       timers whose time has come
-    5 publish   one transaction: deliveries, rejected, journal, progress of every shard
+    5 publish   one transaction: deliveries, rejected, journal, progress of every shard; a second may be under way
     6 advance   what stands in Kafka is settled here; now and then a checkpoint
 
 A crash before the commit of 5: the next life takes the store back to its checkpoint, reads again from C, and nobody saw
@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from bridge.complaints import Complaints
-from bridge.errors import BridgeError
+from bridge.intake import StillLeavingError
 from bridge.options import TurnOptions
-from bridge.ports import Aborted, Clock, Committed, History, Outgoing, Ownership, Record, Sink, Source, Transaction
+from bridge.ports import Clock, History, Ownership, Record, Sink, Source
+from bridge.publishing import Publisher
 from bridge.recovery import Recovered, rebuild, recover
 from bridge.shard import OwnedShard
 from schemas.origin import Shard
@@ -29,6 +30,8 @@ from timer.errors import CorruptStoreError, WheelFullError
 log = logging.getLogger(__name__)
 
 _READING_FIRST_WAIT_MS = 10
+_UNDER_WAY_WAIT_MS = 10
+"""Soon enough to notice that a transaction was aborted."""
 
 
 class Bridge:
@@ -47,7 +50,7 @@ class Bridge:
         self._clock = clock
         self._source = source
         self._history = history
-        self._sink = sink
+        self._publisher = Publisher(sink)
         self._disk_for = disk_for
         self._options = options
         self._shards: dict[Shard, OwnedShard] = {}
@@ -76,13 +79,24 @@ class Bridge:
     def turn(self) -> None:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
         polled = self._source.poll(self._wait_ms(), self._options.max_poll_records)  # 1
+        if polled.ownership != Ownership():
+            self._publisher.finish()
+        self._publisher.advance()
         self._change_hands(polled.ownership)
+        owners = dict(self._shards)
+        fence = self._repeat(polled.fence)
         now_ms = self._clock.now_ms()
-        self._take_in(polled.records, now_ms)  # 2, 3
+        records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
+        fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
         if any(owned.is_urgent(now_ms) for owned in self._shards.values()):
-            self._publish(polled.fence, now_ms)  # 5, 6
+            self._publish(fence, now_ms)  # 5, 6
         self._checkpoint(now_ms)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is staged or on its way: what was read and what has left stands in Kafka."""
+        return self._publisher.is_idle and not any(owned.has_news() for owned in self._shards.values())
 
     def request_stop(self) -> None:
         """Ends a waiting poll and any repeating of a transaction; for a signal handler."""
@@ -92,6 +106,7 @@ class Bridge:
     def stop(self) -> None:
         """A clean end between two turns: what is stored is committed already or will be read again."""
         self._stopping = True
+        self._publisher.finish()
         for shard in list(self._shards):
             self._give_up(shard, checkpoint=True)
         self._source.close()
@@ -101,7 +116,8 @@ class Bridge:
     def _wait_ms(self) -> int:
         now_ms = self._clock.now_ms()
         is_reading_first = any(owned.reads_first_until is not None for owned in self._shards.values())
-        until_ms = now_ms + (_READING_FIRST_WAIT_MS if is_reading_first else self._options.max_wait_ms)
+        wait_ms = _READING_FIRST_WAIT_MS if is_reading_first else self._options.max_wait_ms
+        until_ms = now_ms + (wait_ms if self._publisher.is_idle else min(wait_ms, _UNDER_WAY_WAIT_MS))
         looks = [owned.next_look_ms(until_ms) for owned in self._shards.values()]
         return max(0, min(looks, default=until_ms) - now_ms)
 
@@ -136,21 +152,36 @@ class Bridge:
 
     # -- 2 intake, 3 store, 4 due
 
-    def _take_in(self, records: dict[Shard, list[Record]], now_ms: int) -> None:
-        def take_in(owned: OwnedShard) -> None:
-            waited = bool(owned.backlog)
-            try:
-                owned.take_in(records.get(owned.shard, []), now_ms)
-            except (OSError, WheelFullError) as full:
-                self._source.pause(owned.shard)
-                self._complaints.say(now_ms, str(owned.shard), f"{owned.shard}: intake pauses: {full}")
-            else:
-                if waited:
-                    self._source.resume(owned.shard)
-                    self._complaints.over(str(owned.shard))
-                self._note_read(owned, was_empty=owned.shard not in records)
+    def _take_in(self, records: dict[Shard, list[Record]], now_ms: int, fence: object) -> object:
+        """Returns the fence to go on with."""
+        leaving: list[OwnedShard] = []
 
-        self._each(take_in)
+        def take_in(owned: OwnedShard, new: list[Record]) -> None:
+            try:
+                self._take_in_one(owned, new, now_ms)
+            except StillLeavingError:
+                leaving.append(owned)
+
+        self._each(lambda owned: take_in(owned, records.get(owned.shard, [])))
+        if leaving:
+            self._publisher.finish()
+            fence = self._repeat(fence)
+        if leaving and self._publisher.is_idle:
+            self._each(lambda owned: self._take_in_one(owned, [], now_ms) if owned in leaving else None)
+        return fence
+
+    def _take_in_one(self, owned: OwnedShard, records: list[Record], now_ms: int) -> None:
+        waited = bool(owned.backlog)
+        try:
+            owned.take_in(records, now_ms)
+        except (OSError, WheelFullError) as full:
+            self._source.pause(owned.shard)
+            self._complaints.say(now_ms, str(owned.shard), f"{owned.shard}: intake pauses: {full}")
+        else:
+            if waited:
+                self._source.resume(owned.shard)
+                self._complaints.over(str(owned.shard))
+            self._note_read(owned, was_empty=not records)
 
     def _note_read(self, owned: OwnedShard, *, was_empty: bool) -> None:
         """A shard that was opened just now: is all read that was there then? Markers at the end are never read."""
@@ -169,6 +200,7 @@ class Bridge:
                 self._replace(owned, wrong)
 
     def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
+        self._publisher.finish()
         del self._shards[owned.shard]
         owned.store.close()
         progress = owned.committed_progress
@@ -178,22 +210,27 @@ class Bridge:
     # -- 5 publish, 6 advance
 
     def _publish(self, fence: object, now_ms: int) -> None:
-        """Repeats until it stands: without what the broker will never take, without shards that are no longer ours."""
-        while progress := self._progress():
-            transaction, rows = self._transaction(progress, fence, now_ms)
-            match self._sink.publish(transaction):
-                case Committed():
-                    for shard, reached in progress.items():
-                        self._shards[shard].committed(reached, now_ms)
-                    return
-                case Aborted(refused):
-                    for index, code in refused.items():
-                        self._park(rows, index, code, transaction.outgoing[index])
-                    looked = self._source.check()
-                    self._change_hands(looked.ownership)
-                    fence = looked.fence
-            if self._stopping:
-                return  # nothing of it stands: the next life reads it again
+        self._publisher.make_room()
+        fence = self._repeat(fence)
+        parts = [(self._shards[shard], reached) for shard, reached in self._progress().items()]
+        if parts and not self._publisher.must_repeat:
+            self._publisher.begin([(owned, owned.seal(reached, now_ms)) for owned, reached in parts], fence)
+
+    def _repeat(self, fence: object) -> object:
+        """What was aborted, until it stands: without shards that are no longer ours. Returns the fence to go on with.
+
+        Once the end was asked for, nothing of it stands: the next life reads it again.
+        """
+        fences = [fence]
+
+        def look() -> object:
+            looked = self._source.check()
+            self._change_hands(looked.ownership)
+            fences.append(looked.fence)
+            return looked.fence
+
+        self._publisher.repeat(look, lambda owned: self._shards.get(owned.shard) is owned, lambda: self._stopping)
+        return fences[-1]
 
     def _progress(self) -> dict[Shard, Progress]:
         """What each shard with news has reached."""
@@ -205,34 +242,6 @@ class Bridge:
 
         self._each(note)
         return reached
-
-    def _transaction(
-        self, progress: dict[Shard, Progress], fence: object, now_ms: int
-    ) -> tuple[Transaction, list[tuple[OwnedShard, int]]]:
-        """The transaction, and for each shard the index behind its last record."""
-        outgoing: list[Outgoing] = []
-        journal: dict[Shard, bytes] = {}
-        ends: list[tuple[OwnedShard, int]] = []
-        for shard, reached in progress.items():
-            owned = self._shards[shard]
-            outgoing += owned.outgoing(now_ms)
-            ends.append((owned, len(outgoing)))
-            decided = owned.journal(reached)
-            if decided is not None:
-                journal[shard] = decided.to_bytes()
-        return Transaction(outgoing, journal, progress, fence), ends
-
-    def _park(self, ends: list[tuple[OwnedShard, int]], index: int, code: str, record: Outgoing) -> None:
-        start = 0
-        for owned, end in ends:
-            if index < end:
-                if not owned.park(index - start, code):
-                    raise BridgeError(
-                        f"{record.topic} refuses a rejected record ({code}): nothing may vanish, so the bridge stops;"
-                        f" mend the topic, then start again"
-                    )
-                return
-            start = end
 
     def _checkpoint(self, now_ms: int) -> None:
         begin = not 0 <= self._checkpoint_due_ms - now_ms <= self._options.store.checkpoint_interval_ms

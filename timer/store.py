@@ -402,10 +402,11 @@ class Store:
             raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
         return found
 
-    def committed(self, progress: Progress) -> None:
-        """The transaction that carried `progress`, and all that is staged, stands."""
+    def committed(self, progress: Progress, *, is_all: bool = True) -> None:
+        """The transaction that carried `progress` stands. `is_all`: nothing was staged behind what it carried."""
         self._committed = progress
-        self._has_staged = False
+        if is_all:
+            self._has_staged = False
 
     def _count_in(self, run: Rows) -> None:
         self._pending += len(run)
