@@ -21,7 +21,12 @@ RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset
 class World:
     """One partition, one instance, one real topic."""
 
-    def __init__(self, options: TurnOptions | None = None, rng: Random | None = None) -> None:
+    def __init__(
+        self,
+        options: TurnOptions | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.kafka = FakeKafka(Timeline())
         for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts", "orders"):
             self.kafka.create(topic)
@@ -32,7 +37,7 @@ class World:
             commit_interval_ms=10,
         )
         self.group = FakeGroup("timers", [SHARD])
-        self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng)
+        self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng, meanwhile=meanwhile)
         self.bridge.run(0)
 
     @property
@@ -524,3 +529,86 @@ def test_case_34_the_histogram_shows_when() -> None:
     assert world.bridge.bridge is not None
     start_ms = world.now_ms // 100 * 100
     assert world.bridge.bridge.histogram(100) == {start_ms + 100: 2, start_ms + 200: 1, start_ms + 900: 1}
+
+
+# -- Two transactions under way
+
+
+def slow(world: World, faults: int = 0) -> None:
+    """What is begun from now on stays under way until somebody waits for it; so many are aborted then."""
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow, world.bridge.sink.faults = True, faults
+
+
+def turns(world: World, *values: str) -> None:
+    """Each of `values` is sent, due at once, and read in a turn of its own."""
+    for value in values:
+        world.send(value, 0)
+        world.bridge.turn()
+
+
+def test_a_second_transaction_is_begun_while_the_first_is_under_way() -> None:
+    world = World()
+    slow(world)
+    turns(world, "a", "b")
+    assert world.delivered() == []
+    turns(world, "c")  # waits for the first
+    assert world.delivered() == ["a"]
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("faults", [1, 2, 3])
+def test_what_was_aborted_is_repeated_in_order_before_anything_new(faults: int) -> None:
+    world = World()
+    slow(world, faults)
+    turns(world, "a", "b", "c", "d")
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b", "c", "d"]
+    assert world.receipts("delivered") == [("accepted", n) for n in range(4)]
+
+
+def test_a_crash_with_two_under_way_loses_and_doubles_nothing() -> None:
+    world = World()
+    slow(world)
+    turns(world, "a", "b")
+    crash(world)
+    world.bridge.run(100)
+    assert world.delivered() == ["a", "b"]
+
+
+@pytest.mark.parametrize("faults", [0, 1])
+def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int) -> None:
+    world = World()
+    world.send("a", 0, id_="one")
+    world.bridge.run(1)
+    world.send("b", 5, id_="two")
+    world.bridge.turn()
+    slow(world, faults)
+    world.kafka.timeline.advance(5)
+    world.bridge.turn()  # "b" is under way
+    assert world.delivered() == ["a"]
+    world.cancel("two")
+    world.bridge.turn()
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b"]
+    assert world.receipts("accepted", "delivered") == [("too-late", 2)]
+
+
+def test_what_was_polled_before_a_shard_was_opened_anew_is_read_once() -> None:
+    def meanwhile(where: str) -> None:
+        if where == "sink.abort":
+            world.bridge.leave_the_group()
+
+    world = World(meanwhile=meanwhile)
+    slow(world, faults=1)
+    turns(world, "a", "b")
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow = False
+    world.send("bad", 0, extra=[("timer-rolls", b"x")])
+    world.bridge.run(
+        100
+    )  # both are aborted behind the poll; the group takes the shard away meanwhile, and gives it back
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b"]
+    assert [value for _, value in world.rejected()] == [b"bad"]

@@ -247,7 +247,7 @@ def nothing_happens(_where: str) -> None: ...
 class FakeSink:
     """Two transactional producers in turn. Transactions end badly where the test says so, or where `rng` draws it.
 
-    Without `rng` what is begun comes to its end at once; with it, when somebody waits, or when it is drawn.
+    Without `rng` what is begun comes to its end at once (but see `is_slow`); with it, when it is drawn.
     `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
     it begins stays with the transaction in FakeKafka.
     """
@@ -272,7 +272,11 @@ class FakeSink:
         self._meanwhile = meanwhile
         self._note = note
         self.fault_chance = 0.0
-        """How often a transaction is aborted by a passing fault."""
+        """How often a transaction is aborted by a passing fault, where there is an `rng`."""
+        self.faults = 0
+        """So many transactions, the next ones to end, are aborted by a passing fault."""
+        self.is_slow = False
+        """What is begun comes to its end only when somebody waits for it."""
         self._producers = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
         self._under_way: list[FakePublishing] = []
 
@@ -292,7 +296,7 @@ class FakeSink:
         refused = self._produce(begun, transaction)
         made = FakePublishing(self, begun, transaction, refused, earlier)
         self._under_way.append(made)
-        if self._rng is None:
+        if self._rng is None and not self.is_slow:
             made.finish()
         return made
 
@@ -310,6 +314,9 @@ class FakeSink:
             return self._abort(begun, {})
         if under_way.refused or self._draw(self.fault_chance):
             return self._abort(begun, under_way.refused)
+        if self.faults:
+            self.faults -= 1
+            return self._abort(begun, {})
         self._step("sink.offsets")
         if not self._group.accepts(transaction.fence) or begun.state is not State.OPEN:
             return self._abort(begun, {})
@@ -318,7 +325,7 @@ class FakeSink:
         return self._abort(begun, {}) if self._draw(self.fault_chance) else self._commit(begun)
 
     def is_done(self, under_way: "FakePublishing") -> bool:
-        if under_way.fate is None and self._draw(0.5):
+        if under_way.fate is None and (self._draw(0.5) if self._rng is not None else not self.is_slow):
             under_way.finish()
         return under_way.fate is not None
 
@@ -468,7 +475,6 @@ class FakeInstance:
         self.disks: dict[Shard, SimDisk] = {}
         self.fuse = Fuse()
         self.bridge: Bridge | None = None
-        self._sink: FakeSink | None = None
         self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
@@ -477,6 +483,7 @@ class FakeInstance:
         self._meanwhile = meanwhile
         self._note = note
         self.source: FakeSource | None = None
+        self.sink: FakeSink | None = None
         self.start()
 
     def start(self) -> None:
@@ -489,7 +496,7 @@ class FakeInstance:
         self._last_member = self.source.member
         sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
         sink.fault_chance = self._fault_chance
-        self._sink = sink
+        self.sink = sink
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,
@@ -502,8 +509,8 @@ class FakeInstance:
     def turn(self) -> None:
         """One turn. Raises what the bridge raises; `Crash` where the fuse was armed."""
         assert self.bridge is not None, "not started"
-        assert self._sink is not None
-        self._sink.drift()
+        assert self.sink is not None
+        self.sink.drift()
         self.bridge.turn()
 
     def run(self, ms: int) -> None:
@@ -519,8 +526,8 @@ class FakeInstance:
     def set_faults(self, chance: float) -> None:
         """How often a transaction is aborted by a passing fault; needs an `rng`."""
         self._fault_chance = chance
-        if self._sink is not None:
-            self._sink.fault_chance = chance
+        if self.sink is not None:
+            self.sink.fault_chance = chance
 
     def stop(self) -> None:
         """SIGTERM: a clean end."""
@@ -537,6 +544,11 @@ class FakeInstance:
         self.source = self.bridge = None
         self.fuse = Fuse()
         self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
+
+    def leave_the_group(self) -> None:
+        """Its session times out; it will know at its next poll."""
+        if self.source is not None:
+            self._group.expire(self.source.member)
 
     def lose_power(self) -> None:
         """The machine stops: what was not synced is torn or lost."""
