@@ -146,6 +146,7 @@ class _Recovery:
         progress = self._progress
         if start >= progress.next_offset:
             return
+        self._say_what_is_gone(start)
         for records in self._history.requests(self._shard, start, progress.next_offset):
             try:
                 batch = replay(
@@ -154,6 +155,18 @@ class _Recovery:
             except ValueError as wrong:
                 raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
+
+    def _say_what_is_gone(self, start: int) -> None:
+        first, _ = self._history.bounds(self._shard)
+        if first > start:
+            log.error(
+                "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
+                " them that were pending are lost; raise retention.ms to 3 roll windows",
+                self._shard,
+                min(first, self._progress.next_offset) - start,
+                start,
+                min(first, self._progress.next_offset) - 1,
+            )
 
     def _rules_at(self, decisions: Decisions, offset: int) -> Rules:
         return decisions.rules_at(offset) or self._options.rules

@@ -98,6 +98,19 @@ class Bridge:
         """Nothing is staged or on its way: what was read and what has left stands in Kafka."""
         return self._publisher.is_idle and not any(owned.has_news() for owned in self._shards.values())
 
+    def look_at_retention(self) -> None:
+        """Complains where Kafka no longer holds what still lives: from now on it is on this disk alone."""
+        for shard, owned in self._shards.items():
+            (first, _), low = self._history.bounds(shard), owned.committed_progress.low_offset
+            if first > low and owned.store.pending:
+                log.error(
+                    "%s: retention has taken requests that are pending, from offset %d to %d: they are still delivered,"
+                    " but a lost disk would lose them; raise retention.ms to 3 roll windows",
+                    shard,
+                    low,
+                    first - 1,
+                )
+
     def request_stop(self) -> None:
         """Ends a waiting poll and any repeating of a transaction; for a signal handler."""
         self._stopping = True
@@ -132,9 +145,18 @@ class Bridge:
             self._open(shard, disk, recover(shard, disk, self._history, self._options))
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
-        _, end = self._history.bounds(shard)
+        first, end = self._history.bounds(shard)
         self._shards[shard] = owned = OwnedShard(shard, disk, recovered, self._options, readable_end=end)
-        self._source.start(shard, owned.store.next_offset)
+        next_offset = owned.store.next_offset
+        if first > next_offset:
+            log.error(
+                "%s: retention has taken %d offsets that were never read, from %d on: their requests are lost; raise"
+                " retention.ms to 3 roll windows",
+                shard,
+                first - next_offset,
+                next_offset,
+            )
+        self._source.start(shard, max(first, next_offset))
         self.ready = True
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:

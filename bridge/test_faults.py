@@ -1,0 +1,131 @@
+"""Histories of faults that must hold, seen from outside. Named after their number in the case list."""
+
+import logging
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bridge.options import StoreOptions, TurnOptions
+from bridge.test_histories import RULES, SHARD, TIMERS, Trouble, World, crash, go_on, lose_disk, lose_power
+from schemas.levels import parse_levels
+
+TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
+
+
+@TROUBLE
+def test_case_8_many_of_a_level_out_of_order_while_their_target_fails(trouble: Trouble) -> None:
+    """Timestamps of a log need not ascend: the order within a level is that of the due times."""
+    rules = RULES.model_copy(update={"levels_ms": tuple(parse_levels("1s 5s")), "roll_window_ms": 60_000})
+    store = StoreOptions(tick_ms=100, slots=2048, segment_bytes=1 << 20, checkpoint_interval_ms=500)
+    world = World(TurnOptions(rules=rules, store=store, commit_interval_ms=10), rng=Random(8))
+    log, level = world.kafka.partition(SHARD), [("timer-topic", b"orders"), ("timer-delay-level", b"2")]
+    for number in range(20_000):
+        log.skew_ms = -(number * 7919 % 1000)
+        world.kafka.produce(TIMERS, b"%d" % number, headers=level)
+    log.skew_ms = 0
+    world.bridge.run(3000)
+    world.bridge.set_faults(0.5)
+    world.bridge.run(1500)
+    trouble(world)
+    world.bridge.run(1000)
+    world.bridge.set_faults(0.0)
+    world.bridge.run(4000)
+    assert sorted(map(int, world.delivered())) == list(range(20_000))
+    dues = [int(headers["timer-deliver-ms"]) for headers in world.deliveries()]
+    releases = [int(headers["timer-released-ms"]) for headers in world.deliveries()]
+    assert all(due <= released for due, released in zip(dues, releases, strict=True))
+
+
+@pytest.mark.parametrize(("tick_ms", "slots"), [(1, 8192), (7, 1024), (100, 1024), (1000, 64), (10, 300)])
+@TROUBLE
+def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble, tick_ms: int, slots: int) -> None:
+    world = World()
+    start_ms = world.now_ms
+    for number in range(60):
+        world.send(str(number), 700 + 37 * number, id_=f"id-{number}")
+    world.bridge.run(200)
+    world.bridge.stop()
+    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
+    world.bridge.start()
+    world.bridge.run(100)
+    trouble(world)
+    world.cancel("id-59")
+    world.bridge.run(4000)
+    assert world.delivered() == [str(number) for number in range(59)]
+    late = [int(h["timer-released-ms"]) - int(h["timer-deliver-ms"]) for h in world.deliveries()]
+    assert min(late) >= 0
+    assert max(late) <= (100 if trouble is go_on else 500)
+    assert world.now_ms - start_ms < 5000
+
+
+@pytest.mark.parametrize("is_full", [True, False], ids=["full", "nearly full"])
+def test_case_27_a_full_disk_stops_intake_and_not_delivery(
+    is_full: bool,  # noqa: FBT001
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    for number in range(20):
+        world.send(f"before {number}", 300)
+    world.bridge.run(100)
+    disk = world.bridge.disks[SHARD]
+    if is_full:
+        disk.fail_append(0)
+    else:
+        disk.free = 1
+    for number in range(20):
+        world.send(f"after {number}", 600)
+    with caplog.at_level(logging.WARNING):
+        world.bridge.run(250)
+    assert world.delivered() == [f"before {number}" for number in range(20)]
+    assert "intake pauses" in caplog.text
+    assert world.bridge.source is not None
+    assert world.bridge.source.paused == {SHARD}
+    disk.mend()
+    disk.free = 1 << 40
+    world.bridge.run(600)
+    assert world.bridge.source.paused == set()
+    assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
+
+
+def truncated(world: World) -> int:
+    """The timer topic loses all that it holds now, live or not. Returns how many records."""
+    log = world.kafka.partition(SHARD)
+    count = log.end - log.first
+    log.delete_before(log.end)
+    return count
+
+
+@pytest.mark.parametrize("trouble", [go_on, crash, lose_power])
+def test_case_28_what_retention_took_is_delivered_from_the_local_store(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    for number in range(5):
+        world.send(f"old {number}", 900)
+    world.bridge.run(300)
+    truncated(world)
+    assert world.bridge.bridge is not None
+    world.bridge.bridge.look_at_retention()
+    assert "but a lost disk would lose them" in caplog.text
+    trouble(world)
+    world.send("new", 100)
+    world.bridge.run(2000)
+    assert sorted(world.delivered()) == ["new", *(f"old {number}" for number in range(5))]
+
+
+def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    for number in range(5):
+        world.send(f"old {number}", 900)
+    world.bridge.run(300)
+    world.bridge.kill()
+    world.bridge.disks = {}
+    world.send("never read", 100)
+    truncated(world)
+    world.bridge.start()
+    world.send("new", 100)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+    assert "taken up to 5 requests that are not in the local store, offsets 0 to 4" in caplog.text
+    assert "taken 1 offsets that were never read, from 5 on" in caplog.text
