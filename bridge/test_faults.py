@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from bridge.options import StoreOptions, TurnOptions
-from bridge.test_histories import RULES, SHARD, TIMERS, Trouble, World, crash, go_on, lose_disk, lose_power
+from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
+from bridge.timer_world import TIMERS
 from schemas.levels import parse_levels
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])

@@ -8,41 +8,33 @@ from random import Random
 import pytest
 
 from bridge.options import StoreOptions, TurnOptions
-from bridge.testing import Crash, Entry, FakeGroup, FakeInstance, FakeKafka, SimDisk, Timeline
+from bridge.testing import Crash, Entry, SimDisk, nothing_happens
+from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.levels import parse_levels
 from schemas.origin import Shard
 
-TIMERS, SHARD = "timer.requests", Shard("timer.requests", 0)
+SHARD = Shard(TIMERS, 0)
 WINDOW_MS = 1000
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset({TIMERS}))
 
 
-class World:
-    """One partition, one instance, one real topic."""
+class World(TimerWorld):
+    """With one real topic, and small numbers of everything."""
 
     def __init__(
         self,
         options: TurnOptions | None = None,
         rng: Random | None = None,
-        meanwhile: Callable[[str], None] = lambda _: None,
+        meanwhile: Callable[[str], None] = nothing_happens,
     ) -> None:
-        self.kafka = FakeKafka(Timeline())
-        for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts", "orders"):
-            self.kafka.create(topic)
-        self.options = options or TurnOptions(
+        small = TurnOptions(
             rules=RULES,
             store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
             receipts="all",
             commit_interval_ms=10,
         )
-        self.group = FakeGroup("timers", [SHARD])
-        self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng, meanwhile=meanwhile)
-        self.bridge.run(0)
-
-    @property
-    def now_ms(self) -> int:
-        return self.kafka.timeline.now_ms
+        super().__init__("orders", options=options or small, rng=rng, meanwhile=meanwhile)
 
     def send(
         self,
