@@ -30,6 +30,7 @@ from rich.table import Table
 from bridge.embedded import find_java
 from bridge.kafka_jars import KAFKA_VERSION
 from scripts import command, kafka_io, processes
+from scripts.figures import Account
 from scripts.scenarios import TRANSACTION_SIZE, Round, Sizes, run_round
 
 FOLDER = Path(".run/bench")
@@ -49,7 +50,11 @@ class Figure(NamedTuple):
 
 
 def _faults(name: str) -> Callable[[Round], float]:
-    return lambda r: getattr(r.spread.account, name) + getattr(r.burst.account, name)
+    return lambda r: sum(getattr(account, name) for account in _accounts(r))
+
+
+def _accounts(r: Round) -> tuple[Account, ...]:
+    return r.spread.account, r.burst.account, r.named.account
 
 
 def _none(value: float) -> bool:
@@ -76,10 +81,17 @@ FIGURES = (
         "us, in and out",
         lambda r: (r.spread.cpu_s + r.burst.cpu_s) * 1e6 / (r.spread.account.requested + r.burst.account.requested),
     ),
+    Figure("named_drain_per_s", "msg/s", lambda r: r.named.drain_per_s),
+    Figure(
+        "named_cpu_us_per_message",
+        "us, in and out, 50 % ids, 10 % cancels",
+        lambda r: r.named.cpu_s * 1e6 / (r.named.account.requested + 2 * r.named.cancelled),
+    ),
     Figure("peak_rss_mb", "MB", lambda r: r.peak_rss_mb),
     Figure("early", "", _faults("early"), sum, "0", _none),
     Figure("lost", "", _faults("lost"), sum, "0", _none),
     Figure("duplicates", "", _faults("duplicates"), sum, "0", _none),
+    Figure("cancelled_but_delivered", "", lambda r: r.named.cancelled_but_delivered, sum, "0", _none),
 )
 
 
@@ -108,7 +120,7 @@ def _round(folder: Path, number: int, of: int, sizes: Sizes, console: Console) -
 
 
 def _broken(made: Round) -> bool:
-    return not (made.spread.account.clean and made.burst.account.clean)
+    return not all(account.clean for account in _accounts(made)) or made.named.cancelled_but_delivered > 0
 
 
 def _results(rounds: Sequence[Round], sizes: Sizes, busy_before: float) -> dict[str, object]:
@@ -173,9 +185,9 @@ def _remarks(rounds: Sequence[Round], busy_before: float) -> list[str]:
         found.append(
             f"The machine was not quiet: {busy_before:.0%} busy before, {others:.0%} used by others meanwhile."
         )
-    if not all(r.spread.taken_in_before_due and r.burst.taken_in_before_due for r in rounds):
+    if not all(s.taken_in_before_due for r in rounds for s in (r.spread, r.burst, r.named)):
         found.append("Intake was not over when the first timer was due: lateness and drain have it in them.")
-    strangers = sum(r.spread.account.strangers + r.burst.account.strangers for r in rounds)
+    strangers = sum(account.strangers for r in rounds for account in _accounts(r))
     if strangers:
         found.append(f"{strangers:,} deliveries name a request that was never made.")
     return found

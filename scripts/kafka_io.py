@@ -69,6 +69,16 @@ def timer(target: str, due_ms: int, value: bytes, key: bytes | None = None) -> R
     return Request(key, value, [(names.TOPIC, target.encode()), (names.DELIVER_MS, b"%d" % due_ms)])
 
 
+def named_timer(target: str, due_ms: int, value: bytes, id_: bytes) -> Request:
+    """A request with an id, which is its key too: so a cancel meets it."""
+    unnamed = timer(target, due_ms, value, id_)
+    return unnamed._replace(headers=[*unnamed.headers, (names.ID, id_)])
+
+
+def cancel(id_: bytes) -> Request:
+    return Request(id_, b"", [(names.ACTION, b"cancel"), (names.ID, id_)])
+
+
 class Admin:
     """Short questions to the broker. Raises BridgeError where it does not answer."""
 

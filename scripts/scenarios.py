@@ -3,6 +3,7 @@
 copy      the plain transactional loop: the limit              copy.in -> copy.out
 spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due
 burst     N timers, due at one instant: drain                  sent and taken in before
+named     as burst, half of them with ids, 10 % of N cancels   sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
 
 |-- send --|-- intake --|...|=== due ===|-- counted by origin, read_committed
@@ -21,12 +22,27 @@ from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from scripts import figures, processes
 from scripts.figures import Account, Seen
-from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, Request, Span, copy_loop, send_all, timer
+from scripts.kafka_io import (
+    BROKER_CLOCK,
+    Admin,
+    Delivery,
+    Receiver,
+    Request,
+    Span,
+    cancel,
+    copy_loop,
+    named_timer,
+    send_all,
+    timer,
+)
 from scripts.processes import BridgeProcess
 
 TIMER_TOPIC = "timer.requests"
 GROUP = "timer-bridge"
 SPREAD, BURST, FAR = "bench.spread", "bench.burst", "bench.far"
+NAMED, CANCELLED = "bench.named", "bench.cancelled"
+CANCEL_EACH = 10
+"""Each so-manieth timer is cancelled; each second has an id."""
 COPY_IN, COPY_OUT = "bench.copy-in", "bench.copy-out"
 TRANSACTION_SIZE = 2_000
 _SEED = 43
@@ -68,6 +84,18 @@ class Burst:
 
 
 @dataclass(frozen=True)
+class Named:
+    """`account` is of the timers that nobody cancelled; `cancelled_but_delivered` of the others."""
+
+    drain_per_s: float
+    account: Account
+    cancelled: int
+    cancelled_but_delivered: int
+    cpu_s: float
+    taken_in_before_due: bool
+
+
+@dataclass(frozen=True)
 class Intake:
     per_s: float
     cpu_s: float
@@ -81,6 +109,7 @@ class Round:
     copy_per_s: float
     spread: Spread
     burst: Burst
+    named: Named
     intake: Intake
     peak_rss_mb: float
     others_share: float
@@ -98,6 +127,8 @@ def run_round(folder: Path, sizes: Sizes, say: Callable[[str], None]) -> Round:
             spread = stage.spread(bridge)
             say(f"burst: {sizes.messages:,} timers due at one instant")
             burst = stage.burst(bridge)
+            say(f"named: {sizes.messages:,} timers, half of them with ids, a tenth cancelled")
+            named = stage.named(bridge)
             used = bridge.usage()
         say(f"intake: {sizes.messages:,} requests that wait for the bridge")
         intake = stage.intake(folder)
@@ -106,7 +137,7 @@ def run_round(folder: Path, sizes: Sizes, say: Callable[[str], None]) -> Round:
         now = processes.machine()
     others = (now.busy_s - machine.busy_s - ours_s) / max(now.total_s - machine.total_s, 0.01)
     peak_rss_mb = max(used.peak_rss_mb, intake.peak_rss_mb)
-    return Round(copy_per_s, spread, burst, intake, peak_rss_mb, max(others, 0.0))
+    return Round(copy_per_s, spread, burst, named, intake, peak_rss_mb, max(others, 0.0))
 
 
 class Stage:
@@ -116,7 +147,7 @@ class Stage:
         self._servers = bootstrap_servers
         self._sizes = sizes
         self._admin = Admin(bootstrap_servers)
-        topics = (SPREAD, BURST, FAR, COPY_IN, COPY_OUT)
+        topics = (SPREAD, BURST, NAMED, CANCELLED, FAR, COPY_IN, COPY_OUT)
         self._admin.create_topics(topics, partitions=sizes.partitions, settings=BROKER_CLOCK)
 
     def copy(self) -> float:
@@ -152,10 +183,38 @@ class Stage:
         late_ms = figures.late_ms(deliveries)
         first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
         return Burst(
-            len(deliveries) * 1000 / max(last_ms - first_ms, 1),
+            _drain_per_s(deliveries),
             first_ms,
             last_ms,
             figures.account(spans, deliveries),
+            bridge.usage().cpu_s - before.cpu_s,
+            in_time,
+        )
+
+    def named(self, bridge: BridgeProcess) -> Named:
+        """Cancelled timers have a target of their own, where nothing may arrive."""
+        before, count, filler = bridge.usage(), self._sizes.messages, b"." * self._sizes.body_bytes
+        due_ms = _now_ms() + self._sizes.head_start_ms
+
+        def request(number: int) -> Request:
+            value = (b"%d" % number + filler)[: self._sizes.body_bytes]
+            if number % 2:
+                return timer(NAMED, due_ms, value)
+            return named_timer(CANCELLED if number % CANCEL_EACH == 0 else NAMED, due_ms, value, b"id-%d" % number)
+
+        spans = send_all(self._servers, TIMER_TOPIC, map(request, range(count)))
+        cancels = (cancel(b"id-%d" % number) for number in range(0, count, CANCEL_EACH))
+        behind = send_all(self._servers, TIMER_TOPIC, cancels)
+        in_time = self._await_intake(behind, (due_ms - _now_ms()) / 1000, bridge)
+        self._await_quiet(NAMED, due_ms, bridge)
+        cancelled = len(range(0, count, CANCEL_EACH))
+        deliveries = self._receive(NAMED, spans, due_ms, bridge, without=cancelled)
+        account = figures.account(spans, deliveries)
+        return Named(
+            _drain_per_s(deliveries),
+            account._replace(requested=count - cancelled, lost=account.lost - cancelled),
+            cancelled,
+            sum(self._admin.ends(CANCELLED).values()),
             bridge.usage().cpu_s - before.cpu_s,
             in_time,
         )
@@ -208,12 +267,14 @@ class Stage:
             if found != ends or not sum(found.values()):
                 ends, since_s = found, time.monotonic()
 
-    def _receive(self, topic: str, spans: Sequence[Span], last_due_ms: int, bridge: BridgeProcess) -> list[Delivery]:
-        """All of them, and what still comes within the quiet time behind the last: duplicates."""
+    def _receive(
+        self, topic: str, spans: Sequence[Span], last_due_ms: int, bridge: BridgeProcess, *, without: int = 0
+    ) -> list[Delivery]:
+        """All but `without` of them, and what still comes within the quiet time behind the last: duplicates."""
         seen, deliveries = Seen(spans), list[Delivery]()
         give_up_ms = last_due_ms + _GIVE_UP_S * 1000
         with Receiver(self._servers, [topic]) as receiver:
-            while len(deliveries) < seen.expected or seen.lost:
+            while len(deliveries) < seen.expected - without or seen.lost > without:
                 if _now_ms() > give_up_ms:
                     return deliveries
                 bridge.demand_alive()
@@ -224,6 +285,12 @@ class Stage:
             while came := receiver.poll(_QUIET_S):
                 deliveries += came
         return deliveries
+
+
+def _drain_per_s(deliveries: Sequence[Delivery]) -> float:
+    """From the first to the last, by the broker's clock."""
+    appended_ms = [delivery.appended_ms for delivery in deliveries]
+    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
 
 
 def _now_ms() -> int:
