@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from integration_tests.conftest import Broker
-from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, Request, Sender, timer
+from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, Sender, cancel, named_timer, timer
 from scripts.processes import BridgeProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
@@ -62,10 +62,8 @@ class Load:
 
     def _send_and_cancel(self, sender: Sender, now_ms: int) -> None:
         id_ = uuid4().hex.encode()
-        key, value, headers = timer(self._target, now_ms + 20_000, ENDED.encode(), id_)
-        sender.send(self._timer_topic, Request(key, value, [*headers, ("timer-id", id_)]))
-        cancel: list[tuple[str, str | bytes | None]] = [("timer-action", b"cancel"), ("timer-id", id_)]
-        sender.send(self._timer_topic, Request(id_, b"", cancel))
+        sender.send(self._timer_topic, named_timer(self._target, now_ms + 20_000, ENDED.encode(), id_))
+        sender.send(self._timer_topic, cancel(id_))
         self.cancelled += 1
 
 
