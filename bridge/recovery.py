@@ -129,7 +129,7 @@ class _Recovery:
             store, start = Store.create(self._disk, options, progress), progress.low_offset
         else:
             decisions = Decisions(self._journal(found), found.held, found.flights)
-            store = Store.open(self._disk, options, found, progress, decisions.held, decisions.ended)
+            store = Store.open(self._disk, options, found, progress, decisions.waiting, decisions.ended)
             start = found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)

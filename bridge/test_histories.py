@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -156,6 +157,29 @@ def test_case_5_what_is_held_survives(trouble: Trouble) -> None:
     world.bridge.run(299)
     assert world.delivered() == ["ahead"]
     world.bridge.run(500)
+    assert world.delivered() == ["ahead", "held"]
+
+
+def test_case_5_what_was_held_rolled_and_held_again_is_one_timer_also_on_an_old_disk() -> None:
+    world = World()
+    world.bridge.options = replace(world.options, rules=RULES.model_copy(update={"roll_window_ms": 5 * WINDOW_MS}))
+    world.bridge.start()
+    world.bridge.clock.error_ms = 5 * WINDOW_MS
+    world.send("ahead", 5 * WINDOW_MS)
+    world.bridge.run(200)
+    world.bridge.options = world.options
+    world.bridge.start()
+    world.bridge.clock.error_ms = 0
+    world.send("held", 3 * WINDOW_MS)
+    world.bridge.run(200)
+    old = world.bridge.disks[SHARD].copy()
+    world.bridge.run(WINDOW_MS)
+    world.bridge.kill()
+    world.bridge.disks[SHARD] = old
+    world.bridge.start()
+    world.bridge.run(0)
+    assert world.counts() == {"orders": 1}
+    world.bridge.run(3 * WINDOW_MS)
     assert world.delivered() == ["ahead", "held"]
 
 

@@ -288,7 +288,7 @@ def test_a_folder_that_is_no_store(command: tuple[str, ...], tmp_path: Path) -> 
 @pytest.mark.parametrize("command", ["inspect", "verify", "export"])
 def test_a_checkpoint_that_is_missing_or_of_a_newer_version(command: str, store: Path, tmp_path: Path) -> None:
     asked = (command,) if command != "export" else (command, str(tmp_path / "out.parquet"))
-    text = (store / NAME).read_bytes().partition(b"\n")[2].replace(b'"format":2', b'"format":9')
+    text = (store / NAME).read_bytes().partition(b"\n")[2].replace(b'"format":3', b'"format":9')
     (store / NAME).write_bytes(b"%08x\n%s" % (zlib.crc32(text), text))
     with pytest.raises(SettingsError, match="format 9, this version knows"):
         on(asked, store)

@@ -77,6 +77,8 @@ class Decisions:
         """(origin, rolls) of every copy that was ever made in this stretch."""
         self.held = set(held)
         """Held, not released."""
+        self.waiting = set(held)
+        """Of those that waited, the ones never released: a copy of a released one may be held again, elsewhere."""
         self._ranges: list[tuple[int, int, Rules]] = []
         for record in records:
             if self._ranges and record.from_offset < self._ranges[-1][1]:
@@ -91,6 +93,7 @@ class Decisions:
                 self.rolled.add((flight.origin, flight.rolls))
             self.held.update(record.held)
             self.held.difference_update(record.released)
+            self.waiting.difference_update(record.released)
             if record.next_offset > record.from_offset:
                 self._ranges.append((record.from_offset, record.next_offset, record.rules))
 
@@ -98,7 +101,7 @@ class Decisions:
         """The operator put progress back to `offset`: what was decided from there on is decided anew."""
         self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
         self.rolled = {key for key in self.rolled if key[0] < offset}
-        for decided in (self.refused, self.ended, self.dropped, self.held):
+        for decided in (self.refused, self.ended, self.dropped, self.held, self.waiting):
             decided.difference_update([o for o in decided if o >= offset])
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 

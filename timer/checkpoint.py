@@ -7,16 +7,24 @@ undo of whatever was ahead of the commit.
 """
 
 import zlib
+from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.journal import Flight
 from schemas.progress import Progress
 
-FORMAT = 2
+FORMAT = 3
 NAME = "checkpoint"
 CLOSED = "closed"
 """A copy of the checkpoint, made when a store is closed in the very state that the checkpoint tells, wheel included."""
+
+
+def runs(segments: list[int]) -> tuple[tuple[int, int], ...]:
+    """`segments`, ascending, as the first and the last of each run without a gap."""
+    gaps = [at for at in range(1, len(segments)) if segments[at] != segments[at - 1] + 1]
+    bounds = [0, *gaps, len(segments)]
+    return tuple((segments[a], segments[b - 1]) for a, b in pairwise(bounds) if a < b)
 
 
 class Checkpoint(BaseModel):
@@ -33,6 +41,8 @@ class Checkpoint(BaseModel):
     units_end: int
     body_end: int
     low_unit: int
+    segments: tuple[tuple[int, int], ...]
+    """Files of the TimerLog that have to be there, first to last of each run; others below its end are left over."""
     pending: int
     held: tuple[int, ...] = ()
     flights: tuple[Flight, ...] = ()
@@ -41,6 +51,10 @@ class Checkpoint(BaseModel):
     """Origins of those of them whose timer has ended."""
     journal_offset: int
     """Where the shard's journal goes on behind this progress."""
+
+    def all_segments(self) -> list[int]:
+        """Numbers of the files of the TimerLog, ascending."""
+        return [segment for first, last in self.segments for segment in range(first, last + 1)]
 
     def to_bytes(self) -> bytes:
         text = self.model_dump_json().encode()

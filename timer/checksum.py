@@ -8,11 +8,12 @@ A CRC tells more than that something changed: each single changed byte has a syn
 
 import zlib
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timer.entry import MAGIC_DELETE, UNIT_SIZE, Ints, Rows
+from timer.entry import MAGIC_DELETE, UNIT, UNIT_SIZE, Ints, Rows
 
 Checks = NDArray[np.uint32]
 
@@ -21,6 +22,15 @@ COLUMN = np.dtype([("id_hash", ">i8"), ("check", ">u4")])
 
 _NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("number", ">i8")])
 _NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")
+UNIT_COVERED = _NUMBERED.itemsize
+"""Bytes under a unit's check: the unit, its id hash, its number."""
+_BODY = slice(28, 36)
+assert UNIT.fields is not None
+assert UNIT.fields["body"] == (np.dtype(">i8"), _BODY.start)
+_BYTE_BITS = 8
+_FEW = 1000
+"""Fewer units are checked by zlib, one by one; more by a table for all of a block together, in half the time."""
+_TOGETHER = 8192
 
 
 def unit_checks(units: Rows, id_hashes: Ints, first_unit: int) -> Checks:
@@ -29,19 +39,40 @@ def unit_checks(units: Rows, id_hashes: Ints, first_unit: int) -> Checks:
     A timer's body position is left out, as a compaction changes it in place: the frame that lies there tells whether it
     is right. The unit's number goes in, so that a unit in another's place is noticed.
     """
-    fixed = units.copy()
-    fixed["body"][units["magic"] & MAGIC_DELETE == 0] = 0
     records = np.empty(len(units), _NUMBERED)
-    records["unit"] = fixed.view(_NUMBERED["unit"])
+    records["unit"] = units.view(_NUMBERED["unit"])
     records["id_hash"] = id_hashes
     records["number"] = np.arange(first_unit, first_unit + len(units))
-    return np.fromiter(map(zlib.crc32, records.view(_NUMBERED_BYTES).tolist()), np.uint32, len(records))
+    data = records.view(np.uint8).reshape(len(units), UNIT_COVERED)
+    data[:, _BODY] *= (units["magic"] & MAGIC_DELETE != 0)[:, np.newaxis]
+    if len(units) < _FEW:
+        return np.fromiter(map(zlib.crc32, records.view(_NUMBERED_BYTES).tolist()), np.uint32, len(records))
+    found = np.empty(len(units), np.uint32)
+    for start in range(0, len(units), _TOGETHER):
+        found[start : start + _TOGETHER] = _crc_32s(data[start : start + _TOGETHER])
+    return found
 
 
-UNIT_COVERED = _NUMBERED.itemsize
-"""Bytes under a unit's check: the unit, its id hash, its number."""
+def _crc_32s(records: NDArray[np.uint8]) -> Checks:
+    """CRC-32 of each row: what its bytes, each in its place, change in the CRC of zeros."""
+    columns = np.ascontiguousarray(records.T)
+    found = np.full(len(records), zlib.crc32(bytes(len(columns))), np.uint32)
+    for place, column in enumerate(columns):
+        found ^= _byte_changes()[place].take(column)
+    return found
 
-_BYTE_BITS = 8
+
+@cache
+def _byte_changes() -> Checks:
+    """[place][byte]: what a byte in that place of a record changes in the CRC of zeros."""
+    found = np.empty((UNIT_COVERED, 1 << _BYTE_BITS), np.uint32)
+    for place in range(UNIT_COVERED):
+        for byte in range(1 << _BYTE_BITS):
+            record = bytes(place) + bytes([byte]) + bytes(UNIT_COVERED - place - 1)
+            found[place, byte] = zlib.crc32(record) ^ zlib.crc32(bytes(UNIT_COVERED))
+    return found
+
+
 _TABLE = [zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0") for byte in range(1 << _BYTE_BITS)]
 _SYNDROMES = frozenset(_TABLE[1:])
 _BYTE_BY_TOP = {entry >> 24: byte for byte, entry in enumerate(_TABLE)}

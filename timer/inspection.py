@@ -98,6 +98,12 @@ class StoppedStore:
         if self._units.end < self.checkpoint.units_end:
             self.close()
             raise CorruptStoreError(UNITS, f"{self._units.end} units where {self.checkpoint.units_end} were synced")
+        try:
+            for left_over in self._units.expect(self.checkpoint.all_segments()):
+                self._units.leave_out(left_over)
+        except CorruptStoreError:
+            self.close()
+            raise
         self._units.end = self.checkpoint.units_end
 
     def __enter__(self) -> "StoppedStore":

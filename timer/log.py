@@ -40,7 +40,8 @@ class _Segments:
 
     def append(self, base: int, data: bytes) -> None:
         """`data` at the end of the file of `base`, made where missing; OSError and nothing where it fails."""
-        if base not in self.files:
+        is_new = base not in self.files
+        if is_new:
             self.files[base] = self._disk.open(_name(self.folder, base))
             self.bases.append(base)
         file = self.files[base]
@@ -50,6 +51,8 @@ class _Segments:
             file.append(data)
         except OSError:
             file.truncate(size)
+            if is_new:
+                self.drop(base)  # as the newest one it would be all that stays when the file before it goes
             raise
 
     def overwrite(self, base: int, at: int, data: bytes) -> None:
@@ -73,12 +76,16 @@ class _Segments:
         return [self.files[base] for base in sorted(dirty)]
 
     def drop(self, base: int) -> None:
-        if base not in self.files:
-            return
-        self.bases.remove(base)
-        self._dirty.discard(base)
-        self.files.pop(base).close()
-        self._disk.remove(_name(self.folder, base))
+        if base in self.files:
+            self.leave_out(base)
+            self._disk.remove(_name(self.folder, base))
+
+    def leave_out(self, base: int) -> None:
+        """As if the file were not there."""
+        if base in self.files:
+            self.bases.remove(base)
+            self._dirty.discard(base)
+            self.files.pop(base).close()
 
     def base_of(self, position: int) -> int:
         at = bisect_right(self.bases, position) - 1
@@ -139,6 +146,15 @@ class UnitLog:
         """Segments that exist, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
 
+    def expect(self, segments: list[int]) -> list[int]:
+        """Raises CorruptStoreError where one of `segments` is missing; returns those that are there without need."""
+        expected = {segment * self._segment_bytes for segment in segments}
+        for log in (self._segments, self._ids):
+            for base in sorted(expected.difference(log.bases))[:1]:
+                raise CorruptStoreError(_name(log.folder, base), "the file is missing")
+        left_over = {*self._segments.bases, *self._ids.bases} - expected
+        return sorted(base // self._segment_bytes for base in left_over)
+
     def append(self, units: Rows, id_hashes: Ints) -> None:
         """All of `units`, or OSError and none."""
         assert units.dtype == UNIT, f"{units.dtype} are no units"
@@ -182,14 +198,25 @@ class UnitLog:
             raise CorruptStoreError(where, "bytes that are no units")
         return units
 
+    def read_checked(self, start: int, end: int) -> Rows:
+        """As `read`, and each unit and id hash is what was written. Raises CorruptStoreError where one is not."""
+        units, columns = self.read(start, end), self._columns(start, end)
+        computed = unit_checks(units, columns["id_hash"].astype(np.int64), start)
+        for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
+            raise CorruptStoreError(f"{self._segments.folder}, unit {start + at}", "its check does not fit")
+        return units
+
     def id_hashes(self, start: int, end: int) -> Ints:
         """Hashes of units [start, end), which lie in one segment. Raises CorruptStoreError where they are not there."""
+        return self._columns(start, end)["id_hash"].astype(np.int64)
+
+    def _columns(self, start: int, end: int) -> Rows:
         segment, within = divmod(start, self.per_segment)
         file = self._ids.files.get(segment * self._segment_bytes)
         data = file.read(within * COLUMN.itemsize, (end - start) * COLUMN.itemsize) if file is not None else b""
         if len(data) != (end - start) * COLUMN.itemsize:
             raise CorruptStoreError(f"{self._ids.folder}, unit {start}", "the file is missing or ends before")
-        return np.frombuffer(data, COLUMN)["id_hash"].astype(np.int64)
+        return np.frombuffer(data, COLUMN)
 
     def repoint(self, number: int, body_position: int) -> None:
         """The body of unit `number` lies elsewhere now."""
@@ -215,6 +242,11 @@ class UnitLog:
     def drop_segment(self, segment: int) -> None:
         self._segments.drop(segment * self._segment_bytes)
         self._ids.drop(segment * self._segment_bytes)
+
+    def leave_out(self, segment: int) -> None:
+        """As if its files were not there."""
+        self._segments.leave_out(segment * self._segment_bytes)
+        self._ids.leave_out(segment * self._segment_bytes)
 
     def take_dirty(self) -> list[File]:
         """Files changed since the last call: what a sync has to cover."""
@@ -277,6 +309,14 @@ class FrameLog:
             raise CorruptStoreError(f"{self._segments.folder} at {int(positions.min())}", "no file holds this position")
         found: Ints = bases[index]
         return found
+
+    def expect(self, positions: Ints, sizes: Ints) -> None:
+        """Raises CorruptStoreError where a file ends before a frame that lies in it; the bytes are not looked at."""
+        bases = self.bases_of(positions)
+        ends = np.array([self.file_end(base) for base in self._segments.bases], np.int64)
+        beyond = positions + sizes > ends[np.searchsorted(self._segments.bases, bases)]
+        for position in positions[beyond][:1].tolist():
+            raise CorruptStoreError(f"{self._segments.folder} at {position}", "no file holds this frame")
 
     def file_end(self, position: int) -> int:
         """Where the file that holds `position` ends."""

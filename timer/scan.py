@@ -1,6 +1,6 @@
 """What lives in a TimerLog when a store is opened: two passes over its units, block by block.
 
-    pass 1   delete markers -> which units have ended
+    pass 1   each unit by its check; delete markers -> which units have ended
     pass 2   of the others: key > K lives; of those held, the last unit of the origin does (earlier ones were rolled)
 
 Between the checkpoint and now, the journal may have ended more: those get a marker of their own.
@@ -32,9 +32,10 @@ def above(run: Rows, settled: Key) -> NDArray[np.bool_]:
 
 def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
     """Stretches [start, end) of the log from unit `first` on, each within one segment that exists; `size` grows."""
+    log_end = log.end
     for segment in log.segments():
         start = max(first, segment * log.per_segment)
-        end = min(log.end, (segment + 1) * log.per_segment)
+        end = min(log_end, (segment + 1) * log.per_segment)
         while start < end:
             yield start, min(end, start + size)
             start, size = start + size, min(_BLOCK_UNITS, size * 4)
@@ -57,9 +58,12 @@ class LiveScan:
         self.newly_ended: list[Rows] = []
 
     def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
-        """Pass 1. A segment is needed until its last tick, also of what ended: a live chain may pass through."""
+        """Pass 1, which looks at every byte; raises CorruptStoreError where one is not what was written.
+
+        A segment is needed until its last tick, also of what ended: a live chain may pass through.
+        """
         for start, end in blocks(self._log, self._found.low_unit):
-            units = self._log.read(start, end)
+            units = self._log.read_checked(start, end)
             markers = units[units["magic"] & MAGIC_DELETE != 0]
             if len(markers):
                 ended.mark(np.array([self._log.number(at) for at in markers["body"].tolist()], np.int64))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from schemas.journal import Flight
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch, markers
-from timer.checkpoint import CLOSED, NAME, Checkpoint
+from timer.checkpoint import CLOSED, NAME, Checkpoint, runs
 from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
@@ -146,9 +146,11 @@ class Store:
         return store
 
     def _take_back(self, found: Checkpoint) -> None:
-        """What was written beyond the checkpoint is gone."""
+        """What was written beyond the checkpoint is gone, and files that a loss of power brought back."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
+        for left_over in self._units.expect(found.all_segments()):
+            self._units.drop_segment(left_over)
         self._low_unit = found.low_unit
 
     def _rebuild(self, scan: LiveScan) -> None:
@@ -157,14 +159,18 @@ class Store:
         for run in scan.live(self._ended):
             if len(run):
                 self._wheel.link(self._plan_links(run["visit_ms"], run["unit"]))
-                self._count_in(run)
+                self._take_back_in(run)
         for row in scan.held.values():
             self._held.push(row)
-            self._count_in(row)
+            self._take_back_in(row)
         newly_ended = np.concatenate(scan.newly_ended) if scan.newly_ended else np.empty(0, RUN)
         if len(newly_ended):
             self._ended.mark(newly_ended["unit"])
             self._units.append(self._markers(newly_ended), np.zeros(len(newly_ended), np.int64))
+
+    def _take_back_in(self, run: Rows) -> None:
+        self._bodies.expect(run["body"], run["body_size"])
+        self._count_in(run)
 
     def _plan_links(self, visits: Ints, units: Ints) -> Links:
         return self._wheel.plan(visits, self._units.positions(units), np.ones(len(units), np.bool_))
@@ -438,6 +444,7 @@ class Store:
         """Begins to make durable what is committed. False, and nothing, where that may not be now."""
         if not self.may_checkpoint:
             return False
+        dead_units = self._dead_units()
         found = Checkpoint(
             progress=self._committed,
             segment_bytes=self._segment_bytes,
@@ -446,6 +453,7 @@ class Store:
             units_end=self._units.end,
             body_end=self._bodies.end,
             low_unit=self._low_unit,
+            segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
             pending=self._pending,
             held=tuple(self._held.rows()["origin"].tolist()),
             flights=tuple(flights),
@@ -453,7 +461,7 @@ class Store:
             journal_offset=journal_offset,
         )
         files = self._units.take_dirty() + self._bodies.take_dirty()
-        self._checkpointing = Checkpointing.start(self._disk, files, found, self._dead_units(), self._dead_bodies())
+        self._checkpointing = Checkpointing.start(self._disk, files, found, dead_units, self._dead_bodies())
         return True
 
     def _dead_units(self) -> list[int]:

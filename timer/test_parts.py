@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from schemas.headers import Headers
 from schemas.progress import Key, Progress
-from timer.checkpoint import Checkpoint
+from timer.checkpoint import Checkpoint, runs
 from timer.entry import RUN, UNIT, Ints, Rows, topic_hash
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.ids import IdIndex
@@ -91,12 +91,16 @@ def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
         units_end=4,
         body_end=400,
         low_unit=1,
+        segments=((0, 2), (5, 5)),
         pending=2,
         held=(3,),
         journal_offset=8,
     )
     data = whole.to_bytes()
     assert Checkpoint.from_bytes(data) == whole
+    assert whole.all_segments() == [0, 1, 2, 5]
+    assert runs([0, 1, 2, 5]) == whole.segments
+    assert runs([]) == ()
     assert all(Checkpoint.from_bytes(data[:end]) is None for end in range(len(data)))
     assert all(Checkpoint.from_bytes(data[:i] + b"#" + data[i + 1 :]) is None for i in range(len(data)))
 

@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -393,6 +394,111 @@ def test_a_unit_that_points_to_another_body_is_noticed_before_its_id_or_offset_i
     again.due(1100, 9, 1 << 20)
     with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
         again.progress()
+
+
+def ended(store: Store, *origins: int) -> Batch:
+    batch = Batch()
+    for row in store.find([id_ for origin in origins if (id_ := id_of(origin))]).values():
+        batch.end(row)
+    return batch
+
+
+def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> Progress:
+    """A store that was closed behind these, and its progress."""
+    store = Store.create(disk, OPTIONS, FRESH)
+    for batch in batches:
+        store.add(batch(store), next_offset)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    return store.progress()
+
+
+def test_a_lost_file_is_noticed_also_where_as_many_lived_in_it_as_its_markers_had_ended() -> None:
+    """The count is right then: 5 and 6 are gone, 1 and 2 would be alive again."""
+    disk = SimDisk(random.Random(5))
+    progress = stored(
+        disk,
+        lambda _: batch_of(*(body(offset, 1500) for offset in range(7))),
+        lambda store: ended(store, 1, 2),
+        lambda _: batch_of(*(body(offset, 1500) for offset in range(7, 10))),
+        next_offset=10,
+    )
+    assert len(disk.names("timer")) == 3
+    for folder in ("timer", "ids"):
+        twin = disk.copy()
+        twin.remove(f"{folder}/{disk.names(folder)[1]}")
+        with pytest.raises(CorruptStoreError, match="the file is missing"):
+            reopen(twin, progress, set())
+    assert reopen(disk, progress, set()).pending == 8
+
+
+def test_a_file_that_a_loss_of_power_brings_back_is_deleted_and_nothing_in_it_lives() -> None:
+    """Half of it even: its column may be gone for good."""
+    disk = SimDisk(random.Random(5))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, 1100) for offset in range(5))), 5)
+    store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
+    first = disk.names("timer")[0]
+    kept = disk.read(f"timer/{first}") or b""
+    store.due(1200, 99, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    assert first not in disk.names("timer")
+    disk.open(f"timer/{first}").append(kept)
+    again = reopen(disk, store.progress(), set())
+    assert first not in disk.names("timer")
+    assert origins(again, again.due(2000, 99, 1 << 20)) == list(range(6, 10))
+
+
+@pytest.mark.parametrize(("folder", "at"), [("timer", 52 + 11), ("timer", 52 + 20), ("timer", 52 + 51), ("ids", 13)])
+def test_a_flipped_byte_of_a_unit_is_noticed_at_the_opening(folder: str, at: int) -> None:
+    """The chain, the visit, the origin; and the hash of an id, under which nothing would be found."""
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    file = disk.open(f"{folder}/{disk.names(folder)[0]}")
+    file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    with pytest.raises(CorruptStoreError, match="check does not fit"):
+        reopen(disk, progress, set())
+
+
+def test_a_lost_file_of_bodies_is_noticed_at_the_opening() -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(
+        disk,
+        lambda _: batch_of(*(body(offset, 1500, size=99) for offset in range(5))),
+        lambda _: batch_of(*(body(offset, 1500, size=99) for offset in range(5, 10))),
+        lambda _: batch_of(*(body(offset, 1500, size=99) for offset in range(10, 15))),
+        next_offset=15,
+    )
+    for name in disk.names("body"):
+        twin = disk.copy()
+        twin.remove(f"body/{name}")
+        with pytest.raises(CorruptStoreError):
+            reopen(twin, progress, set())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_case_24_a_store_is_opened_though_the_disk_was_full_when_a_compaction_began_a_file(share: float) -> None:
+    """An empty file of bodies was left, and the full one before it went: nothing told where the log ends."""
+    disk = SimDisk(random.Random(3))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
+    store.add(batch_of(body(4, 1020, size=400)), 5)
+    store.due(1010, 99, 1 << 20)
+    store.committed(store.progress())
+    store.compact_some()
+    disk.fail_append(0, share=share)
+    with pytest.raises(OSError, match="simulated"):
+        store.compact_some()
+    disk.mend()
+    store.due(1020, 99, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    again = reopen(disk, store.progress(), set())
+    assert origins(again, again.due(1500, 99, 1 << 20)) == [0]
 
 
 def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> None:

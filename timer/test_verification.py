@@ -589,9 +589,9 @@ def test_no_store_and_one_of_a_newer_version(closed: SimDisk) -> None:
     with pytest.raises(NoStoreError, match="no checkpoint"):
         verify(SimDisk())
     disk = closed.copy()
-    text = (disk.read(NAME) or b"").partition(b"\n")[2].replace(b'"format":2', b'"format":3,"more":[1]')
+    text = (disk.read(NAME) or b"").partition(b"\n")[2].replace(b'"format":3', b'"format":4,"more":[1]')
     disk.start_replace(NAME, b"%08x\n%s" % (zlib.crc32(text), text)).wait()
-    with pytest.raises(NoStoreError, match="format 3"):
+    with pytest.raises(NoStoreError, match="format 4"):
         verify(disk)
 
 

@@ -7,7 +7,8 @@
     5 both          each unit's frame is the one it speaks of; what lives has one; as many live as the checkpoint says
     6 wheel         timer.wheel_verification
 
-Files that are not there are no fault, as segments in which nothing lives are deleted, unless something lives in them.
+Files of the TimerLog that are not there are a fault where the checkpoint names them. Files of bodies are deleted when
+nothing lives in them, so one that is not there is a fault where something does.
 What lies behind the ends was written after the checkpoint: the next start takes it back, so it is only told about.
 """
 
@@ -63,6 +64,8 @@ class _Verification:
         log = UnitLog(self._disk, UNITS, IDS, self._told.segment_bytes)
         bodies = FrameLog(self._disk, BODIES, self._told.segment_bytes)
         try:
+            for left_over in log.expect(self._told.all_segments()):
+                log.leave_out(left_over)
             units = UnitVerification(self._units, self._ids, log, bodies, self._told)
             chains = TimeChains(log, self._told)
             units.check_sums(self._seen)  # 4
@@ -75,29 +78,31 @@ class _Verification:
     # -- 2 files
 
     def _check_unit_files(self) -> None:
-        segment_bytes, end = self._told.segment_bytes, self._told.units_end
+        segment_bytes = self._told.segment_bytes
         for folder in (self._units, self._ids):
             for base in folder.bases:
                 if base % segment_bytes:
                     raise FaultError(folder.name(base), None, "", f"its name is not a multiple of {segment_bytes}")
+            self._check_named(folder)
         for base in self._ids.bases:
             if base not in self._units.bases:
-                self._seen.notes.append(f"{self._ids.name(base)}: left behind by {self._units.name(base)}")
-        last = (end - 1) // per_segment(self._told) * segment_bytes
-        if end and last not in self._units.bases:
-            raise FaultError(self._units.name(last), None, "", f"missing, though the log reaches to unit {end}")
+                self._behind(self._ids.name(base), self._ids.size(base))
         for base in self._units.bases:
             self._check_unit_file(base)
+
+    def _check_named(self, folder: Folder) -> None:
+        """Files that the checkpoint names are there; others below its end are left over, and not looked at."""
+        named = [segment * self._told.segment_bytes for segment in self._told.all_segments()]
+        for base in named:
+            if base not in folder.bases:
+                raise FaultError(folder.name(base), None, "", "missing, though the checkpoint names it")
+        for base in [base for base in folder.bases if base not in named and units_in(self._told, base)]:
+            folder.bases.remove(base)
+            self._seen.notes.append(f"{folder.name(base)}: left over, nothing lives in it; the next start deletes it")
 
     def _check_unit_file(self, base: int) -> None:
         count = units_in(self._told, base)
         full = count == per_segment(self._told)
-        if count and base not in self._ids.bases:
-            what = f"missing, though {self._units.name(base)} is there"
-            if base // self._told.segment_bytes * per_segment(self._told) + count > self._told.low_unit:
-                raise FaultError(self._ids.name(base), None, "", what)
-            self._seen.notes.append(f"{self._ids.name(base)}: {what}, in which nothing lives")
-            return
         for folder, size in (
             (self._units, count * UNIT_SIZE + full * BLANK_SIZE),
             (self._ids, count * COLUMN.itemsize),

@@ -1,0 +1,151 @@
+"""Live timers by real topic and due time, counted as they come and go; exact after a restart, as it is counted anew.
+
+    topic -> day -> 24 hours: counts          topic -> its first and its last due time, while they are known
+
+The first (last) due time of a topic is unknown once the timer that had it has left: then the counts tell the hour, and
+whoever asks looks through the timers of that hour (`unknown`, `learn`). Counted by the topic's hash, which every unit
+has; a name is looked up in a body once. Two topics whose names share Java's hash code are counted together, under the
+name that was seen first.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timer.entry import Ints, Rows
+
+HOUR_MS = 3_600_000
+_HOURS = 24
+_LOW_BITS = 32
+
+
+class DueRange(NamedTuple):
+    """Of the live timers of one topic: how many, and the first and the last due time, epoch ms."""
+
+    pending: int
+    first_ms: int
+    last_ms: int
+
+
+class _Topic:
+    """One topic's counts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pending = 0
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+        self._days: dict[int, NDArray[np.int32]] = {}
+
+    def count(self, hour: int, change: int) -> None:
+        day, within = divmod(hour, _HOURS)
+        if day not in self._days:
+            self._days[day] = np.zeros(_HOURS, np.int32)
+        self._days[day][within] += change
+        self.pending += change
+        if change < 0 and not self._days[day].any():
+            del self._days[day]
+
+    def hours(self) -> Iterator[tuple[int, int]]:
+        """(hour, count), ascending, those that have any."""
+        for day in sorted(self._days):
+            counts = self._days[day]
+            for within in np.flatnonzero(counts).tolist():
+                yield day * _HOURS + within, int(counts[within])
+
+    def edge_hours(self) -> tuple[int, int]:
+        """The first and the last hour that have any."""
+        first, last = min(self._days), max(self._days)
+        return (
+            first * _HOURS + int(np.flatnonzero(self._days[first])[0]),
+            last * _HOURS + int(np.flatnonzero(self._days[last])[-1]),
+        )
+
+
+class DueCounts:
+    """`target_of(row)` tells a name."""
+
+    def __init__(self, target_of: Callable[[Rows], str]) -> None:
+        self._target_of = target_of
+        self._topics: dict[int, _Topic] = {}
+
+    def add(self, run: Rows) -> None:
+        for hash_, hour, count, at, dues in self._groups(run):
+            topic = self._topics.get(hash_)
+            if topic is None:
+                topic = self._topics[hash_] = _Topic(self._target_of(run[at : at + 1]))
+            first_ms, last_ms = int(dues.min()), int(dues.max())
+            if topic.pending == 0:
+                topic.first_ms, topic.last_ms = first_ms, last_ms
+            else:
+                topic.first_ms = None if topic.first_ms is None else min(topic.first_ms, first_ms)
+                topic.last_ms = None if topic.last_ms is None else max(topic.last_ms, last_ms)
+            topic.count(hour, count)
+
+    def remove(self, run: Rows) -> None:
+        for hash_, hour, count, _, dues in self._groups(run):
+            topic = self._topics[hash_]
+            topic.count(hour, -count)
+            if topic.first_ms is not None and int(dues.min()) <= topic.first_ms:
+                topic.first_ms = None
+            if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
+                topic.last_ms = None
+
+    @staticmethod
+    def _groups(run: Rows) -> Iterator[tuple[int, int, int, int, Ints]]:
+        """(topic hash, hour, count, index of a row, due times) of each topic and hour in `run`."""
+        if len(run) == 0:
+            return
+        dues = run["due_ms"]
+        keys = (run["topic_hash"].astype(np.int64) << _LOW_BITS) | (dues // HOUR_MS)
+        if keys[0] == keys[-1] and (keys == keys[0]).all():
+            yield int(run["topic_hash"][0]), int(dues[0]) // HOUR_MS, len(run), 0, dues
+            return
+        order = np.argsort(keys, kind="stable")
+        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] - 1))
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(run)], strict=True):
+            at = int(order[start])
+            yield int(run["topic_hash"][at]), int(dues[at]) // HOUR_MS, end - start, at, dues[order[start:end]]
+
+    def counts(self) -> dict[str, int]:
+        """By name, without those that have none."""
+        return {topic.name: topic.pending for topic in self._topics.values() if topic.pending}
+
+    def hours(self) -> dict[str, dict[int, int]]:
+        """For each topic: start of the hour (epoch ms) to the number that is due in it."""
+        return {
+            topic.name: {hour * HOUR_MS: count for hour, count in topic.hours()}
+            for topic in self._topics.values()
+            if topic.pending
+        }
+
+    def unknown(self) -> dict[int, list[int]]:
+        """Topics of which an edge is not known, by hash: the hours (since the epoch) in which it lies."""
+        found: dict[int, list[int]] = {}
+        for hash_, topic in self._topics.items():
+            if topic.pending:
+                edges = zip((topic.first_ms, topic.last_ms), topic.edge_hours(), strict=True)
+                hours = [hour for known, hour in edges if known is None]
+                if hours:
+                    found[hash_] = hours
+        return found
+
+    def learn(self, hash_: int, dues: Ints) -> None:
+        """`dues`: of all live timers of the topic in its `unknown` hours."""
+        topic = self._topics[hash_]
+        if topic.first_ms is None:
+            topic.first_ms = int(dues.min())
+        if topic.last_ms is None:
+            topic.last_ms = int(dues.max())
+
+    def ranges(self) -> dict[str, DueRange]:
+        """By name, for topics that have any; nothing may be `unknown`."""
+        found = {}
+        for topic in self._topics.values():
+            if topic.pending:
+                assert topic.first_ms is not None, topic.name
+                assert topic.last_ms is not None, topic.name
+                found[topic.name] = DueRange(topic.pending, topic.first_ms, topic.last_ms)
+        return found
