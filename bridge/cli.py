@@ -57,7 +57,8 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     parameters = [_parameter("config", config)]
     for name, field in Settings.model_fields.items():
         if name != "kafka":
-            help_ = f"{field.description} [{'required' if field.is_required() else f'default: {field.default}'}]"
+            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            help_ = f"{field.description} [{'required' if field.is_required() else f'default: {default}'}]"
             option = typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)
             parameters.append(_parameter(name, Annotated[str | None, option]))
     kafka = Annotated[list[str] | None, typer.Option("--kafka", help="A librdkafka setting, name=value; may repeat.")]

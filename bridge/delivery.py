@@ -15,16 +15,17 @@ from schemas.headers import (
     Refusal,
 )
 from schemas.origin import Shard, origin
+from schemas.profiles import as_sent, without_spelling
 from schemas.receipts import Receipt, printable
 from timer.record import Body, unpack_headers
 
 
 def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
-    """Value, key and foreign headers as they came; ours taken off, `timer-origin` and its kin added."""
+    """Value, key and foreign headers as they came; ours or its profile's taken off, `timer-origin` and kin added."""
     key = body.key
     headers: list[tuple[str, bytes | None]] = []
     if not body.plain:
-        for name, value in unpack_headers(body.headers):
+        for name, value in without_spelling(unpack_headers(body.headers)):
             if name not in CONTROL:
                 headers.append((name, value))
             elif name == KEY:
@@ -45,7 +46,7 @@ def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: i
 
 def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
     """A timer that its target will not take, kept as its request was."""
-    headers = unpack_headers(body.headers)
+    headers = as_sent(unpack_headers(body.headers))
     return _rejected(topic, shard, body.origin, body.key, body.value, headers, refusal, now_ms)
 
 

@@ -26,6 +26,7 @@ from enum import Enum
 from random import Random
 
 from schemas.headers import Headers
+from schemas.murmur2 import murmur2 as murmur2
 from schemas.origin import Shard
 from schemas.progress import Progress
 
@@ -410,17 +411,3 @@ class FakeGroup:
             most, least = (pick(load, key=lambda m: len(load[m])) for pick in (max, min))
             load[least].append(load[most].pop())
         self.wanted = dict.fromkeys(self.wanted) | {s: m for m, own in load.items() for s in own}
-
-
-def murmur2(data: bytes) -> int:
-    """Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2), unsigned."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = (0x9747B28C ^ len(data)) & mask
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * m & mask
-        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
-    if len(data) > whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return h ^ h >> 15

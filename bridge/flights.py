@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Iterable
 
 from bridge.ports import Outgoing, Record
-from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, ROLLS, TIMES, Claim
+from schemas.headers import CONTROL, DELIVER_MS, ID, ORIGIN, PARTITION, ROLLS, TIMES, TOPIC, Claim
 from schemas.journal import Flight
 from schemas.origin import Shard, origin
+from schemas.profiles import is_spelled, without_spelling
 from timer.record import Body, pack_headers, unpack_headers
 
 _TIMES = frozenset(TIMES)
@@ -34,10 +35,10 @@ def digest(key: bytes | None, value: bytes | None, encoded_headers: bytes) -> st
 
 
 def copy_of(shard: Shard, body: Body, now_ms: int) -> tuple[Outgoing, Flight]:
-    """The next copy of a timer: the request with its time made absolute and its first origin told."""
+    """The next copy of a timer: the request with its time made absolute and its first origin told, in our headers."""
     rolls = body.rolls + 1
     headers: list[tuple[str, bytes | None]] = []
-    for name, value in unpack_headers(body.headers):
+    for name, value in _in_ours(body):
         if name in _TIMES:
             headers.append((DELIVER_MS, b"%d" % body.due_ms))
         elif name not in (ORIGIN, ROLLS):
@@ -48,6 +49,19 @@ def copy_of(shard: Shard, body: Body, now_ms: int) -> tuple[Outgoing, Flight]:
         body.origin, rolls, body.due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
     )
     return Outgoing(shard.topic, shard.partition, body.key, body.value, headers, now_ms), flight
+
+
+def _in_ours(body: Body) -> list[tuple[str, bytes | None]]:
+    """The request in native headers, whatever its spelling was: no setting decides how a copy is read."""
+    stored = unpack_headers(body.headers)
+    if not is_spelled(stored):
+        return stored
+    ours: list[tuple[str, bytes | None]] = [(TOPIC, body.target.encode()), (DELIVER_MS, b"%d" % body.due_ms)]
+    if body.id is not None:
+        ours.append((ID, body.id))
+    if body.partition >= 0:
+        ours.append((PARTITION, b"%d" % body.partition))
+    return [*ours, *without_spelling(stored)]
 
 
 class Flights:

@@ -21,11 +21,13 @@ from typing import NamedTuple, Protocol
 
 from bridge.flights import Flights
 from bridge.ports import Record
-from schemas.headers import NOT_OURS, Cancel, Claim, Refusal, Rules, Schedule, parse
+from schemas.headers import NOT_OURS, Cancel, Claim, Refusal, Rules, Schedule
+from schemas.journal import Flight
+from schemas.profiles import marked, read
 from schemas.progress import Key
 from schemas.receipts import Kind
 from timer.batch import Batch
-from timer.entry import Rows
+from timer.entry import Rows, topic_hash
 from timer.record import Body, pack_headers
 from timer.roll import visit_ms
 
@@ -78,7 +80,7 @@ class Intake:
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
-    headers, plain = pack_headers(record.headers)
+    headers, plain = pack_headers(marked(record.headers, schedule.profile))
     return Body(
         schedule.target,
         schedule.partition,
@@ -116,14 +118,19 @@ def intake(
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
     """
-    asked = [(record, parse(record.headers, record.timestamp_ms, rules)) for record in records]
+    asked = [(record, _read(record, rules)) for record in records]
     ids = list({ask.id: None for _, ask in asked if isinstance(ask, Cancel | Schedule) and ask.id is not None})
+    ids += {ask.on[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.on is not None}
     if not all(each.isdisjoint(ids) for each in leaving):
         raise StillLeavingError
     taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids, late)
     for record, ask in asked:
         taking.take(record, ask)
     return taking.taken
+
+
+def _read(record: Record, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
+    return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
 class _Taking:
@@ -163,13 +170,32 @@ class _Taking:
                     if not self._end("replaced", record, id_) and ask.replaces:
                         self.taken.told.append(Told(self._missed(id_), record.offset, -1, id_))
                     self._stand(record, ask)
-            case Cancel(id=id_):
-                if not self._end("cancelled", record, id_):
-                    self.taken.told.append(Told(self._missed(id_), record.offset, -1, id_))
+            case Cancel():
+                self._cancel(record, ask)
             case Claim():
                 self._land(record, ask)
             case Refusal():
                 self._refuse(record, ask)
+
+    def _cancel(self, record: Record, ask: Cancel) -> None:
+        if self._end("cancelled", record, ask.id):
+            return
+        if ask.on is not None and self._stands_on(*ask.on):
+            self._end("cancelled", record, ask.on[1])
+            return
+        missed = self._missed(ask.id)
+        if ask.on is not None and missed == "not-found":
+            missed = self._missed(ask.on[1])
+        self.taken.told.append(Told(missed, record.offset, -1, ask.id))
+
+    def _stands_on(self, target: str, id_: bytes) -> bool:
+        """Whether a timer with this id waits for this real topic; in the store, as far as the topic's hash tells."""
+        place, row = self._placed.get(id_), self._stored.get(id_)
+        if place is not None:
+            return place.body.target == target
+        if row is not None:
+            return int(row["topic_hash"][0]) == topic_hash(target)
+        return any(flight.target == target for flight in self._in_flight(id_))
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
         self.taken.refused.append((record, refusal))
@@ -188,6 +214,8 @@ class _Taking:
     def _too_large(self, record: Record, ask: Schedule) -> bool:
         size = len(record.key or b"") + len(record.value or b"")
         size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+        if ask.profile:
+            size += len(ask.id or b"")  # its copy is in native headers; where the key is the id, both stand there
         is_rolled = self._visit_ms(record.timestamp_ms, ask.due_ms) < ask.due_ms
         return is_rolled and size + ROLLED_EXTRA_BYTES > self._max_message_bytes
 
@@ -231,16 +259,19 @@ class _Taking:
         if place is not None:
             self._take_back(place)
             origins.append((place.body.origin, place.body.due_ms))
-        origins += [
-            (flight.origin, flight.due_ms)
-            for flight in self._flights.with_id(id_)
-            if (flight.origin, flight.rolls) not in self._landed and flight.origin not in self._ended
-        ]
+        origins += [(flight.origin, flight.due_ms) for flight in self._in_flight(id_)]
         for origin, due_ms in origins:
             self._ended.add(origin)
             self.taken.ended.append(origin)
             self.taken.told.append(Told(kind, record.offset, origin, id_, due_ms))
         return bool(origins)
+
+    def _in_flight(self, id_: bytes) -> list[Flight]:
+        return [
+            flight
+            for flight in self._flights.with_id(id_)
+            if (flight.origin, flight.rolls) not in self._landed and flight.origin not in self._ended
+        ]
 
     def _take_back(self, place: _Place) -> None:
         if place.late:
@@ -275,7 +306,7 @@ def replay(
         if record.offset in decided.refused or record.offset in decided.dropped:
             continue
         rules = rules_at(record.offset)
-        asked = parse(record.headers, record.timestamp_ms, rules)
+        asked = _read(record, rules)
         if isinstance(asked, Refusal):
             raise ValueError(f"offset {record.offset} was taken once, but now reads as {asked.code}: {asked.detail}")
         if isinstance(asked, Cancel):

@@ -17,6 +17,7 @@ from bridge.options import TurnOptions
 from schemas.headers import Rules
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
+from schemas.profiles import NATIVE, PROFILES
 from schemas.receipts import Mode
 from timer.options import StoreOptions
 
@@ -30,6 +31,14 @@ def _milliseconds(value: object) -> object:
 
 Duration = Annotated[int, BeforeValidator(_milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
+
+
+def _names(value: object) -> object:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+"""A list in the TOML; 'one,other' in the environment and as a flag."""
 
 
 class Settings(BaseSettings):
@@ -49,6 +58,7 @@ class Settings(BaseSettings):
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
     max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
+    profiles: Names = Field((NATIVE, "rocketmq"), description="Spellings of requests that are understood, in order.")
     roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
     tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
     slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
@@ -81,6 +91,7 @@ class Settings(BaseSettings):
         if self.slots * self.tick_ms <= 2 * self.roll_window:
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
+        check_profiles(self.profiles)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         return self
@@ -93,6 +104,7 @@ class Settings(BaseSettings):
                 max_delay_ms=self.max_delay,
                 roll_window_ms=self.roll_window,
                 levels_ms=parse_levels(self.levels),
+                profiles=self.profiles,
                 own_topics=own,
             ),
             store=StoreOptions(
@@ -116,6 +128,17 @@ class Settings(BaseSettings):
     def connection(self) -> dict[str, Any]:
         """What every librdkafka client gets."""
         return {"bootstrap.servers": self.bootstrap_servers, "client.id": "timer-bridge", **self.kafka}
+
+
+def check_profiles(names: tuple[str, ...]) -> None:
+    """Raises ValueError."""
+    for name in names:
+        if name != NATIVE and name not in PROFILES:
+            raise ValueError(f"profiles: {name!r} is none: write a list of {', '.join((NATIVE, *PROFILES))}")
+    if NATIVE not in names:
+        raise ValueError("profiles: native has to be among them, as the bridge's own copies are native")
+    if len(set(names)) < len(names):
+        raise ValueError("profiles: one stands twice: name each once")
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:

@@ -40,6 +40,8 @@ PARTITION = "timer-partition"
 ORIGIN = "timer-origin"
 ROLLS = "timer-rolls"
 RELEASED_MS = "timer-released-ms"
+PROFILE = "timer-profile"
+"""On stored requests alone: the profile by which they were read (schemas.profiles)."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 
@@ -47,10 +49,15 @@ UNSERVED = frozenset({"timer-expire-ms"})
 """Headers of the contract that this version does not serve. To ignore one would break its promise, so it is refused."""
 
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
-CONTROL = frozenset({TOPIC, *TIMES, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS}) | UNSERVED
+CONTROL = frozenset({TOPIC, *TIMES, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE}) | UNSERVED
 """Taken off a delivered record; every other header is foreign and kept, in order, doubles too."""
 
+_RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
+"""A request without any of these is read the short way."""
+
 MAX_INT64 = 2**63 - 1
+_SAFE_DIGITS = 18
+"""So many digits are below 2^63, whatever they are."""
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
 _LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,249}")
@@ -73,7 +80,7 @@ class Schedule(NamedTuple):
     """Deliver the record to `target` at or after `due_ms` (epoch ms).
 
     `partition` is -1 where the partitioner chooses. `id`, if any, ends what is pending under it. `replaces`: the sender
-    expects that something is.
+    expects that something is. `profile` names the table that read it, empty where it was spelled natively.
     """
 
     target: str
@@ -81,12 +88,17 @@ class Schedule(NamedTuple):
     partition: int
     id: bytes | None = None
     replaces: bool = False
+    profile: str = ""
 
 
 class Cancel(NamedTuple):
-    """End what is pending under `id`."""
+    """End what is pending under `id`.
+
+    `on`, a real topic and an id: where nothing is pending under `id`, end what is pending under that id on that topic.
+    """
 
     id: bytes
+    on: tuple[str, bytes] | None = None
 
 
 class Claim(NamedTuple):
@@ -113,6 +125,32 @@ class BadValueError(ValueError):
 
 def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
     """What a record with these headers, appended at `timestamp_ms` (the broker's clock), asks for."""
+    by_name = dict(headers)
+    if len(by_name) == len(headers) and _RARE.isdisjoint(by_name):
+        return _plain_schedule(by_name, timestamp_ms, rules) or _by_the_rules(headers, timestamp_ms, rules)
+    return _by_the_rules(headers, timestamp_ms, rules)
+
+
+def _plain_schedule(by_name: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | None:
+    """The short way of nearly all requests: topic, one time, perhaps an id; None where the rules may see a fault."""
+    time, base_ms = by_name.get(DELIVER_MS), 0
+    if DELAY_MS in by_name:
+        if DELIVER_MS in by_name:
+            return None
+        time, base_ms = by_name[DELAY_MS], timestamp_ms
+    if time is None or not time.isdigit() or len(time) > _SAFE_DIGITS:
+        return None
+    id_ = by_name.get(ID)
+    if ID in by_name and (id_ is None or not 0 < len(id_) <= MAX_ID_BYTES):
+        return None
+    due_ms = base_ms + int(time)
+    target = legal_topic(by_name.get(TOPIC))
+    if target is None or target in rules.own_topics or due_ms - timestamp_ms > rules.max_delay_ms:
+        return None
+    return Schedule(target, due_ms, -1, id_)
+
+
+def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
     ours: dict[str, bytes | None] = {}
     for name, value in headers:
         if name in CONTROL:
@@ -147,7 +185,7 @@ def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> 
 
 def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
     """A copy carries its absolute due time, was judged when it was first read, and ends nothing when it lands."""
-    origin, target = ours.get(ORIGIN), _topic(ours.get(TOPIC))
+    origin, target = ours.get(ORIGIN), legal_topic(ours.get(TOPIC))
     try:
         partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
         due_ms, rolls = decimal(DELIVER_MS, ours.get(DELIVER_MS)), decimal(ROLLS, ours.get(ROLLS), MAX_INT32)
@@ -162,6 +200,8 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
     if not UNSERVED.isdisjoint(ours):
         return Refusal("bad-header", f"{min(UNSERVED & ours.keys())} is not served by this version: leave it out")
     partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
+    if PROFILE in ours:
+        return Refusal("bad-header", f"{PROFILE} is written by the bridge alone: leave it out")
     if KEY in ours and ours[KEY] is None:
         return Refusal("bad-header", f"{KEY} is null: give the delivered record's key, or leave the header out")
     due_ms = _due_ms(ours, timestamp_ms, rules)
@@ -171,7 +211,7 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
         return Refusal("too-far", f"due {due_ms - timestamp_ms} ms ahead; max_delay is {rules.max_delay_ms} ms")
     if TOPIC not in ours:
         return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
-    target = _topic(ours[TOPIC])
+    target = legal_topic(ours[TOPIC])
     if target is None or target in rules.own_topics:
         return Refusal("bad-target", f"{ours[TOPIC]!r} may not be a target: an illegal, internal or bridge's own topic")
     return Schedule(target, due_ms, partition, id_)
@@ -197,7 +237,7 @@ def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
 
 
 @lru_cache(maxsize=65_536)
-def _topic(raw: bytes | None) -> str | None:
+def legal_topic(raw: bytes | None) -> str | None:
     """A legal topic name that is not internal, else None (Kafka's own rule for names)."""
     if raw is None or not _LEGAL_TOPIC.fullmatch(raw) or raw in (b".", b"..") or raw.startswith(b"__"):
         return None

@@ -1,0 +1,314 @@
+"""Other spellings of the same request, as tables: each row says which header of theirs is which of ours.
+
+    REAL_TOPIC: orders      \\                      timer-topic: orders
+    TIMER_DELAY_SEC: 5       >  rocketmq's table  ->  timer-delay-ms: 5000  ->  schemas.headers.parse  ->  Schedule
+    UNIQ_KEY: 7F00          /                      timer-id: 7F00
+
+1. A record with any header of ours is ours, whatever else it carries: theirs are foreign then, and delivered.
+2. Else the first profile of `Rules.profiles`, in their order, one of whose `marks` stands on it. A profile that is not
+   on has no say: its headers are foreign.
+3. What the tables tell goes through the native parser, so that limits, targets and ids have one rule for all. A number
+   or name of theirs that does not parse is `bad-header`, also where one of higher rank stands beside it.
+4. What was read by a table is stored with a first header of ours, `timer-profile`: a stored timer says by itself which
+   headers are to be taken off, whatever the settings say by then. A copy (a roll) is written in native headers.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from schemas.headers import (
+    ACTION,
+    CONTROL,
+    DELAY_LEVEL,
+    DELAY_MS,
+    DELIVER_MS,
+    ID,
+    KEY,
+    MAX_ID_BYTES,
+    MAX_INT32,
+    MAX_INT64,
+    PARTITION,
+    PROFILE,
+    TOPIC,
+    BadValueError,
+    Cancel,
+    Claim,
+    Headers,
+    Refusal,
+    Rules,
+    Schedule,
+    decimal,
+    legal_topic,
+    parse,
+)
+from schemas.instants import parse_iso8601_ms, parse_rfc3339_ms
+
+NATIVE = "native"
+Number = Callable[[str, bytes | None], int]
+Owned = Mapping[str, bytes | None]
+
+
+def _seconds(name: str, value: bytes | None) -> int:
+    return decimal(name, value, MAX_INT64 // 1000) * 1000
+
+
+def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
+    def read_ms(name: str, value: bytes | None) -> int:
+        try:
+            return parse_ms((value or b"").decode("ascii"))
+        except ValueError as wrong:
+            shown = "null" if value is None else repr(value[:40])
+            raise BadValueError(f"{name} is {shown}: {wrong}; send an instant such as {example}") from wrong
+
+    return read_ms
+
+
+class Time(NamedTuple):
+    """A header of theirs that tells when; `read` gives the number for the header of ours."""
+
+    header: str
+    ours: str
+    read: Number
+    zero_yields: bool = False
+    """0 counts only where nothing of lower rank stands."""
+
+
+class Profile(NamedTuple):
+    """One table. Names are those of their headers."""
+
+    topic: str
+    times: tuple[Time, ...]
+    """In the order of their rank: the first that stands tells."""
+    partition: str | None = None
+    id: str | None = None
+    id_is_key: bool = False
+    """The record's key is the id, and not the delivered record's key."""
+    key: str | None = None
+    """The delivered record's key where the record's own is the id; missing: null."""
+    action: str | None = None
+    actions: Mapping[bytes, bytes] = MappingProxyType({})
+    null_cancels: bool = False
+    """A null value is a cancel, where `action` does not say otherwise."""
+    bare_null_cancels: bool = False
+    """A null value without any header of anybody's is a cancel, too."""
+    cancels: str | None = None
+    """Stands on a cancel alone: the id, or the real topic and the id, joined by `+`."""
+    versions: tuple[str, re.Pattern[bytes]] | None = None
+    unserved: frozenset[str] = frozenset()
+    """To pass over one would break its promise, so it is refused."""
+    silent: frozenset[str] = frozenset()
+    """Headers that do not by themselves tell that a record is of this profile."""
+
+    @property
+    def control(self) -> frozenset[str]:
+        """Every header that the table knows: taken off at delivery."""
+        named = (self.topic, self.partition, self.id, self.key, self.action, self.cancels)
+        version = () if self.versions is None else self.versions[:1]
+        return frozenset(filter(None, (*named, *version, *(time.header for time in self.times)))) | self.unserved
+
+
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {
+        "rocketmq": Profile(
+            topic="REAL_TOPIC",
+            times=(
+                Time("DELAY", DELAY_LEVEL, decimal, zero_yields=True),
+                Time("TIMER_DELAY_SEC", DELAY_MS, _seconds),
+                Time("TIMER_DELAY_MS", DELAY_MS, decimal),
+                Time("TIMER_DELIVER_MS", DELIVER_MS, decimal),
+            ),
+            partition="REAL_QID",
+            id="UNIQ_KEY",
+            cancels="TIMER_DEL_UNIQKEY",
+            silent=frozenset({"UNIQ_KEY", "REAL_QID"}),
+        ),
+        "etf1": Profile(
+            topic="scheduler-target-topic",
+            times=(Time("scheduler-epoch", DELIVER_MS, _seconds),),
+            id_is_key=True,
+            key="scheduler-target-key",
+            null_cancels=True,
+            bare_null_cancels=True,
+        ),
+        "kaspr": Profile(
+            topic="x-scheduler-deliver-to",
+            times=(
+                Time("x-scheduler-deliver-at", DELIVER_MS, _instant(parse_iso8601_ms, "2026-12-24T18:00:00+00:00")),
+            ),
+            id="x-scheduler-request-id",
+            action="x-scheduler-action",
+            actions=MappingProxyType({b"ADD": b"schedule", b"CANCEL": b"cancel", b"REPLACE": b"replace"}),
+            unserved=frozenset({"x-scheduler-cron-expr", "x-scheduler-cron-missed-fire-policy"}),
+        ),
+        "karafka": Profile(
+            topic="schedule_target_topic",
+            times=(Time("schedule_target_epoch", DELIVER_MS, _seconds),),
+            partition="schedule_target_partition",
+            id_is_key=True,
+            key="schedule_target_key",
+            action="schedule_source_type",
+            actions=MappingProxyType({b"schedule": b"schedule", b"cancel": b"cancel", b"tombstone": b"cancel"}),
+            null_cancels=True,
+            versions=("schedule_schema_version", re.compile(rb"1(\.[0-9]{1,9}){0,2}")),
+            unserved=frozenset({"schedule_target_partition_key"}),
+        ),
+        "timebridge": Profile(
+            topic="X-Timebridge-Where",
+            times=(Time("X-Timebridge-When", DELIVER_MS, _instant(parse_rfc3339_ms, "2026-12-24T18:00:00Z")),),
+        ),
+    }
+)
+_CONTROL = {name: profile.control for name, profile in PROFILES.items()}
+_MARKS = {name: profile.control - profile.silent for name, profile in PROFILES.items()}
+
+
+def read(
+    headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
+) -> Schedule | Cancel | Claim | Refusal:
+    """What a record asks for, in whichever spelling. Raises ValueError where `rules` name a profile of a later version.
+
+    A record without any header of ours is refused by `parse`, so what is spelled natively pays nothing for the others.
+    """
+    asked = parse(headers, timestamp_ms, rules)
+    if not isinstance(asked, Refusal) or len(rules.profiles) < 2:
+        return asked
+    names = {name for name, _ in headers}
+    if not CONTROL.isdisjoint(names):
+        return asked
+    name = _told(names, rules.profiles, is_bare_null=key is not None and value is None)
+    return asked if name is None else _read(name, headers, timestamp_ms, rules, key, value)
+
+
+def _told(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> str | None:
+    """The profile that applies."""
+    theirs = [name for name in profiles if name != NATIVE]
+    for name in theirs:
+        if name not in PROFILES:
+            raise ValueError(f"profile {name!r} is unknown to this version: start the version that wrote it")
+        if not _MARKS[name].isdisjoint(names):
+            return name
+    bare = (name for name in theirs if is_bare_null and not names and PROFILES[name].bare_null_cancels)
+    return next(bare, None)
+
+
+def _read(
+    name: str, headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
+) -> Schedule | Cancel | Claim | Refusal:
+    profile = PROFILES[name]
+    owned: dict[str, bytes | None] = {}
+    for header, content in headers:
+        if header in _CONTROL[name]:
+            if header in owned:
+                return Refusal("bad-header", f"{header} stands twice: send it once")
+            owned[header] = content
+    try:
+        ours = _in_ours(profile, owned, key, value)
+    except BadValueError as wrong:
+        return Refusal("bad-header", str(wrong))
+    if not isinstance(ours, list):
+        return ours
+    asked = parse(ours, timestamp_ms, rules)
+    return asked._replace(profile=name) if isinstance(asked, Schedule) else asked
+
+
+def _in_ours(
+    profile: Profile, owned: Owned, key: bytes | None, value: bytes | None
+) -> list[tuple[str, bytes | None]] | Cancel | Refusal:
+    """The request in our headers; what cannot be said in them is answered at once."""
+    if profile.cancels is not None and profile.cancels in owned:
+        return _cancel(_named(profile.cancels, owned))
+    action = _action(profile, owned, value)
+    if isinstance(action, Refusal):
+        return action
+    id_ = _id(profile, owned, key)
+    if id_ is None and (profile.id_is_key or action != b"schedule"):
+        return Refusal("missing-id", f"send the id as {'the key' if profile.id_is_key else profile.id}")
+    if action == b"cancel":
+        assert id_ is not None
+        return Cancel(id_)
+    ours = _schedule(profile, owned)
+    if isinstance(ours, list):
+        ours += [(ACTION, action)] if action != b"schedule" else []
+        ours += [(ID, id_)] if id_ is not None else []
+    return ours
+
+
+def _cancel(asked: bytes) -> Cancel:
+    """A `+` may part the real topic from the id, or be the id's own: what is pending under the whole goes first."""
+    topic, _, id_ = asked.partition(b"+")
+    target = legal_topic(topic)
+    return Cancel(asked, (target, id_) if target is not None and id_ else None)
+
+
+def _action(profile: Profile, owned: Owned, value: bytes | None) -> bytes | Refusal:
+    if profile.action is None or profile.action not in owned:
+        return b"cancel" if profile.null_cancels and value is None else b"schedule"
+    said = owned[profile.action]
+    known = profile.actions.get(said or b"")
+    if known is None:
+        shown = "null" if said is None else repr(said[:40])
+        wanted = ", ".join(action.decode() for action in profile.actions)
+        return Refusal("unknown-action", f"{profile.action} is {shown}: send one of {wanted}")
+    return known
+
+
+def _id(profile: Profile, owned: Owned, key: bytes | None) -> bytes | None:
+    if profile.id_is_key:
+        if key is not None and len(key) > MAX_ID_BYTES:
+            raise BadValueError(f"the record's key, which is the id, is longer than {MAX_ID_BYTES} bytes")
+        return key or None
+    return _named(profile.id, owned) if profile.id is not None and profile.id in owned else None
+
+
+def _named(header: str, owned: Owned) -> bytes:
+    """The id in `header`."""
+    id_ = owned[header]
+    if not id_ or len(id_) > MAX_ID_BYTES:
+        raise BadValueError(f"{header} is null, empty or longer than {MAX_ID_BYTES} bytes")
+    return id_
+
+
+def _schedule(profile: Profile, owned: Owned) -> list[tuple[str, bytes | None]] | Refusal:
+    for header in sorted(profile.unserved & owned.keys()):
+        return Refusal("bad-header", f"{header} is not served: leave it out")
+    if profile.versions is not None and profile.versions[0] in owned:
+        header, versions = profile.versions
+        if not versions.fullmatch(owned[header] or b""):
+            return Refusal("bad-header", f"{header} is {owned[header]!r}, a version that is not known here")
+    ours: list[tuple[str, bytes | None]] = []
+    if profile.partition is not None and profile.partition in owned:
+        ours.append((PARTITION, b"%d" % decimal(profile.partition, owned[profile.partition], MAX_INT32)))
+    told = [(time, time.read(time.header, owned[time.header])) for time in profile.times if time.header in owned]
+    if not told:
+        return Refusal("missing-time", f"send {' or '.join(time.header for time in profile.times)}")
+    if profile.topic not in owned:
+        return Refusal("missing-topic", f"send the real topic's name in {profile.topic}")
+    time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])
+    return [*ours, (time.ours, b"%d" % number), (TOPIC, owned[profile.topic])]
+
+
+def marked(headers: Headers, profile: str) -> Headers:
+    """The headers of a request as they are stored: behind the name of the profile by which they were read, if any."""
+    return [(PROFILE, profile.encode()), *headers] if profile else headers
+
+
+def as_sent(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Of stored headers, those that the sender sent."""
+    return stored[1:] if stored and stored[0][0] == PROFILE else stored
+
+
+def is_spelled(stored: list[tuple[str, bytes | None]]) -> bool:
+    """Whether a profile's table read these stored headers."""
+    return bool(stored) and stored[0][0] == PROFILE
+
+
+def without_spelling(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Stored headers without those of the profile that read them, and with the delivered record's key in ours."""
+    if not is_spelled(stored):
+        return stored
+    name = (stored[0][1] or b"").decode()
+    control, profile = _CONTROL[name], PROFILES[name]
+    kept = [(header, value) for header, value in stored[1:] if header not in control]
+    return [*kept, (KEY, dict(stored).get(profile.key or ""))] if profile.id_is_key else kept

@@ -1,0 +1,390 @@
+"""Every profile by its table: headers in, the request or the refusal out; one row for each rule."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.headers import CONTROL, Cancel, Claim, Headers, Refusal, Rules, Schedule, parse
+from schemas.profiles import PROFILES, as_sent, marked, read, without_spelling
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+ALL = ("native", *PROFILES)
+SOON_S, SOON_MS = b"1700000005", NOW_MS + 5000
+SOON = b"2023-11-14T22:13:25Z"
+Pairs = list[tuple[str, bytes | None]]
+
+
+def rules(*profiles: str) -> Rules:
+    return Rules(
+        max_delay_ms=2 * DAY_MS,
+        roll_window_ms=DAY_MS,
+        profiles=profiles or ALL,
+        own_topics=frozenset({"timer.requests"}),
+    )
+
+
+def ask(
+    headers: Pairs, *, profiles: tuple[str, ...] = ALL, key: bytes | None = b"k", value: bytes | None = b"v"
+) -> Schedule | Cancel | Claim | Refusal:
+    return read(headers, NOW_MS, rules(*profiles), key, value)
+
+
+def code(asked: Schedule | Cancel | Claim | Refusal) -> str:
+    assert isinstance(asked, Refusal), asked
+    return asked.code
+
+
+def schedule(profile: str, due_ms: int = SOON_MS, id_: bytes | None = None, *, partition: int = -1) -> Schedule:
+    return Schedule("orders", due_ms, partition, id_, False, profile)
+
+
+# What is enough for a schedule five seconds ahead.
+LEAST: dict[str, Pairs] = {
+    "rocketmq": [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_SEC", b"5")],
+    "etf1": [("scheduler-target-topic", b"orders"), ("scheduler-epoch", SOON_S)],
+    "kaspr": [("x-scheduler-deliver-to", b"orders"), ("x-scheduler-deliver-at", SOON)],
+    "karafka": [("schedule_target_topic", b"orders"), ("schedule_target_epoch", SOON_S)],
+    "timebridge": [("X-Timebridge-Where", b"orders"), ("X-Timebridge-When", SOON)],
+}
+EACH = pytest.mark.parametrize("name", PROFILES)
+
+
+def changed(name: str, header: str, value: bytes | None) -> Pairs:
+    """The least request of a profile with one header set."""
+    return [pair for pair in LEAST[name] if pair[0] != header] + [(header, value)]
+
+
+# -- All of them
+
+
+def test_each_profile_has_a_least_request() -> None:
+    assert LEAST.keys() == PROFILES.keys()
+
+
+@EACH
+def test_the_least_request_is_a_schedule(name: str) -> None:
+    id_ = b"k" if PROFILES[name].id_is_key else None
+    assert ask(LEAST[name]) == schedule(name, id_=id_)
+
+
+@EACH
+def test_a_profile_that_is_not_on_has_no_say(name: str) -> None:
+    assert code(ask(LEAST[name], profiles=("native",))) == "missing-time"
+    native: Pairs = [("timer-topic", b"orders"), ("timer-delay-ms", b"7")]
+    assert ask(native + LEAST[name]) == Schedule("orders", NOW_MS + 7, -1)
+
+
+@EACH
+@pytest.mark.parametrize("header", sorted(CONTROL - {"timer-origin", "timer-rolls", "timer-profile"}))
+def test_any_header_of_ours_makes_it_native(name: str, header: str) -> None:
+    headers = [*LEAST[name], (header, b"1")]
+    assert ask(headers) == parse(headers, NOW_MS, rules())
+
+
+@EACH
+def test_without_its_topic_or_time_it_is_refused(name: str) -> None:
+    (topic, time) = LEAST[name]
+    assert code(ask([time])) == "missing-topic"
+    assert code(ask([topic])) == "missing-time"
+
+
+@EACH
+@pytest.mark.parametrize(
+    "target", [b"", None, b"a b", b"..", b"__consumer_offsets", b"timer.requests", b"x" * 250, b"caf\xc3\xa9"]
+)
+def test_what_may_not_be_a_target_is_one_rule_for_all(name: str, target: bytes | None) -> None:
+    assert code(ask(changed(name, PROFILES[name].topic, target))) == "bad-target"
+
+
+@EACH
+def test_a_header_of_the_profile_stands_once(name: str) -> None:
+    for header in sorted(PROFILES[name].control):
+        assert code(ask([*LEAST[name], (header, b"1"), (header, b"1")])) == "bad-header"
+
+
+NO_NUMBERS = [b"", b" 5", b"+5", b"-5", b"5.0", b"5e3", b"0x10", b"five", b"\xd9\xa3", b"9" * 20, b"9" * 400, None]
+NUMBERS = [
+    *(("rocketmq", header) for header in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")),
+    ("rocketmq", "REAL_QID"),
+    ("etf1", "scheduler-epoch"),
+    ("karafka", "schedule_target_epoch"),
+    ("karafka", "schedule_target_partition"),
+    ("kaspr", "x-scheduler-deliver-at"),
+    ("timebridge", "X-Timebridge-When"),
+]
+
+
+@pytest.mark.parametrize(("name", "header"), NUMBERS)
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_a_number_that_does_not_parse_is_a_bad_header_and_never_at_once(
+    name: str, header: str, value: bytes | None
+) -> None:
+    assert code(ask(changed(name, header, value))) == "bad-header"
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "value"),
+    [
+        ("rocketmq", "TIMER_DELAY_SEC", b"172801"),
+        ("rocketmq", "TIMER_DELAY_SEC", b"%d" % ((2**63 - 1) // 1000)),
+        ("rocketmq", "TIMER_DELAY_MS", b"%d" % (2 * DAY_MS + 1)),
+        ("rocketmq", "TIMER_DELIVER_MS", b"%d" % (2**63 - 1)),
+        ("etf1", "scheduler-epoch", b"1700172801"),
+        ("karafka", "schedule_target_epoch", b"1700172801"),
+        ("kaspr", "x-scheduler-deliver-at", b"9999-12-31T23:59:59.999999+00:00"),
+        ("timebridge", "X-Timebridge-When", b"2023-11-16T22:13:20.001Z"),
+    ],
+)
+def test_case_3_one_more_than_max_delay_is_too_far_in_every_spelling(name: str, header: str, value: bytes) -> None:
+    headers = [pair for pair in LEAST[name] if pair[0] == PROFILES[name].topic]
+    assert code(ask([*headers, (header, value)])) == "too-far"
+
+
+@EACH
+def test_the_time_of_a_replay_does_not_count(name: str) -> None:
+    """The due time comes from the record alone: its headers and its own timestamp."""
+    assert {ask(LEAST[name]) for _ in range(3)} == {ask(LEAST[name])}
+
+
+def test_the_order_of_the_setting_decides_between_two() -> None:
+    both = LEAST["rocketmq"] + LEAST["timebridge"]
+    first = ask(both, profiles=("native", "rocketmq", "timebridge"))
+    second = ask(both, profiles=("native", "timebridge", "rocketmq"))
+    assert isinstance(first, Schedule)
+    assert isinstance(second, Schedule)
+    assert (first.profile, second.profile) == ("rocketmq", "timebridge")
+
+
+def test_a_profile_of_a_later_version_is_no_guess() -> None:
+    with pytest.raises(ValueError, match="later-one"):
+        ask(LEAST["etf1"], profiles=("native", "later-one"))
+
+
+# -- rocketmq
+
+
+@pytest.mark.parametrize(
+    ("times", "due_ms"),
+    [
+        ([("DELAY", b"3")], NOW_MS + 10_000),
+        ([("DELAY", b"19")], NOW_MS + 7_200_000),
+        ([("DELAY", b"0")], NOW_MS),
+        ([("TIMER_DELAY_SEC", b"7")], NOW_MS + 7000),
+        ([("TIMER_DELAY_MS", b"7")], NOW_MS + 7),
+        ([("TIMER_DELIVER_MS", b"12000")], 12_000),
+        ([("TIMER_DELIVER_MS", b"1"), ("TIMER_DELAY_MS", b"7")], NOW_MS + 7),
+        ([("TIMER_DELAY_MS", b"7"), ("TIMER_DELAY_SEC", b"2")], NOW_MS + 2000),
+        ([("TIMER_DELAY_SEC", b"2"), ("DELAY", b"1")], NOW_MS + 1000),
+        ([("TIMER_DELIVER_MS", b"1"), ("TIMER_DELAY_SEC", b"2"), ("DELAY", b"2")], NOW_MS + 5000),
+        ([("DELAY", b"0"), ("TIMER_DELAY_SEC", b"2")], NOW_MS + 2000),
+        ([("TIMER_DELAY_SEC", b"0"), ("TIMER_DELIVER_MS", b"12000")], NOW_MS),
+    ],
+)
+def test_case_4_rocketmq_keeps_its_precedence(times: Pairs, due_ms: int) -> None:
+    assert ask([("REAL_TOPIC", b"orders"), *times]) == schedule("rocketmq", due_ms)
+
+
+def test_rocketmq_a_bad_time_of_lower_rank_is_no_secret() -> None:
+    assert code(ask([*LEAST["rocketmq"], ("TIMER_DELIVER_MS", b"soon")])) == "bad-header"
+
+
+def test_rocketmq_queue_and_unique_key() -> None:
+    headers = [*LEAST["rocketmq"], ("REAL_QID", b"3"), ("UNIQ_KEY", b"7F00")]
+    assert ask(headers) == schedule("rocketmq", id_=b"7F00", partition=3)
+
+
+@pytest.mark.parametrize("header", ["UNIQ_KEY", "REAL_QID"])
+def test_rocketmq_what_other_messages_carry_too_tells_nothing(header: str) -> None:
+    assert code(ask([(header, b"1")])) == "missing-time"
+    assert ask([*LEAST["timebridge"], (header, b"1")]) == schedule("timebridge")
+
+
+@pytest.mark.parametrize(
+    ("asked", "cancel"),
+    [
+        (b"7F00", Cancel(b"7F00")),
+        (b"orders+7F00", Cancel(b"orders+7F00", ("orders", b"7F00"))),
+        (b"orders+7F00+x", Cancel(b"orders+7F00+x", ("orders", b"7F00+x"))),
+        (b"a b+7F00", Cancel(b"a b+7F00")),
+        (b"+7F00", Cancel(b"+7F00")),
+        (b"orders+", Cancel(b"orders+")),
+    ],
+)
+def test_rocketmq_cancels_by_id_or_by_topic_and_id(asked: bytes, cancel: Cancel) -> None:
+    assert ask([("TIMER_DEL_UNIQKEY", asked)]) == cancel
+    assert ask([("TIMER_DEL_UNIQKEY", asked), *LEAST["rocketmq"], ("UNIQ_KEY", b"other")]) == cancel
+
+
+@pytest.mark.parametrize("header", ["UNIQ_KEY", "TIMER_DEL_UNIQKEY"])
+@pytest.mark.parametrize("id_", [b"", None, b"x" * 1025])
+def test_rocketmq_an_id_has_1_to_1024_bytes(header: str, id_: bytes | None) -> None:
+    assert code(ask([*LEAST["rocketmq"], (header, id_)])) == "bad-header"
+
+
+# -- etf1
+
+
+def test_etf1_a_null_value_cancels_and_an_empty_one_does_not() -> None:
+    assert ask(LEAST["etf1"], key=b"id", value=None) == Cancel(b"id")
+    assert ask([], key=b"id", value=None) == Cancel(b"id")
+    assert ask([("scheduler-epoch", b"never")], key=b"id", value=None) == Cancel(b"id")
+    assert ask(LEAST["etf1"], key=b"id", value=b"") == schedule("etf1", id_=b"id")
+
+
+@pytest.mark.parametrize("key", [None, b""])
+@pytest.mark.parametrize("name", ["etf1", "karafka"])
+def test_without_a_key_there_is_no_id(name: str, key: bytes | None) -> None:
+    assert code(ask(LEAST[name], key=key)) == "missing-id"
+    assert code(ask(LEAST[name], key=key, value=None)) == "missing-id"
+
+
+@pytest.mark.parametrize("name", ["etf1", "karafka"])
+def test_a_key_may_be_longer_than_an_id_but_then_it_is_none(name: str) -> None:
+    assert code(ask(LEAST[name], key=b"k" * 1025)) == "bad-header"
+
+
+def test_a_bare_null_is_a_cancel_for_etf1_alone() -> None:
+    for profiles in [("native",), *(("native", name) for name in PROFILES if name != "etf1")]:
+        assert code(ask([], value=None, profiles=profiles)) == "missing-time"
+    assert code(ask([("trace", b"1")], value=None)) == "missing-time"
+    assert code(ask([], value=b"")) == "missing-time"
+    assert code(ask([], key=None, value=None)) == "missing-time"
+
+
+# -- kaspr
+
+
+@pytest.mark.parametrize(
+    ("action", "asked"),
+    [
+        (b"ADD", schedule("kaspr", id_=b"7")),
+        (b"REPLACE", schedule("kaspr", id_=b"7")._replace(replaces=True)),
+        (b"CANCEL", Cancel(b"7")),
+    ],
+)
+def test_kaspr_actions(action: bytes, asked: Schedule | Cancel) -> None:
+    headers = [*LEAST["kaspr"], ("x-scheduler-action", action), ("x-scheduler-request-id", b"7")]
+    assert ask(headers) == asked
+
+
+@pytest.mark.parametrize("action", [b"", None, b"add", b"DROP", b"CRON_ADD", b"CRON_CANCEL"])
+def test_kaspr_an_action_it_does_not_share_is_refused(action: bytes | None) -> None:
+    headers = [*LEAST["kaspr"], ("x-scheduler-action", action), ("x-scheduler-request-id", b"7")]
+    assert code(ask(headers)) == "unknown-action"
+
+
+@pytest.mark.parametrize(("action", "refused"), [(b"CANCEL", "missing-id"), (b"REPLACE", "missing-id")])
+def test_kaspr_what_ends_another_needs_its_id(action: bytes, refused: str) -> None:
+    assert code(ask([*LEAST["kaspr"], ("x-scheduler-action", action)])) == refused
+
+
+def test_kaspr_cron_is_not_served() -> None:
+    assert code(ask([*LEAST["kaspr"], ("x-scheduler-cron-expr", b"* * * * *")])) == "bad-header"
+
+
+def test_kaspr_a_cancel_needs_neither_time_nor_topic() -> None:
+    assert ask([("x-scheduler-action", b"CANCEL"), ("x-scheduler-request-id", b"7")]) == Cancel(b"7")
+
+
+# -- karafka
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "asked"),
+    [
+        (b"schedule", b"v", schedule("karafka", id_=b"k")),
+        (b"schedule", None, schedule("karafka", id_=b"k")),  # a null that is to be delivered
+        (b"cancel", None, Cancel(b"k")),
+        (b"cancel", b"v", Cancel(b"k")),
+        (b"tombstone", None, Cancel(b"k")),
+    ],
+)
+def test_karafka_source_types(type_: bytes, value: bytes | None, asked: Schedule | Cancel) -> None:
+    assert ask([*LEAST["karafka"], ("schedule_source_type", type_)], value=value) == asked
+
+
+def test_karafka_a_null_without_a_type_cancels() -> None:
+    assert ask(LEAST["karafka"], value=None) == Cancel(b"k")
+    assert ask([("schedule_schema_version", b"1.0.0")], value=None) == Cancel(b"k")
+
+
+@pytest.mark.parametrize("type_", [b"", None, b"message", b"Schedule"])
+def test_karafka_an_unknown_type_is_refused(type_: bytes | None) -> None:
+    assert code(ask([*LEAST["karafka"], ("schedule_source_type", type_)])) == "unknown-action"
+
+
+@pytest.mark.parametrize("version", [b"1", b"1.0.0", b"1.2"])
+def test_karafka_knows_its_schema(version: bytes) -> None:
+    assert isinstance(ask([*LEAST["karafka"], ("schedule_schema_version", version)]), Schedule)
+
+
+@pytest.mark.parametrize("version", [b"2.0.0", b"", None, b"1.x", b"10.0.0"])
+def test_karafka_a_schema_of_another_day_is_refused(version: bytes | None) -> None:
+    assert code(ask([*LEAST["karafka"], ("schedule_schema_version", version)])) == "bad-header"
+
+
+def test_karafka_a_partition_is_kept_and_a_partition_key_refused() -> None:
+    headers = [*LEAST["karafka"], ("schedule_target_partition", b"3")]
+    assert ask(headers) == schedule("karafka", id_=b"k", partition=3)
+    assert code(ask([*LEAST["karafka"], ("schedule_target_partition_key", b"a")])) == "bad-header"
+
+
+# -- Stored headers
+
+
+@EACH
+def test_what_is_taken_off_is_what_the_table_knows(name: str) -> None:
+    foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("DELAYED", b"x"), ("scheduler-key", b"y")]
+    sent = [foreign[0], *((header, b"1") for header in sorted(PROFILES[name].control)), *foreign[1:]]
+    stored = list(marked(sent, name))
+    assert as_sent(stored) == sent
+    key: Pairs = [("timer-key", b"1")] if PROFILES[name].id_is_key else []
+    assert without_spelling(stored) == foreign + key
+
+
+def test_native_headers_are_stored_as_they_came() -> None:
+    sent: Pairs = [("timer-topic", b"orders"), ("REAL_TOPIC", b"kept")]
+    assert marked(sent, "") == as_sent(sent) == without_spelling(sent) == sent
+
+
+def test_a_sender_cannot_say_by_which_profile_it_was_read() -> None:
+    native: Pairs = [("timer-topic", b"orders"), ("timer-delay-ms", b"7")]
+    assert code(ask([("timer-profile", b"rocketmq"), *native])) == "bad-header"
+    assert code(ask([("timer-profile", b"rocketmq"), *LEAST["rocketmq"]])) == "bad-header"
+
+
+NAMES = st.sampled_from(sorted({*CONTROL, *(n for p in PROFILES.values() for n in p.control), "x", "delay"}))
+VALUES = (
+    st.sampled_from(
+        [b"ADD", b"CANCEL", b"REPLACE", b"cancel", b"schedule", b"tombstone", b"orders", b"a+b", SOON, b"1.0.0"]
+    )
+    | st.none()
+    | st.binary(max_size=20)
+    | st.text(max_size=8).map(str.encode)
+    | st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n)
+    | st.datetimes().map(lambda at: at.isoformat().encode() + b"Z")
+)
+KEYS = st.none() | st.binary(max_size=10)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=7), KEYS, KEYS, st.permutations(list(PROFILES)))
+def test_case_33_whatever_the_headers_the_answer_is_a_request_or_a_refusal(
+    headers: Headers, key: bytes | None, value: bytes | None, profiles: list[str]
+) -> None:
+    match read(headers, NOW_MS, rules("native", *profiles), key, value):
+        case Schedule(target=target, due_ms=due_ms, partition=partition, id=id_, profile=profile):
+            assert 0 <= due_ms <= NOW_MS + 2 * DAY_MS
+            assert -1 <= partition < 2**31
+            assert target.isascii()
+            assert id_ is None or 0 < len(id_) <= 1024
+            stored = list(marked(headers, profile))
+            assert as_sent(stored) == list(headers)
+            assert not profile or {n for n, _ in without_spelling(stored)}.isdisjoint(CONTROL - {"timer-key"})
+        case Cancel(id=id_):
+            assert 0 < len(id_) <= 1024
+        case Claim(rolls=rolls):
+            assert rolls >= 0
+        case Refusal(code=refused, detail=detail):
+            assert refused
+            assert detail
