@@ -15,15 +15,16 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.durations import parse_duration_ms, parse_instant_ms
+from bridge.client_commands import pairs
+from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
-from bridge.errors import BridgeError, SettingsError
-from bridge.settings import PREFIX, Settings, load
+from bridge.errors import BridgeError
+from bridge.settings import Settings, load
 from bridge.store_commands import register as register_store_commands
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+register_client_commands(app)
 register_store_commands(app)
-Servers = Annotated[str, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")]
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         file = given.pop("config")
-        given["kafka"] = _pairs(given.pop("kafka")) or None
+        given["kafka"] = dict(pairs(given.pop("kafka"))) or None
         function(load(given, os.environ, file))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -78,16 +79,6 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _pairs(given: list[str] | None) -> dict[str, str]:
-    pairs = {}
-    for pair in given or []:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise SettingsError(f"{pair!r}: write name=value")
-        pairs[name] = value
-    return pairs
-
-
 @app.command()
 @_with_settings
 def run(settings: Settings) -> None:
@@ -95,41 +86,6 @@ def run(settings: Settings) -> None:
     from bridge.run import run as run_bridge
 
     run_bridge(settings)
-
-
-@app.command()
-def send(
-    topic: Annotated[str, typer.Argument(help="The real topic.")],
-    value: Annotated[str, typer.Argument(help="The message, or - for standard input.")],
-    bootstrap_servers: Servers,
-    in_: Annotated[str | None, typer.Option("--in", help="When: from now, such as 5s or 2h30m.")] = None,
-    at: Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone, or epoch ms.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="The record's key.")] = None,
-    header: Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")] = None,
-    timer_topic: Annotated[str, typer.Option(help="Where requests go.")] = "timer.requests",
-    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
-) -> None:
-    """Send a message, or each line of one, to be delivered later."""
-    from bridge.confluent import send_all
-
-    headers: list[tuple[str, bytes | None]] = [("timer-topic", topic.encode()), _time_header(in_, at)]
-    headers += [(name, text.encode()) for name, text in _pairs(header).items()]
-    text = sys.stdin.read() if value == "-" else value
-    values = text.splitlines() if lines else [text]
-    raw_key = None if key is None else key.encode()
-    sent = send_all({"bootstrap.servers": bootstrap_servers}, timer_topic, raw_key, map(str.encode, values), headers)
-    typer.echo(f"{sent} sent to {timer_topic}")
-
-
-def _time_header(in_: str | None, at: str | None) -> tuple[str, bytes]:
-    if (in_ is None) == (at is None):
-        raise SettingsError("give one of --in and --at")
-    try:
-        if in_ is not None:
-            return "timer-delay-ms", b"%d" % parse_duration_ms(in_)
-        return "timer-deliver-ms", b"%d" % parse_instant_ms(at or "")
-    except ValueError as wrong:
-        raise SettingsError(f"{'--in' if in_ is not None else '--at'}: {wrong}") from wrong
 
 
 @app.command()

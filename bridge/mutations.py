@@ -105,8 +105,9 @@ def late_not_settled(patches: Patches) -> None:
 def ahead_not_taken_back(patches: Patches) -> None:
     """A store keeps what it held beyond its checkpoint; then the same requests are read again."""
 
-    def take_back(self: Store, found: Checkpoint) -> None:
+    def take_back(self: Store, found: Checkpoint) -> Checkpoint:
         self._low_unit = found.low_unit
+        return found
 
     _replace(patches, Store, "_take_back", take_back)
     _replace(patches, LiveScan, "_check_count", lambda _: None)

@@ -129,6 +129,8 @@ class _Recovery:
             store, start = Store.create(self._disk, options, progress), progress.low_offset
         else:
             decisions = Decisions(self._journal(found), found.held, found.flights)
+            if found.tick_ms != options.tick_ms:
+                log.info("%s: tick_ms was %d, is %d: linking anew", self._shard, found.tick_ms, options.tick_ms)
             store = Store.open(self._disk, options, found, progress, decisions.waiting, decisions.ended)
             start = found.progress.next_offset
         try:

@@ -493,6 +493,28 @@ def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
 # -- Settings
 
 
+@pytest.mark.parametrize("changed", [{"tick_ms": 7}, {"tick_ms": 5000}, {"slots": 16}, {"tick_ms": 1, "slots": 10}])
+@pytest.mark.parametrize("clean", [True, False])
+def test_case_12_a_changed_wheel_needs_nothing_of_kafka(changed: dict[str, int], *, clean: bool) -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, segment_bytes=200, checkpoint_interval_ms=0)  # 3 units a file
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=10))
+    for number in range(20):
+        world.send(f"m{number}", 900 - 40 * number, id_=f"id-{number}")
+        world.send("later", 950 + number % 3 * 10)
+    world.cancel("id-3")
+    world.bridge.run(200)
+    log = world.kafka.partition(SHARD)
+    if clean:
+        world.bridge.stop()
+    world.bridge.options = replace(world.options, store=replace(world.options.store, **changed))
+    world.bridge.start()
+    log.delete_before(log.end)  # if it had to read again, it could not
+    world.bridge.run(100)
+    assert world.counts() == {"orders": 20 + sum(900 - 40 * n > 300 for n in range(20) if n != 3)}
+    world.bridge.run(700)
+    assert world.delivered() == [f"m{number}" for number in range(19, -1, -1) if number != 3] + ["later"] * 20
+
+
 def test_case_36_each_request_keeps_the_meaning_it_was_read_with() -> None:
     world = World()
     for window_ms in (1000, 300, 5000):

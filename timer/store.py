@@ -32,6 +32,7 @@ from timer.errors import CorruptStoreError, WheelFullError
 from timer.ids import IdIndex, hash_of
 from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
+from timer.migration import linked_anew
 from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
@@ -86,7 +87,8 @@ class Store:
         self._segment_bytes = segment_bytes
         self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes)
         self._bodies = FrameLog(disk, _BODIES, segment_bytes)
-        disk.remove(CLOSED)
+        if disk.read(CLOSED):
+            disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
         disk.remove(_WHEEL)
         self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
@@ -133,25 +135,32 @@ class Store:
     ) -> "Store":
         """The store as of `found`, with what `progress`, `held` and `ended` (origins) say is live now.
 
-        Requests from `found.progress.next_offset` on are to be added. Raises CorruptStoreError.
+        Where the tick is another than it was, what lives is linked anew first. Requests from
+        `found.progress.next_offset` on are to be added. Raises CorruptStoreError, WheelFullError, and OSError where the
+        disk is full.
         """
         store = cls(disk, options, found.segment_bytes, progress)
         try:
-            store._take_back(found)
+            found = store._take_back(found)
             scan = LiveScan(store._units, found, progress.settled, _origins(held), _origins(ended))
             store._rebuild(scan)
-        except (CorruptStoreError, WheelFullError):
+        except (CorruptStoreError, WheelFullError, OSError):
             store.close()
             raise
         return store
 
-    def _take_back(self, found: Checkpoint) -> None:
+    def _take_back(self, found: Checkpoint) -> Checkpoint:
         """What was written beyond the checkpoint is gone, and files that a loss of power brought back."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
         for left_over in self._units.expect(found.all_segments()):
             self._units.drop_segment(left_over)
+        if found.tick_ms != self._options.tick_ms:
+            found = linked_anew(self._disk, self._units, found, self._options)
+            for old in self._units.expect(found.all_segments()):
+                self._units.drop_segment(old)
         self._low_unit = found.low_unit
+        return found
 
     def _rebuild(self, scan: LiveScan) -> None:
         """Wheel, index and counts from the log: whatever wheel lay there is not asked."""
@@ -574,4 +583,7 @@ class Store:
     def _note_closed(self, told: Checkpoint) -> None:
         """For `verify`, which then knows that the wheel must fit. Without it, it is as after a kill."""
         with suppress(OSError):
+            wheel = self._disk.open(_WHEEL)
+            self._disk.start_sync([wheel]).wait()
+            wheel.close()
             self._disk.start_replace(CLOSED, told.to_bytes()).wait()

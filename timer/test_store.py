@@ -3,7 +3,7 @@
 import random
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +97,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged_released: set[int] = set()
         self.staged_ended: set[int] = set()
         self.low = 0
+        self.options = OPTIONS
 
     @rule(visits=st.lists(st.integers(-5, 400), min_size=1, max_size=12))
     def add(self, visits: list[int]) -> None:
@@ -178,8 +179,11 @@ class StoreAgainstList(RuleBasedStateMachine):
         for _ in range(times):
             self.store.compact_some()
 
-    @rule(power=st.booleans(), wheel=st.sampled_from(["kept", "gone", "noise"]))
-    def crash(self, *, power: bool, wheel: str) -> None:
+    @rule(
+        power=st.booleans(), wheel=st.sampled_from(["kept", "gone", "noise"]), tick_ms=st.sampled_from([10, 10, 7, 100])
+    )
+    def crash(self, *, power: bool, wheel: str, tick_ms: int) -> None:
+        self.options = replace(OPTIONS, tick_ms=tick_ms, slots=640 // tick_ms)
         if power:
             self.disk.lose_power(self.random)
         else:
@@ -191,7 +195,7 @@ class StoreAgainstList(RuleBasedStateMachine):
             mapping = self.disk.map("wheel", OPTIONS.slots * 32)
             mapping.buffer[:] = self.random.randbytes(OPTIONS.slots * 32)
             mapping.close()
-        self.recover()
+        self.recover(may_be_wrong=power)  # a unit that was overwritten may be torn then
 
     @precondition(lambda self: self.store.pending)
     @rule(name=st.sampled_from(["timer", "body"]), at=st.floats(0, 1, exclude_max=True))
@@ -201,22 +205,36 @@ class StoreAgainstList(RuleBasedStateMachine):
         files = self.disk.names(name)
         if files:
             self.disk.remove(f"{name}/{files[int(at * len(files))]}")
-        self.recover()
+        self.recover(may_be_wrong=True)
 
-    def recover(self) -> None:
+    def recover(self, *, may_be_wrong: bool) -> None:
         """What bridge.recovery does, over a list."""
-        data = self.disk.read(NAME)
-        found = Checkpoint.from_bytes(data) if data else None
+        found = self.checkpoint_found()
         try:
             self.store = self.catch_up(found)
             while (due := self.store.due(10**6, 100, 1 << 20)).total:  # every body can be read
                 self.store.bodies(due.rows), self.store.bodies(due.released)
             self.store.close()
-            self.store = self.catch_up(found)
+            self.store = self.catch_up(self.checkpoint_found())
         except CorruptStoreError:
+            if not may_be_wrong:
+                raise
             self.store = self.catch_up(None)
         self.staged = self.committed.copy()
         self.start_anew()
+
+    def checkpoint_found(self) -> Checkpoint | None:
+        data = self.disk.read(NAME)
+        return Checkpoint.from_bytes(data) if data else None
+
+    def opened(self, found: Checkpoint, held: set[int], ended: set[int]) -> Store:
+        """With more slots where the live timers span more than a lap."""
+        options = self.options
+        while True:
+            try:
+                return Store.open(self.disk, options, found, self.progress, held, ended)
+            except WheelFullError:
+                options = replace(options, slots=2 * options.slots)
 
     def catch_up(self, found: Checkpoint | None) -> Store:
         entries = self.journal[found.journal_offset if found else 0 :]
@@ -224,9 +242,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         held -= {o for _, released, _ in entries for o in released}
         ended = {o for _, _, gone in entries for o in gone}
         if found is None:
-            store, start = Store.create(self.disk, OPTIONS, self.progress), self.progress.low_offset
+            store, start = Store.create(self.disk, self.options, self.progress), self.progress.low_offset
         else:
-            store = Store.open(self.disk, OPTIONS, found, self.progress, held, ended)
+            store = self.opened(found, held, ended)
             start = found.progress.next_offset
         batch = Batch()
         for offset in range(start, self.progress.next_offset):

@@ -1,0 +1,339 @@
+"""Timers from Python: schedule, cancel, replace, and a consumer's retry.
+
+    with TimerProducer({"bootstrap.servers": "localhost:9092"}) as timers:
+        timers.schedule("orders", b"hello", key=b"7", delay="5s")
+        timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
+        timers.cancel("reminder-7")
+        timers.flush()                                 # raises if anything was not taken
+
+    producer.begin_transaction()                       # with a (transactional) producer of your own:
+    producer.produce("timer.requests", b"hello", headers=headers_for("orders", delay="5s"))
+
+    except Exception:                                  # in a consumer: again in 10 s, 30 s, ... 2 h, then DLQ.<group>
+        timers.retry_later(message, group="billing").result(30)
+
+An id chooses the partition of the timer topic by murmur2, so that whatever has the same id meets there, from any
+language. That holds for as long as the topic has as many partitions; `cancel_everywhere` is for the rest.
+"""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+
+from bridge.durations import parse_duration_ms, parse_instant_ms
+from schemas.headers import (
+    ACTION,
+    CONTROL,
+    DELAY_LEVEL,
+    DELAY_MS,
+    DELIVER_MS,
+    ID,
+    KEY,
+    MAX_INT64,
+    PARTITION,
+    TOPIC,
+    Refusal,
+    Rules,
+    legal_topic,
+    parse,
+)
+from schemas.murmur2 import partition_of
+
+Text: TypeAlias = bytes | str
+"""A str is sent as UTF-8."""
+Pairs: TypeAlias = Iterable[tuple[str, Text | None]]
+Headers: TypeAlias = list[tuple[str, bytes | None]]
+
+MAX_RETRIES = 16
+FIRST_RETRY_LEVEL = 3
+"""RocketMQ's: the first retry waits 10 s, the sixteenth 2 h."""
+RETRIES = "timer-retries"
+"""On a message that comes back: how often it did so."""
+RETRY_GROUP = "timer-retry-group"
+RETRY_OF = "timer-retry-of"
+"""topic/partition/offset of the message as it failed first."""
+_RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
+
+_ANYTHING = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
+
+
+class Sent(NamedTuple):
+    """Where a record was acknowledged."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Outbox(Protocol):
+    """What sends. The real one: bridge.confluent.ConfluentOutbox."""
+
+    def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> "Future[Sent]":
+        """`partition` -1: the key's. The future raises bridge.errors.BridgeError where the broker does not take it."""
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """How many the topic has. Raises BridgeError where there is no such topic, or no broker answers."""
+        ...
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Waits for all that was sent. Raises BridgeError if any of it since the last flush was not taken."""
+        ...
+
+    def close(self) -> None:
+        """Sends what is left, as far as it can, and ends."""
+        ...
+
+
+class Message(Protocol):
+    """What a consumer was given; confluent_kafka's Message is one."""
+
+    def topic(self) -> Any: ...
+    def partition(self) -> Any: ...
+    def offset(self) -> Any: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+
+
+class Retry(NamedTuple):
+    """A message on its way back: a request for the timer topic (`id` is not None), else a record for the DLQ."""
+
+    topic: str | None
+    """The DLQ; None: the timer topic."""
+    id: bytes | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def headers_for(
+    topic: str,
+    *,
+    at: datetime | str | int | None = None,
+    delay: timedelta | str | int | None = None,
+    level: int | None = None,
+    id: Text | None = None,  # noqa: A002  (the contract's word)
+    replace: bool = False,
+    partition: int | None = None,
+    delivered_key: Text | None = None,
+    headers: Pairs = (),
+) -> Headers:
+    """All headers of a request to deliver a record to `topic`; `headers` are the record's own, which arrive with it.
+
+    Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m'; ms) and `level` (RocketMQ's 1 to 18).
+    With an `id`, send it to `partition_for(id, ...)`. `partition` and `delivered_key` are the delivered record's, where
+    they are not to be the partitioner's choice and the key of the request. Raises ValueError, never later the bridge.
+    """
+    ours: Headers = [(TOPIC, topic.encode()), _time(at, delay, level)]
+    if id is not None:
+        ours.append((ID, _raw(id)))
+    if replace:
+        ours.append((ACTION, b"replace"))
+    if partition is not None:
+        ours.append((PARTITION, b"%d" % partition))
+    if delivered_key is not None:
+        ours.append((KEY, _raw(delivered_key)))
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours + _foreign(headers)
+
+
+def cancel_headers(id: Text) -> Headers:  # noqa: A002
+    """All headers of a request to end what is pending under `id`; send it to `partition_for(id, ...)`."""
+    ours: Headers = [(ACTION, b"cancel"), (ID, _raw(id))]
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
+
+
+def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
+    """The partition of a timer topic with so many partitions where all that has this id meets."""
+    return partition_of(_raw(id), partitions)
+
+
+def retry_of(message: Message, *, group: str, topic: str | None = None) -> Retry:
+    """What brings `message` back to `topic` (its own if None), later each time; behind the last time, to `DLQ.<group>`.
+
+    Its id is made of the group and the message's place: who retries it again after a crash does not double it.
+    """
+    dead = legal_topic(f"DLQ.{group}".encode())
+    if dead is None or not group:
+        raise ValueError(f"group {group!r}: DLQ.{group} has to be a legal topic: use letters, digits, . _ and -")
+    place = f"{message.topic()}/{message.partition()}/{message.offset()}"
+    sent: dict[str, bytes | None] = dict(message.headers() or ())
+    is_ours = sent.get(RETRY_GROUP) == group.encode()
+    times = _count(sent.get(RETRIES)) if is_ours else 0
+    first = (sent.get(RETRY_OF) or place.encode()) if is_ours else place.encode()
+    kept: Headers = [pair for pair in message.headers() or () if pair[0] not in CONTROL | _RETRY_HEADERS]
+    if times >= MAX_RETRIES:
+        told: Headers = [(RETRIES, b"%d" % times), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
+        return Retry(dead, None, message.key(), message.value(), kept + told)
+    told = [(RETRIES, b"%d" % (times + 1)), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
+    id_ = f"retry/{group}/{place}".encode()
+    asked = headers_for(topic or message.topic(), level=FIRST_RETRY_LEVEL + times, id=id_, headers=kept + told)
+    return Retry(None, id_, message.key(), message.value(), asked)
+
+
+class TimerProducer:
+    """Sends requests to one timer topic. Safe to use from several threads.
+
+    `config`: confluent_kafka's, at least `bootstrap.servers`; idempotent unless it says otherwise. Methods return at
+    once; the future tells where the request was acknowledged, or raises bridge.errors.BridgeError. What the bridge then
+    makes of it stands on the receipts topic.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, timer_topic: str = "timer.requests", outbox: Outbox | None = None
+    ) -> None:
+        """`outbox` instead of Kafka is for tests. Raises SettingsError where `config` is not taken."""
+        self._timer_topic = timer_topic
+        self._outbox = _kafka(config) if outbox is None else outbox
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def schedule(
+        self,
+        topic: str,
+        value: Text | None,
+        *,
+        key: Text | None = None,
+        headers: Pairs = (),
+        at: datetime | str | int | None = None,
+        delay: timedelta | str | int | None = None,
+        level: int | None = None,
+        id: Text | None = None,  # noqa: A002
+        partition: int | None = None,
+    ) -> "Future[Sent]":
+        """Deliver `value` to `topic` then. An `id` ends what is pending under it. See `headers_for`."""
+        asked = headers_for(topic, at=at, delay=delay, level=level, id=id, partition=partition, headers=headers)
+        return self._send(id, key, value, asked)
+
+    def replace(
+        self,
+        id: Text,  # noqa: A002
+        topic: str,
+        value: Text | None,
+        *,
+        key: Text | None = None,
+        headers: Pairs = (),
+        at: datetime | str | int | None = None,
+        delay: timedelta | str | int | None = None,
+        level: int | None = None,
+        partition: int | None = None,
+    ) -> "Future[Sent]":
+        """As `schedule` with an id; differs in the receipt alone, which tells where nothing was pending."""
+        asked = headers_for(
+            topic, at=at, delay=delay, level=level, id=id, replace=True, partition=partition, headers=headers
+        )
+        return self._send(id, key, value, asked)
+
+    def cancel(self, id: Text) -> "Future[Sent]":  # noqa: A002
+        """End what is pending under `id`. Whether something was, its receipt tells."""
+        return self._send(id, id, None, cancel_headers(id))
+
+    def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
+        """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
+        asked, raw = cancel_headers(id), _raw(id)
+        count = self._outbox.partitions(self._timer_topic)
+        return [self._outbox.send(self._timer_topic, number, raw, None, list(asked)) for number in range(count)]
+
+    def retry_later(self, message: Message, *, group: str, topic: str | None = None) -> "Future[Sent]":
+        """Brings a message that could not be handled back, 16 times at most: 10 s, 30 s, ... 2 h; then `DLQ.<group>`.
+
+        Levels 3 to 18, as RocketMQ's consumers do. Commit the message's offset when the future is done. It returns to
+        its own topic, where every group sees it: `timer-retry-group` tells for whom; or give the group a `topic`.
+        """
+        retry = retry_of(message, group=group, topic=topic)
+        if retry.topic is not None:
+            return self._outbox.send(retry.topic, -1, retry.key, retry.value, retry.headers)
+        return self._send(retry.id, retry.key, retry.value, retry.headers)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until all is acknowledged. Raises BridgeError if any since the last flush was not taken."""
+        self._outbox.flush(timeout_s)
+
+    def close(self) -> None:
+        """Ends it, without a word about what was not taken: `flush` first."""
+        self._outbox.close()
+
+    def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
+        topic = self._timer_topic
+        partition = -1 if id_ is None else partition_for(id_, self._outbox.partitions(topic))
+        return self._outbox.send(
+            topic, partition, None if key is None else _raw(key), None if value is None else _raw(value), headers
+        )
+
+
+def _kafka(config: Mapping[str, Any]) -> Outbox:
+    from bridge.confluent import ConfluentOutbox  # only here: headers alone need no librdkafka
+
+    return ConfluentOutbox(config)
+
+
+def _raw(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _foreign(headers: Pairs) -> Headers:
+    kept: Headers = []
+    for name, value in headers:
+        if name in CONTROL:
+            raise ValueError(f"header {name} is the bridge's: say it with an argument, or name yours otherwise")
+        kept.append((name, None if value is None else _raw(value)))
+    return kept
+
+
+def _time(
+    at: datetime | str | int | None, delay: timedelta | str | int | None, level: int | None
+) -> tuple[str, bytes | None]:
+    if (at is not None) + (delay is not None) + (level is not None) != 1:
+        raise ValueError("when: give one of at, delay and level")
+    try:
+        if at is not None:
+            return DELIVER_MS, b"%d" % _at_ms(at)
+        if delay is not None:
+            return DELAY_MS, b"%d" % _delay_ms(delay)
+    except ValueError as wrong:
+        raise ValueError(f"{'delay' if at is None else 'at'}: {wrong}") from wrong
+    return DELAY_LEVEL, b"%d" % (level or 0)
+
+
+def _at_ms(at: datetime | str | int) -> int:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise ValueError(f"{at} has no zone: give it one, such as datetime.UTC")
+        return _whole_ms(at - datetime(1970, 1, 1, tzinfo=UTC))
+    return parse_instant_ms(at) if isinstance(at, str) else at
+
+
+def _delay_ms(delay: timedelta | str | int) -> int:
+    if isinstance(delay, timedelta):
+        return _whole_ms(delay)
+    return parse_duration_ms(delay) if isinstance(delay, str) else delay
+
+
+def _whole_ms(span: timedelta) -> int:
+    """Rounded up, as a part of a millisecond less would be early."""
+    return -(-span // timedelta(milliseconds=1))
+
+
+def _count(value: bytes | None) -> int:
+    """0 where it is no number: somebody else's header, or none."""
+    return int(value) if value is not None and value.isdigit() and len(value) <= 9 else 0

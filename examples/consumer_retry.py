@@ -1,0 +1,73 @@
+"""A consumer that cannot handle everything at once: what fails comes back later, up to 16 times, then lies on a DLQ.
+
+    python -m examples.consumer_retry --bootstrap-servers localhost:9092 --topic payments --group billing
+
+An offset is committed when its message is handled or its retry is acknowledged, so nothing is lost where it dies; and a
+message that was retried twice for that reason comes back once, as the retry's id is made of its place. Make the topic
+`DLQ.<group>` beforehand, or let the broker do so.
+"""
+
+import argparse
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from bridge.client import RETRIES, TimerProducer
+
+
+def handle(message: Any) -> None:
+    """Your work. Raises where it cannot be done now."""
+    if message.value().startswith(b"fail"):
+        raise RuntimeError("the bank is closed")
+
+
+def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callable[[], bool]) -> None:
+    """Handles messages one by one until it is over."""
+    while not is_over():
+        message = consumer.poll(0.5)
+        if message is None or message.error() is not None:
+            continue
+        try:
+            handle(message)
+            print("handled", message.value().decode(), "after", _retries(message), "retries", flush=True)
+        except Exception as wrong:  # noqa: BLE001  (whatever it is, the message must not be lost)
+            sent = timers.retry_later(message, group=group).result(30)
+            print("failed", message.value().decode(), f"({wrong}); sent to", sent.topic, flush=True)
+        consumer.commit(message, asynchronous=False)
+
+
+def _retries(message: Any) -> int:
+    return int(dict(message.headers() or ()).get(RETRIES, b"0"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--timer-topic", default="timer.requests")
+    given = parser.parse_args()
+    ended = False
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal ended
+        ended = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    servers = {"bootstrap.servers": given.bootstrap_servers}
+    reading = {"group.id": given.group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**servers, **reading, "isolation.level": "read_committed"})
+    consumer.subscribe([given.topic])
+    try:
+        with TimerProducer(servers, timer_topic=given.timer_topic) as timers:
+            consume(consumer, timers, group=given.group, is_over=lambda: ended)
+    finally:
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main()
