@@ -80,20 +80,13 @@ class Intake:
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
-    headers, plain = pack_headers(marked(record.headers, schedule.profile))
-    return Body(
-        schedule.target,
-        schedule.partition,
-        record.offset,
-        record.timestamp_ms,
-        schedule.due_ms,
-        record.key,
-        record.value,
-        headers,
-        plain,
-        origin,
-        rolls,
-        schedule.id,
+    offset, timestamp_ms, key, value, headers = record
+    target, due_ms, partition, id_, _, profile = schedule
+    encoded, plain = pack_headers(marked(headers, profile) if profile else headers)
+    # As Body(...), but that is a Python function, which takes twice as long.
+    return tuple.__new__(
+        Body,
+        (target, partition, offset, timestamp_ms, due_ms, key, value, encoded, plain, origin, rolls, id_),
     )
 
 
@@ -293,33 +286,45 @@ class Decided(Protocol):
 def replay(
     records: Iterable[Record],
     settled: Key,
-    rules_at: Callable[[int], Rules],
+    rules_from: Callable[[int], tuple[Rules, int]],
     decided: Decided,
     origin_of: Callable[[bytes], int],
 ) -> Batch:
     """The timers among `records` that still live, when the journal tells what was `decided`.
 
+    `rules_from(offset)`: by which rules it was first read, and the offset up to which they hold.
     Raises ValueError where a request that the journal calls a timer does not read as one.
     """
     batch = Batch()
+    refused, dropped, ended, rolled = decided.refused, decided.dropped, decided.ended, decided.rolled
+    rules, until = rules_from(-1)
     for record in records:
-        if record.offset in decided.refused or record.offset in decided.dropped:
+        offset = record.offset
+        if offset in refused or offset in dropped:
             continue
-        rules = rules_at(record.offset)
-        asked = _read(record, rules)
-        if isinstance(asked, Refusal):
-            raise ValueError(f"offset {record.offset} was taken once, but now reads as {asked.code}: {asked.detail}")
-        if isinstance(asked, Cancel):
+        if offset >= until:
+            rules, until = rules_from(offset)
+        timer = _timer_of(record, rules, origin_of)
+        if timer is None:
             continue
-        if isinstance(asked, Claim):
-            body = body_of(record, asked.schedule, origin_of(asked.origin), asked.rolls)
-        else:
-            body = body_of(record, asked, record.offset, 0)
-        visit = visit_ms(body.due_ms, body.timestamp_ms, rules.roll_window_ms)
-        if body.origin in decided.ended or (body.origin, body.rolls + 1) in decided.rolled:
+        schedule, origin, rolls = timer
+        if origin in ended or (origin, rolls + 1) in rolled:
             continue
-        if (visit, body.origin) > settled:
-            batch.add(body, visit)
-        elif body.origin in decided.held:
-            batch.hold(body, visit)
+        visit = visit_ms(schedule.due_ms, record.timestamp_ms, rules.roll_window_ms)
+        if (visit, origin) > settled:
+            batch.add(body_of(record, schedule, origin, rolls), visit)
+        elif origin in decided.held:
+            batch.hold(body_of(record, schedule, origin, rolls), visit)
     return batch
+
+
+def _timer_of(record: Record, rules: Rules, origin_of: Callable[[bytes], int]) -> tuple[Schedule, int, int] | None:
+    """What a request that was taken once asks for, its origin, and how often it was rolled; None for a cancel."""
+    asked = _read(record, rules)
+    if type(asked) is Schedule:
+        return asked, record.offset, 0
+    if isinstance(asked, Claim):
+        return asked.schedule, origin_of(asked.origin), asked.rolls
+    if isinstance(asked, Refusal):
+        raise ValueError(f"offset {record.offset} was taken once, but now reads as {asked.code}: {asked.detail}")
+    return None

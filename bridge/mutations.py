@@ -254,7 +254,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "refused not journalled": _without("refused"),
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
-    "rules of now for old requests": _returning(Decisions, "rules_at", None),
+    "rules of now for old requests": _returning(Decisions, "rules_from", (None, MAX_INT64)),
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,
     "copies trusted by header": trusted_by_header,

@@ -149,11 +149,14 @@ class _Recovery:
         if start >= progress.next_offset:
             return
         self._say_what_is_gone(start)
+
+        def rules_from(offset: int) -> tuple[Rules, int]:
+            rules, until = decisions.rules_from(offset)
+            return rules or self._options.rules, until
+
         for records in self._history.requests(self._shard, start, progress.next_offset):
             try:
-                batch = replay(
-                    records, progress.settled, lambda o: self._rules_at(decisions, o), decisions, self._offset_of
-                )
+                batch = replay(records, progress.settled, rules_from, decisions, self._offset_of)
             except ValueError as wrong:
                 raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
@@ -169,9 +172,6 @@ class _Recovery:
                 start,
                 min(first, self._progress.next_offset) - 1,
             )
-
-    def _rules_at(self, decisions: Decisions, offset: int) -> Rules:
-        return decisions.rules_at(offset) or self._options.rules
 
     def _offset_of(self, origin_: bytes) -> int:
         return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))

@@ -12,12 +12,14 @@ and by which rules, and what became an exception to "settled is what has key <= 
     released   was held, is settled now
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.headers import Rules
+from schemas.headers import MAX_INT64, Rules
 
 
 class Flight(NamedTuple):
@@ -95,7 +97,13 @@ class Decisions:
             self.held.difference_update(record.released)
             self.waiting.difference_update(record.released)
             if record.next_offset > record.from_offset:
-                self._ranges.append((record.from_offset, record.next_offset, record.rules))
+                self._cover(record.from_offset, record.next_offset, record.rules)
+
+    def _cover(self, start: int, end: int, rules: Rules) -> None:
+        """Neighbours that were read by the same rules are one range: there are as many as changes, not commits."""
+        if self._ranges and self._ranges[-1][1:] == (start, rules):
+            start = self._ranges.pop()[0]
+        self._ranges.append((start, end, rules))
 
     def _forget_from(self, offset: int) -> None:
         """The operator put progress back to `offset`: what was decided from there on is decided anew."""
@@ -105,15 +113,13 @@ class Decisions:
             decided.difference_update([o for o in decided if o >= offset])
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 
-    def rules_at(self, offset: int) -> Rules | None:
-        """The rules by which `offset` was first read, or None where no record covers it."""
-        low, high = 0, len(self._ranges)
-        while low < high:
-            middle = (low + high) // 2
-            if self._ranges[middle][1] <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        if low < len(self._ranges) and self._ranges[low][0] <= offset:
-            return self._ranges[low][2]
-        return None
+    def rules_from(self, offset: int) -> tuple[Rules | None, int]:
+        """The rules by which `offset` was first read (None: no record covers it), and up to which offset that holds."""
+        at = bisect_right(self._ranges, offset, key=_end_of)
+        if at == len(self._ranges):
+            return None, MAX_INT64
+        start, end, rules = self._ranges[at]
+        return (rules, end) if start <= offset else (None, start)
+
+
+_end_of = itemgetter(1)

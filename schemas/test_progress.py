@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import Rules
+from schemas.headers import MAX_INT64, Rules
 from schemas.journal import Decisions, Flight, JournalRecord
 from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
@@ -60,11 +60,19 @@ def test_a_journal_record_comes_back() -> None:
 
 def test_case_36_each_request_is_read_by_the_rules_of_its_range() -> None:
     told = Decisions([journal(0, 4), journal(4, 4, NEW, released=(1,)), journal(4, 9, NEW)])
-    assert [told.rules_at(offset) for offset in (0, 3, 4, 8, 9)] == [OLD, OLD, NEW, NEW, None]
+    assert [told.rules_from(offset)[0] for offset in (0, 3, 4, 8, 9)] == [OLD, OLD, NEW, NEW, None]
 
 
 def test_a_range_that_was_read_before_the_first_kept_record_has_no_rules() -> None:
-    assert Decisions([journal(7, 9)]).rules_at(6) is None
+    assert Decisions([journal(7, 9)]).rules_from(6) == (None, 7)
+
+
+def test_rules_hold_up_to_an_offset_and_as_many_ranges_are_kept_as_there_were_changes() -> None:
+    commits = [journal(n, n + 1, OLD) for n in range(2, 50)] + [journal(50, 60, NEW), journal(70, 80, NEW)]
+    told = Decisions(commits)
+    assert [told.rules_from(offset) for offset in (-1, 2, 49, 50)] == [(None, 2), (OLD, 50), (OLD, 50), (NEW, 60)]
+    assert [told.rules_from(offset) for offset in (60, 70, 80)] == [(None, 70), (NEW, 80), (None, MAX_INT64)]
+    assert len(told._ranges) == 3
 
 
 def test_decisions_add_up() -> None:
@@ -92,4 +100,4 @@ def test_copies_on_their_way_are_those_that_rolled_and_did_not_land() -> None:
 def test_progress_put_back_by_the_operator_makes_what_was_decided_behind_it_void() -> None:
     told = Decisions([journal(0, 10, refused=(1, 6), held=(7,)), journal(5, 8, NEW, refused=(7,))])
     assert (told.refused, told.held) == ({1, 7}, set())
-    assert [told.rules_at(offset) for offset in (4, 5, 8)] == [OLD, NEW, None]
+    assert [told.rules_from(offset)[0] for offset in (4, 5, 8)] == [OLD, NEW, None]

@@ -1,6 +1,7 @@
 """Changes on their way into a store, in the order of their offsets: timers to add, and live ones that end."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +19,11 @@ from timer.entry import (
     Rows,
     topic_hash,
 )
-from timer.ids import hash_of
+from timer.ids import hashes_of
 from timer.record import Body, pack
 
-
-class _Row(NamedTuple):
-    """A timer as its unit needs it."""
-
-    frame: bytes
-    visit_ms: int
-    timestamp_ms: int
-    origin: int
-    topic_hash: int
-    id_hash: int
-    magic: int
+_Row: TypeAlias = tuple[Body, int, int]
+"""A timer, its visit, and 0 or MAGIC_UNCHAINED. Bytes and columns are made of all at once, when the store asks."""
 
 
 class Batch:
@@ -43,22 +35,16 @@ class Batch:
 
     def __len__(self) -> int:
         """Units that it will write."""
-        return sum(row is not None for row in self._rows) + len(self._ended)
+        return len(self._rows) - self._rows.count(None) + len(self._ended)
 
     def add(self, body: Body, visit_ms: int) -> int:
         """Returns its place in the batch."""
-        return self._put(body, visit_ms, MAGIC_NORMAL if visit_ms >= body.due_ms else MAGIC_ROLL)
+        self._rows.append((body, visit_ms, 0))
+        return len(self._rows) - 1
 
     def hold(self, body: Body, visit_ms: int) -> int:
         """One whose key is <= K although its visit has not come. Returns its place in the batch."""
-        return self._put(body, visit_ms, MAGIC_UNCHAINED | (MAGIC_NORMAL if visit_ms >= body.due_ms else MAGIC_ROLL))
-
-    def _put(self, body: Body, visit_ms: int, magic: int) -> int:
-        if not 0 <= visit_ms - body.timestamp_ms <= MAX_DELAY_MS:
-            raise ValueError(f"visit {visit_ms} is not within {MAX_DELAY_MS} ms after timestamp {body.timestamp_ms}")
-        id_hash = 0 if body.id is None else hash_of(body.id)
-        hash_ = topic_hash(body.target)
-        self._rows.append(_Row(pack(body), visit_ms, body.timestamp_ms, body.origin, hash_, id_hash, magic))
+        self._rows.append((body, visit_ms, MAGIC_UNCHAINED))
         return len(self._rows) - 1
 
     def drop(self, place: int) -> None:
@@ -71,31 +57,41 @@ class Batch:
 
     def places(self) -> list[tuple[int, int]]:
         """(visit_ms, origin) of the timers to add."""
-        return [(row.visit_ms, row.origin) for row in self._rows if row is not None]
-
-    def frames(self) -> list[bytes]:
-        return [row.frame for row in self._rows if row is not None]
+        return [(row[1], row[0].origin) for row in self._rows if row is not None]
 
     def ended(self) -> Rows:
         """Timers of the store that end, as a RUN."""
         return np.concatenate(self._ended) if self._ended else np.empty(0, RUN)
 
-    def units(self) -> tuple[Rows, Ints]:
-        """Units of the timers to add, neither chained nor with a body's position yet, and their id hashes."""
+    def units(self) -> tuple[Rows, Ints, list[bytes]]:
+        """Units of the timers to add, neither chained nor with a body's position yet, their id hashes and frames."""
         rows = [row for row in self._rows if row is not None]
         units = np.zeros(len(rows), UNIT)
         if not rows:
-            return units, np.zeros(0, np.int64)
-        frames, visits_ms, timestamps_ms, origins, topic_hashes, id_hashes, magics = zip(*rows, strict=True)
+            return units, np.zeros(0, np.int64), []
+        bodies, visits, unchained = zip(*rows, strict=True)
+        frames = [pack(body) for body in bodies]
+        targets, _, _, timestamps, dues, _, _, _, _, origins, _, ids = zip(*bodies, strict=True)
+        visits_ms, timestamps_ms = np.array(visits, np.int64), np.array(timestamps, np.int64)
+        delays_ms = visits_ms - timestamps_ms
+        if delays_ms.min() < 0 or delays_ms.max() > MAX_DELAY_MS:
+            raise ValueError(f"a visit is not within {MAX_DELAY_MS} ms after its timestamp")
         units["size"] = UNIT_SIZE
         units["previous"] = -1
-        units["magic"] = magics
+        units["magic"] = np.where(visits_ms >= np.array(dues, np.int64), MAGIC_NORMAL, MAGIC_ROLL) | np.array(unchained)
         units["written_ms"] = timestamps_ms
-        units["delay_ms"] = np.array(visits_ms, np.int64) - np.array(timestamps_ms, np.int64)
-        units["body_size"] = [len(frame) for frame in frames]
-        units["topic_hash"] = topic_hashes
+        units["delay_ms"] = delays_ms
+        units["body_size"] = list(map(len, frames))
+        units["topic_hash"] = list(map(topic_hash, targets))
         units["origin"] = origins
-        return units, np.array(id_hashes, np.int64)
+        return units, _id_hashes(ids), frames
+
+
+def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
+    """0 where there is none."""
+    hashes = np.zeros(len(ids), np.int64)
+    hashes[[id_ is not None for id_ in ids]] = hashes_of([id_ for id_ in ids if id_ is not None])
+    return hashes
 
 
 def markers(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Rows:

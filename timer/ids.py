@@ -6,7 +6,8 @@ Two ids may share a hash; then both stand, and the caller, who has the body, say
 gets rid of taken out slots by moving to a new one bit by bit, so that no batch waits for all of it.
 """
 
-import hashlib
+from collections.abc import Iterable
+from hashlib import blake2b
 
 import numpy as np
 
@@ -21,7 +22,15 @@ _MOVED_AT_ONCE = 1 << 15
 
 def hash_of(id_: bytes) -> int:
     """64 bits, signed, never 0: in the columns 0 stands for no id."""
-    return int.from_bytes(hashlib.blake2b(id_, digest_size=8).digest(), "big", signed=True) or 1
+    return int.from_bytes(blake2b(id_, digest_size=8).digest(), "big", signed=True) or 1
+
+
+def hashes_of(ids: Iterable[bytes]) -> Ints:
+    """`hash_of` each."""
+    digests = b"".join([blake2b(id_, digest_size=8).digest() for id_ in ids])
+    hashes = np.frombuffer(digests, ">i8").astype(np.int64)
+    hashes[hashes == 0] = 1
+    return hashes
 
 
 class _Table:

@@ -21,8 +21,12 @@ HEAD = struct.Struct(">IIBBHiqqqqiiiH")
 HEAD_SIZE = 62
 assert HEAD.size == HEAD_SIZE
 _CHECKED_FROM = 8
+_SIZE_AND_CHECK = struct.Struct(">II")
+_CHECKED_HEAD = struct.Struct(">BBHiqqqqiiiH")
+assert _SIZE_AND_CHECK.size == _CHECKED_FROM == HEAD_SIZE - _CHECKED_HEAD.size
 _HEADER = struct.Struct(">Hi")
 _VERSION = 1
+_PLAIN_NAMES = CONTROL - {KEY}
 
 NULL_KEY = 1
 NULL_VALUE = 2
@@ -50,37 +54,23 @@ class Body(NamedTuple):
 
 def pack(body: Body) -> bytes:
     """The frame of `body`."""
-    target, id_, key, value = body.target.encode("ascii"), body.id or b"", body.key or b"", body.value or b""
-    flags = (body.key is None) * NULL_KEY | (body.value is None) * NULL_VALUE | body.plain * PLAIN
-    flags |= (body.id is not None) * HAS_ID
-    size = HEAD_SIZE + len(target) + len(id_) + len(key) + len(value) + len(body.headers)
-    frame = b"".join(
-        (
-            HEAD.pack(
-                size,
-                0,
-                _VERSION,
-                flags,
-                len(target),
-                body.partition,
-                body.offset,
-                body.timestamp_ms,
-                body.due_ms,
-                body.origin,
-                body.rolls,
-                len(key),
-                len(value),
-                len(id_),
-            ),
-            target,
-            id_,
-            key,
-            value,
-            body.headers,
-        )
+    topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin, rolls, id_ = body
+    flags = PLAIN if plain else 0
+    if key is None:
+        key, flags = b"", flags | NULL_KEY
+    if value is None:
+        value, flags = b"", flags | NULL_VALUE
+    if id_ is None:
+        id_ = b""
+    else:
+        flags |= HAS_ID
+    target = topic.encode("ascii")
+    sizes = len(key), len(value), len(id_)
+    head = _CHECKED_HEAD.pack(
+        _VERSION, flags, len(target), partition, offset, timestamp_ms, due_ms, origin, rolls, *sizes
     )
-    checksum = zlib.crc32(memoryview(frame)[_CHECKED_FROM:])
-    return b"".join((frame[:4], checksum.to_bytes(4, "big"), memoryview(frame)[_CHECKED_FROM:]))
+    checked = b"".join((head, target, id_, key, value, headers))
+    return _SIZE_AND_CHECK.pack(_CHECKED_FROM + len(checked), zlib.crc32(checked)) + checked
 
 
 def unpack(frame: bytes | memoryview, position: int) -> Body:
@@ -154,14 +144,43 @@ def pack_headers(headers: Headers) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     plain = True
     for name, value in headers:
-        if name not in CONTROL or name == KEY:
+        if plain and name not in _PLAIN_NAMES:
             plain = False
-        raw = name.encode()
         if value is None:
-            parts += (_HEADER.pack(len(raw), -1), raw)
-        else:
-            parts += (_HEADER.pack(len(raw), len(value)), raw, value)
+            parts.append(_beginning(name, -1))
+            continue
+        try:
+            parts.append(_beginnings[name][len(value)])
+        except KeyError:
+            parts.append(_beginning(name, len(value)))
+        parts.append(value)
     return b"".join(parts), plain
+
+
+def _beginning(name: str, size: int) -> bytes:
+    """A header's bytes before its value of `size` bytes (-1: null)."""
+    raw = name.encode()
+    beginning = _HEADER.pack(len(raw), size) + raw
+    _remember(name, size, beginning)
+    return beginning
+
+
+_beginnings: dict[str, dict[int, bytes]] = {}
+"""By name and size of the value. Senders choose both, so not all are kept."""
+_MOST_NAMES = 128
+_MOST_SIZES = 128
+_LONGEST_NAME = 256
+
+
+def _remember(name: str, size: int, beginning: bytes) -> None:
+    if len(name) > _LONGEST_NAME:
+        return
+    if name not in _beginnings and len(_beginnings) >= _MOST_NAMES:
+        _beginnings.clear()
+    by_size = _beginnings.setdefault(name, {})
+    if len(by_size) >= _MOST_SIZES:
+        by_size.clear()
+    by_size[size] = beginning
 
 
 def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:

@@ -29,7 +29,7 @@ from timer.compaction import Compaction
 from timer.disk import Disk
 from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, run_of, visits_ms
 from timer.errors import CorruptStoreError, WheelFullError
-from timer.ids import IdIndex, hash_of
+from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
 from timer.migration import linked_anew
@@ -232,8 +232,8 @@ class Store:
 
     def _append(self, batch: Batch) -> None:
         first, body_end = self._units.end, self._bodies.end
-        frames, ended = batch.frames(), batch.ended()
-        added, id_hashes = batch.units()
+        ended = batch.ended()
+        added, id_hashes, frames = batch.units()
         units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would turn the bytes' order
         units[: len(added)] = added
         units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), above(ended, self._settled))
@@ -279,7 +279,7 @@ class Store:
         found: dict[bytes, Rows] = {}
         if not len(self._ids):
             return found
-        hashes = np.array([hash_of(id_) for id_ in ids], np.int64)
+        hashes = hashes_of(ids)
         for at, units in self._ids.find(hashes).items():
             for unit in units:
                 row = self._row(unit)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from schemas.headers import Headers
 from schemas.progress import Key, Progress
+from timer import record
 from timer.checkpoint import Checkpoint, runs
 from timer.entry import RUN, UNIT, Ints, Rows, topic_hash
 from timer.errors import CorruptStoreError, WheelFullError
-from timer.ids import IdIndex
+from timer.ids import IdIndex, hash_of, hashes_of
 from timer.plan import DueQueue
 from timer.record import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.roll import visit_ms
@@ -80,6 +81,33 @@ def test_headers_are_plain_when_a_delivery_need_not_look_at_them() -> None:
     assert pack_headers([("timer-topic", b"orders"), ("timer-delay-ms", b"5")])[1]
     assert not pack_headers([("timer-topic", b"orders"), ("trace", b"5")])[1]
     assert not pack_headers([("timer-topic", b"orders"), ("timer-key", b"5")])[1]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["timer-topic", "a", "\u00e9", "b" * 300]), ANY_BYTES), max_size=5))
+def test_headers_are_the_same_bytes_whether_their_names_were_seen_or_not(headers: Headers) -> None:
+    slowly = b"".join(
+        len(name.encode()).to_bytes(2, "big")
+        + (-1 if value is None else len(value)).to_bytes(4, "big", signed=True)
+        + name.encode()
+        + (value or b"")
+        for name, value in headers
+    )
+    assert pack_headers(headers)[0] == pack_headers(headers)[0] == slowly
+
+
+def test_names_and_sizes_that_never_come_again_are_not_kept_for_ever() -> None:
+    for number in range(1000):
+        assert unpack_headers(pack_headers([(f"x-{number}", b"v"), ("y", b"v" * number)])[0]) == [
+            (f"x-{number}", b"v"),
+            ("y", b"v" * number),
+        ]
+    assert len(record._beginnings) <= 128
+    assert max(map(len, record._beginnings.values())) <= 128
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_a_batch_of_ids_has_the_hashes_of_each(ids: list[bytes]) -> None:
+    assert hashes_of(ids).tolist() == [hash_of(id_) for id_ in ids]
 
 
 def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
