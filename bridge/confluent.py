@@ -225,7 +225,10 @@ class ConfluentHistory:
                 yield [_record(message) for message in messages]
 
     def journal_end(self, shard: Shard) -> int:
-        return self._watermarks(self._journal(shard), self._all)[1]
+        return self.journal_bounds(shard)[1]
+
+    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._watermarks(self._journal(shard), self._all)
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         partition = self._journal(shard)

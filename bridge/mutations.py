@@ -178,6 +178,16 @@ def unordered_commits(patches: Patches) -> None:
     _replace(patches, FakePublishing, "finish", finish)
 
 
+def below_l_kept(patches: Patches) -> None:
+    """A store is caught up from its checkpoint, however old, though retention may have taken what lies between."""
+
+    def usable(found: Checkpoint, progress: Progress, _journal_first: int) -> bool:
+        known = found.progress
+        return known.next_offset <= progress.next_offset and known.settled <= progress.settled
+
+    _replace(patches, recovery, "_usable", usable)
+
+
 def digest_not_compared(patches: Patches) -> None:
     """Whatever says that it is an awaited copy is taken for it."""
 
@@ -244,6 +254,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "cut inside equal times": cut_inside_equal_times,
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
+    "below L kept": below_l_kept,
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
     "unordered commits": unordered_commits,

@@ -126,6 +126,10 @@ class History(Protocol):
         """The next offset to be written on the shard's journal partition; 0 where nothing was ever written."""
         ...
 
+    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+        """First offset of the shard's journal partition that is kept, and its `journal_end`."""
+        ...
+
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         """Values of the shard's committed journal records, from an offset, else from a time (broker's), else all."""
         ...

@@ -1,7 +1,8 @@
 """A shard at start: what the disk still knows, caught up by the journal and by reading (design, invariant 5).
 
     progress (C, K, L)        stable, from Kafka
-    checkpoint on disk        usable when L <= its C <= C and its K <= K: takes the store back to a commit it knows
+    checkpoint on disk        usable when L <= its C <= C and its K <= K, and the journal behind it is still kept:
+                              takes the store back to a commit it knows
     journal                   from where the checkpoint left it, else from the time of L's record minus a clock's skew
     requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rule
 
@@ -33,6 +34,12 @@ log = logging.getLogger(__name__)
 _LOOK_BACK = 1000
 
 
+def read_checkpoint(disk: Disk) -> Checkpoint | None:
+    """None where there is none, or one that is of no use."""
+    data = disk.read(NAME)
+    return Checkpoint.from_bytes(data) if data else None
+
+
 class Recovered(NamedTuple):
     """A shard as its committed progress says it must be."""
 
@@ -42,10 +49,9 @@ class Recovered(NamedTuple):
 
 def recover(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Recovered:
     """The shard's store as Kafka's committed progress says it must be."""
-    data = disk.read(NAME)
-    found = Checkpoint.from_bytes(data) if data else None
+    found = read_checkpoint(disk)
     progress, adopted = _progress(shard, history, options, found)
-    if found is not None and (adopted or not _usable(found, progress)):
+    if found is not None and (adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
         log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
         found = None
     try:
@@ -62,9 +68,11 @@ def rebuild(
     return _Recovery(shard, disk, history, options, progress).run(None)
 
 
-def _usable(found: Checkpoint, progress: Progress) -> bool:
+def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
+    """`journal_first`: what was decided before is gone, and perhaps what it says of this checkpoint's timers."""
     known = found.progress
-    return progress.low_offset <= known.next_offset <= progress.next_offset and known.settled <= progress.settled
+    is_known = known.next_offset <= progress.next_offset and known.settled <= progress.settled
+    return is_known and progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
 
 
 def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
@@ -113,7 +121,10 @@ class _Recovery:
         self._progress = progress
 
     def run(self, found: Checkpoint | None) -> Recovered:
-        """With more slots than the settings say where the live timers span more than a lap of those."""
+        """With more slots than the settings say where the live timers span more than a lap of those.
+
+        A store that was linked anew has another checkpoint by then.
+        """
         options = self._options.store
         while True:
             try:
@@ -121,6 +132,7 @@ class _Recovery:
             except WheelFullError as full:
                 options = replace(options, slots=2 * options.slots)
                 log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
+                found = found and read_checkpoint(self._disk)
 
     def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
         progress = self._progress

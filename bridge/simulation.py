@@ -18,13 +18,16 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
+from typing import Any
+from unittest import mock
 
+from bridge import recovery, turn
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.mutations import applied
 from bridge.options import StoreOptions, TurnOptions
@@ -43,9 +46,11 @@ from bridge.random_requests import (
     Wish,
     Wishes,
 )
+from bridge.recovery import Recovered, rebuild
 from bridge.testing import FakeClock, FakeInstance
 from schemas.headers import Rules
 from schemas.origin import Shard
+from timer.disk import Disk
 from timer.testing import Crash, SimDisk
 
 OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL, RECEIPTS})
@@ -207,20 +212,24 @@ class World:
             self.oracle.forged(shard, entry)
             self.tell(f"forged {shard.partition}/{entry.offset} at {entry.append_ms}: {entry.headers}")
 
-    def _forged(self) -> tuple[Shard, Wish | Entry | None]:
+    def _forged(self) -> tuple[Shard, Entry | None]:
         rng, drawn = self.rng, self.rng.random()
-        if drawn < 0.5 and self.schedules:
-            shard, wish, entry = rng.choice(self.schedules[-5:])
-            due_ms = wish.due_ms(entry.append_ms, rng.choice(self.instances).instance.options.rules.levels_ms)
-            rolls = rng.choice((1, 1, 1, 2))
-            headers = wish.copy_headers(due_ms, f"{shard}/{entry.offset}", rolls)
-            return shard, replace(wish, headers=headers)
+        far = [asked for asked in self.schedules if self._due_ms(asked) > self.timeline.now_ms]
+        if drawn < 0.6 and far:
+            shard, wish, entry = asked = rng.choice(far[-8:])
+            headers = wish.copy_headers(self._due_ms(asked), f"{shard}/{entry.offset}", rng.choice((1, 1, 1, 2)))
+            made = replace(entry, headers=headers)
+            return shard, made if drawn < 0.3 else self._altered(made)
         shard = rng.choice(self.shards)
         copies = [e for e in self.kafka.partition(shard).everything() if ROLLS in dict(e.headers)][-6:]
         if not copies:
             return shard, None
         copy = rng.choice(copies)
-        return shard, copy if drawn < 0.75 else self._altered(copy)
+        return shard, copy if drawn < 0.8 else self._altered(copy)
+
+    def _due_ms(self, asked: tuple[Shard, Wish, Entry]) -> int:
+        _, wish, entry = asked
+        return wish.due_ms(entry.append_ms, self.instances[0].instance.options.rules.levels_ms)
 
     def _altered(self, copy: Entry) -> Entry:
         rng = self.rng
@@ -234,7 +243,10 @@ class World:
         headers: list[Header] = [*copy.headers]
         at = rng.choice([at for at, (name, _) in enumerate(headers) if name in ALTERED])
         name, value = headers[at]
-        headers[at] = (name, b"1" if name == "timer-topic" else (value or b"") + b"1")
+        altered = (value or b"") + b"1"
+        if name == ROLLS and altered[:-1].isdigit():
+            altered = b"%d" % (int(altered[:-1]) + 1)
+        headers[at] = (name, b"bills" if name == "timer-topic" else altered)
         return replace(copy, headers=headers)
 
     def send_behind_a_hung_one(self) -> None:
@@ -247,6 +259,7 @@ class World:
             self.send()
             self.forge()
             self.turns()
+            self.forge()
 
     def send_in_transaction(self) -> None:
         """A sender's transaction that ends well, badly, or with its time-out."""
@@ -285,6 +298,18 @@ class World:
         """Directories as they are now; they may come back much later."""
         life = self.rng.choice(self.instances)
         self.olds.append({shard: disk.copy() for shard, disk in life.instance.disks.items()})
+
+    def come_back(self) -> None:
+        """A directory from long ago, behind a retention that took what it would need to catch up."""
+        if not self.olds:
+            return
+        self.retain()
+        life, old = self.rng.choice(self.instances), self.rng.choice(self.olds)
+        self.tell(f"{life.name} gets an old directory")
+        self.counts["come back"] += 1
+        life.instance.kill()
+        life.instance.disks |= {shard: disk.copy() for shard, disk in old.items()}
+        life.start()
 
     def move(self) -> None:
         shard, life = self.rng.choice(self.shards), self.rng.choice(self.instances)
@@ -550,10 +575,11 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World.move, 1.5),
     (World.jump, 1),
     (World.send_in_transaction, 1),
-    (World.send_behind_a_hung_one, 1),
+    (World.send_behind_a_hung_one, 1.5),
     (World.swing, 1),
     (World.keep_a_copy, 1),
     (World.retain, 1),
+    (World.come_back, 0.7),
     (World.put_out, 0.7),
     (World.stop_one, 0.7),
     (World.vex_sinks, 0.7),
@@ -562,11 +588,24 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
 )
 
 
+@contextmanager
+def damage_judged() -> Iterator[None]:
+    """A rebuild heals what the store itself got wrong, so it would never be seen."""
+
+    def judged(shard: Shard, disk: Disk, *rest: Any) -> Recovered:
+        if isinstance(disk, SimDisk) and not disk.may_be_torn:
+            raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {rest[-1]}")
+        return rebuild(shard, disk, *rest)
+
+    with mock.patch.object(recovery, "rebuild", judged), mock.patch.object(turn, "rebuild", judged):
+        yield
+
+
 def run_seed(seed: int, mutation: str = "", only_outputs: bool = False) -> Outcome:  # noqa: FBT001
     """One history; what is wrong with it, if anything. `mutation`: a name of bridge.mutations."""
     world = World(seed, only_outputs=only_outputs)
     fault = ""
-    with applied(mutation) if mutation else nullcontext():
+    with applied(mutation) if mutation else nullcontext(), nullcontext() if only_outputs else damage_judged():
         try:
             world.run()
         except Exception as wrong:  # noqa: BLE001  (whatever it is, it is the finding)

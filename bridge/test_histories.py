@@ -183,6 +183,28 @@ def test_case_5_what_was_held_rolled_and_held_again_is_one_timer_also_on_an_old_
     assert world.delivered() == ["ahead", "held"]
 
 
+def test_case_5_an_old_disk_does_not_bring_back_what_was_held_when_the_journal_of_then_is_gone() -> None:
+    """Nothing was read since, so the requests do not tell that the disk is old."""
+    world = World()
+    world.bridge.clock.error_ms = WINDOW_MS
+    world.send("ahead", WINDOW_MS)
+    world.bridge.run(200)
+    world.bridge.clock.error_ms = 0
+    world.send("held", 500)
+    world.bridge.run(200)
+    old = world.bridge.disks[SHARD].copy()
+    world.bridge.run(400)
+    assert world.delivered() == ["ahead", "held"]
+    world.bridge.kill()
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal.delete_before(journal.end)
+    world.bridge.disks[SHARD] = old
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["ahead", "held"]
+    assert world.counts() == {}
+
+
 # -- Levels
 
 

@@ -478,6 +478,7 @@ class TestHistory:
         history = harness.history()
         assert history.progress(shard) is None
         assert history.journal_end(shard) == 0
+        assert history.journal_bounds(shard) == (0, 0)
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == []
         assert list(history.journal(shard, from_offset=None, since_ms=5)) == []
         assert history.bounds(shard) == (0, 0)
@@ -519,6 +520,7 @@ class TestHistory:
             assert sink.publish(Transaction([], {shard: value}, {shard: READ}, reader.fence)) == Committed()
             harness.history().progress(shard)  # waits until it is visible
         assert ends == sorted(set(ends))
+        assert history.journal_bounds(shard) == (0, history.journal_end(shard))
         assert list(history.journal(shard, from_offset=ends[1], since_ms=None)) == [b"two", b"three"]
         assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
         assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]

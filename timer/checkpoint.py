@@ -42,7 +42,9 @@ class Checkpoint(BaseModel):
     body_end: int
     low_unit: int
     segments: tuple[tuple[int, int], ...]
-    """Files of the TimerLog that have to be there, first to last of each run; others below its end are left over."""
+    """Files of the TimerLog, first to last of each run. No file but these, and `bodies`, is this store's."""
+    bodies: tuple[int, ...]
+    """Files of the body log, each by the position of its first byte."""
     pending: int
     held: tuple[int, ...] = ()
     flights: tuple[Flight, ...] = ()
@@ -52,9 +54,9 @@ class Checkpoint(BaseModel):
     journal_offset: int
     """Where the shard's journal goes on behind this progress."""
 
-    def all_segments(self) -> list[int]:
-        """Numbers of the files of the TimerLog, ascending."""
-        return [segment for first, last in self.segments for segment in range(first, last + 1)]
+    def unit_files(self) -> list[int]:
+        """Files of the TimerLog by the position of their first byte, ascending."""
+        return [segment * self.segment_bytes for first, last in self.segments for segment in range(first, last + 1)]
 
     def to_bytes(self) -> bytes:
         text = self.model_dump_json().encode()

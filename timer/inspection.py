@@ -93,17 +93,12 @@ class StoppedStore:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.checkpoint = read_checkpoint(disk)
-        self._units = UnitLog(disk, UNITS, IDS, self.checkpoint.segment_bytes)
-        self._bodies = FrameLog(disk, BODIES, self.checkpoint.segment_bytes)
+        told = self.checkpoint
+        self._units = UnitLog(disk, UNITS, IDS, told.segment_bytes, told.unit_files())
+        self._bodies = FrameLog(disk, BODIES, told.segment_bytes, told.bodies)
         if self._units.end < self.checkpoint.units_end:
             self.close()
             raise CorruptStoreError(UNITS, f"{self._units.end} units where {self.checkpoint.units_end} were synced")
-        try:
-            for left_over in self._units.expect(self.checkpoint.all_segments()):
-                self._units.leave_out(left_over)
-        except CorruptStoreError:
-            self.close()
-            raise
         self._units.end = self.checkpoint.units_end
 
     def __enter__(self) -> "StoppedStore":

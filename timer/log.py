@@ -8,6 +8,7 @@ A segment is deleted as a whole when nothing in it lives, wherever it lies. A fa
 """
 
 from bisect import bisect_right
+from collections.abc import Collection
 
 import numpy as np
 
@@ -21,20 +22,32 @@ def _name(folder: str, base: int) -> str:
     return f"{folder}/{base:020d}"
 
 
-def _bases(disk: Disk, folder: str) -> list[int]:
-    try:
-        return [int(name) for name in disk.names(folder)]
-    except ValueError as wrong:
-        raise CorruptStoreError(folder, f"a file that is not ours: {wrong}") from wrong
+def _bases(disk: Disk, folder: str, only: Collection[int] | None) -> list[int]:
+    """Of the files that are there; with `only`, of these, and CorruptStoreError where one is missing."""
+    there = disk.names(folder)
+    if only is None:
+        return [int(name) for name in there]
+    for base in sorted(only):
+        if f"{base:020d}" not in there:
+            raise CorruptStoreError(_name(folder, base), "the file is missing")
+    return sorted(only)
+
+
+def sweep(disk: Disk, folder: str, only: Collection[int]) -> None:
+    """Deletes all files but those of `only`."""
+    kept = {f"{base:020d}" for base in only}
+    for name in disk.names(folder):
+        if name not in kept:
+            disk.remove(f"{folder}/{name}")
 
 
 class _Segments:
     """Open files by the position of their first byte."""
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str, only: Collection[int] | None) -> None:
         self._disk = disk
         self.folder = folder
-        self.bases = _bases(disk, folder)
+        self.bases = _bases(disk, folder, only)
         self.files = {base: disk.open(_name(folder, base)) for base in self.bases}
         self._dirty: set[int] = set()
 
@@ -76,16 +89,12 @@ class _Segments:
         return [self.files[base] for base in sorted(dirty)]
 
     def drop(self, base: int) -> None:
-        if base in self.files:
-            self.leave_out(base)
-            self._disk.remove(_name(self.folder, base))
-
-    def leave_out(self, base: int) -> None:
-        """As if the file were not there."""
-        if base in self.files:
-            self.bases.remove(base)
-            self._dirty.discard(base)
-            self.files.pop(base).close()
+        if base not in self.files:
+            return
+        self.bases.remove(base)
+        self._dirty.discard(base)
+        self.files.pop(base).close()
+        self._disk.remove(_name(self.folder, base))
 
     def base_of(self, position: int) -> int:
         at = bisect_right(self.bases, position) - 1
@@ -101,19 +110,19 @@ class _Segments:
 class UnitLog:
     """The TimerLog, and beside it rows of COLUMN: hashes of ids, from which their index is made at start, and checks.
 
-    Units are numbered from 0 on; a unit's RIP-43 position follows from its number.
+    Units are numbered from 0 on; a unit's RIP-43 position follows from its number. `only`: the files by their first
+    positions; others are passed over. Raises CorruptStoreError where one of them is missing.
     """
 
-    def __init__(self, disk: Disk, folder: str, ids_folder: str, segment_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, ids_folder: str, segment_bytes: int, only: Collection[int] | None = None
+    ) -> None:
         if segment_bytes < UNIT_SIZE + BLANK_SIZE:
             raise ValueError(f"segment_bytes is {segment_bytes}: a file holds at least one unit and a blank, 68 bytes")
         self._segment_bytes = segment_bytes
         self.per_segment = (segment_bytes - BLANK_SIZE) // UNIT_SIZE
-        self._segments = _Segments(disk, folder)
-        self._ids = _Segments(disk, ids_folder)
-        for base in self._segments.bases + self._ids.bases:
-            if base % segment_bytes:
-                raise CorruptStoreError(f"{folder} at {base}", f"not a multiple of {segment_bytes}")
+        self._segments = _Segments(disk, folder, only)
+        self._ids = _Segments(disk, ids_folder, only)
         self.end = self._find_end()
 
     def _find_end(self) -> int:
@@ -142,18 +151,13 @@ class UnitLog:
         """Whether the file of unit `number` is there."""
         return self.segment(number) * self._segment_bytes in self._segments.files
 
+    def segment_at(self, base: int) -> int:
+        """The segment whose file is named `base`."""
+        return base // self._segment_bytes
+
     def segments(self) -> list[int]:
         """Segments that exist, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
-
-    def expect(self, segments: list[int]) -> list[int]:
-        """Raises CorruptStoreError where one of `segments` is missing; returns those that are there without need."""
-        expected = {segment * self._segment_bytes for segment in segments}
-        for log in (self._segments, self._ids):
-            for base in sorted(expected.difference(log.bases))[:1]:
-                raise CorruptStoreError(_name(log.folder, base), "the file is missing")
-        left_over = {*self._segments.bases, *self._ids.bases} - expected
-        return sorted(base // self._segment_bytes for base in left_over)
 
     def append(self, units: Rows, id_hashes: Ints) -> None:
         """All of `units`, or OSError and none."""
@@ -243,11 +247,6 @@ class UnitLog:
         self._segments.drop(segment * self._segment_bytes)
         self._ids.drop(segment * self._segment_bytes)
 
-    def leave_out(self, segment: int) -> None:
-        """As if its files were not there."""
-        self._segments.leave_out(segment * self._segment_bytes)
-        self._ids.leave_out(segment * self._segment_bytes)
-
     def take_dirty(self) -> list[File]:
         """Files changed since the last call: what a sync has to cover."""
         return self._segments.take_dirty() + self._ids.take_dirty()
@@ -263,11 +262,14 @@ class UnitLog:
 
 
 class FrameLog:
-    """The body log. A frame's position is that of its first byte, counted over all files since the first."""
+    """The body log. A frame's position is that of its first byte, counted over all files since the first.
 
-    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
+    `only`: as in UnitLog.
+    """
+
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int, only: Collection[int] | None = None) -> None:
         self._segment_bytes = segment_bytes
-        self._segments = _Segments(disk, folder)
+        self._segments = _Segments(disk, folder, only)
         self.end = 0
         if self._segments.bases:
             base = self._segments.bases[-1]

@@ -31,7 +31,7 @@ from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, ru
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits, LiveCounts
-from timer.log import FrameLog, UnitLog
+from timer.log import FrameLog, UnitLog, sweep
 from timer.migration import linked_anew
 from timer.options import StoreOptions
 from timer.plan import DueQueue
@@ -70,8 +70,7 @@ def wipe(disk: Disk) -> None:
     disk.start_replace(NAME, b"").wait()
     disk.remove(_WHEEL)
     for folder in (_UNITS, _BODIES, _IDS):
-        for name in disk.names(folder):
-            disk.remove(f"{folder}/{name}")
+        sweep(disk, folder, ())
 
 
 def _origins(origins: Collection[int]) -> Ints:
@@ -81,12 +80,18 @@ def _origins(origins: Collection[int]) -> Ints:
 class Store:
     """See the module. Opened by `Store.create` (empty) or `Store.open` (at its checkpoint)."""
 
-    def __init__(self, disk: Disk, options: StoreOptions, segment_bytes: int, progress: Progress) -> None:
+    def __init__(
+        self, disk: Disk, options: StoreOptions, segment_bytes: int, progress: Progress, found: Checkpoint | None
+    ) -> None:
+        """`found`: it names the files that are this store's; others were written later, or an older one left them."""
+        units, bodies = (found.unit_files(), found.bodies) if found else ((), ())
+        for folder, only in ((_UNITS, units), (_IDS, units), (_BODIES, bodies)):
+            sweep(disk, folder, only)
         self._disk = disk
         self._options = options
         self._segment_bytes = segment_bytes
-        self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes)
-        self._bodies = FrameLog(disk, _BODIES, segment_bytes)
+        self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes, units)
+        self._bodies = FrameLog(disk, _BODIES, segment_bytes, bodies)
         if disk.read(CLOSED):
             disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
         disk.remove(_WHEEL)
@@ -118,7 +123,7 @@ class Store:
     def create(cls, disk: Disk, options: StoreOptions, progress: Progress) -> "Store":
         """An empty store, in place of whatever lies there; requests from `progress.low_offset` on are to be added."""
         wipe(disk)
-        store = cls(disk, options, options.segment_bytes, progress)
+        store = cls(disk, options, options.segment_bytes, progress, None)
         if progress.low_offset == progress.next_offset:
             store._checkpointed = progress  # nothing to keep, and perhaps no commit stands behind it yet
         return store
@@ -139,7 +144,7 @@ class Store:
         `found.progress.next_offset` on are to be added. Raises CorruptStoreError, WheelFullError, and OSError where the
         disk is full.
         """
-        store = cls(disk, options, found.segment_bytes, progress)
+        store = cls(disk, options, found.segment_bytes, progress, found)
         try:
             found = store._take_back(found)
             scan = LiveScan(store._units, found, progress.settled, _origins(held), _origins(ended))
@@ -150,14 +155,12 @@ class Store:
         return store
 
     def _take_back(self, found: Checkpoint) -> Checkpoint:
-        """What was written beyond the checkpoint is gone, and files that a loss of power brought back."""
+        """What was written beyond the checkpoint is gone; the ticks are those of the options."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
-        for left_over in self._units.expect(found.all_segments()):
-            self._units.drop_segment(left_over)
         if found.tick_ms != self._options.tick_ms:
             found = linked_anew(self._disk, self._units, found, self._options)
-            for old in self._units.expect(found.all_segments()):
+            for old in set(self._units.segments()) - {self._units.segment_at(base) for base in found.unit_files()}:
                 self._units.drop_segment(old)
         self._low_unit = found.low_unit
         return found
@@ -453,7 +456,7 @@ class Store:
         """Begins to make durable what is committed. False, and nothing, where that may not be now."""
         if not self.may_checkpoint:
             return False
-        dead_units = self._dead_units()
+        dead_units, dead_bodies = self._dead_units(), self._dead_bodies()
         found = Checkpoint(
             progress=self._committed,
             segment_bytes=self._segment_bytes,
@@ -463,6 +466,7 @@ class Store:
             body_end=self._bodies.end,
             low_unit=self._low_unit,
             segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
+            bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
             pending=self._pending,
             held=tuple(self._held.rows()["origin"].tolist()),
             flights=tuple(flights),
@@ -470,7 +474,7 @@ class Store:
             journal_offset=journal_offset,
         )
         files = self._units.take_dirty() + self._bodies.take_dirty()
-        self._checkpointing = Checkpointing.start(self._disk, files, found, dead_units, self._dead_bodies())
+        self._checkpointing = Checkpointing.start(self._disk, files, found, dead_units, dead_bodies)
         return True
 
     def _dead_units(self) -> list[int]:

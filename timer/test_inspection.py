@@ -9,6 +9,7 @@ import pytest
 
 from timer.checkpoint import NAME
 from timer.disk import Disk, RealDisk
+from timer.entry import UNIT_SIZE
 from timer.errors import CorruptStoreError
 from timer.inspection import EmptyStoreError, NoStoreError, StoppedStore, read_checkpoint
 from timer.read_only import ReadOnlyDisk
@@ -119,6 +120,6 @@ def test_a_log_that_ends_before_the_checkpoint_is_refused() -> None:
     history = History(disk)
     history.receives(1000, 2000)
     history.closes()
-    disk.remove(f"timer/{0:020d}")
-    with pytest.raises(CorruptStoreError, match="0 units where 2 were synced"):
+    disk.open(f"timer/{0:020d}").truncate(UNIT_SIZE)
+    with pytest.raises(CorruptStoreError, match="1 units where 2 were synced"):
         StoppedStore(disk)

@@ -120,13 +120,14 @@ def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
         body_end=400,
         low_unit=1,
         segments=((0, 2), (5, 5)),
+        bodies=(0, 300),
         pending=2,
         held=(3,),
         journal_offset=8,
     )
     data = whole.to_bytes()
     assert Checkpoint.from_bytes(data) == whole
-    assert whole.all_segments() == [0, 1, 2, 5]
+    assert whole.unit_files() == [0, 1024, 2048, 5120]
     assert runs([0, 1, 2, 5]) == whole.segments
     assert runs([]) == ()
     assert all(Checkpoint.from_bytes(data[:end]) is None for end in range(len(data)))

@@ -579,10 +579,27 @@ def test_a_file_that_ends_before_or_behind_its_end(closed: SimDisk) -> None:
 
 
 def test_a_file_that_is_not_ours(closed: SimDisk) -> None:
-    for name in ("body/notes.txt", "timer/0000", f"timer/{7:020d}"):
+    for name in ("body/notes.txt", "timer/0000"):
         disk = closed.copy()
         disk.open(name)
         assert fault_of(disk).file == name
+
+
+@pytest.mark.parametrize("name", [f"timer/{7:020d}", f"ids/{0:020d}", f"body/{1:020d}"])
+def test_a_file_that_the_checkpoint_does_not_name_is_told_and_deleted_at_the_next_start(
+    closed: SimDisk, name: str
+) -> None:
+    disk = closed.copy()
+    disk.open(name).append(b"as it was once")
+    seen = verify(disk)
+    assert (seen.fault, seen.closed, len(seen.notes)) == (None, True, 1)
+    assert seen.notes[0].startswith(f"{name}: left over")
+    history = History.__new__(History)
+    history.disk, history.options = disk, OPTIONS
+    history.starts_again()
+    assert disk.read(name) is None
+    history.closes()
+    assert (verify(disk).fault, verify(disk).notes) == (None, [])
 
 
 def test_no_store_and_one_of_a_newer_version(closed: SimDisk) -> None:

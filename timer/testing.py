@@ -81,11 +81,13 @@ class DeadHandleError(RuntimeError):
 class _Node:
     """A file's bytes, whatever its name: as seen now, and as they would be found after a loss of power."""
 
-    __slots__ = ("kept", "now")
+    __slots__ = ("is_overwritten", "kept", "now")
 
     def __init__(self, now: bytes | bytearray = b"", kept: bytes = b"") -> None:
         self.now = bytearray(now)
         self.kept = kept
+        self.is_overwritten = False
+        """In place, since it was last synced: a loss of power may tear what had been durable."""
 
     def write_back(self, rng: Random) -> None:
         """The kernel writes some of the sectors, in no order."""
@@ -138,6 +140,7 @@ class SimFile:
         self._disk.step("file.overwrite")
         assert at + len(data) <= len(node.now), f"{at} + {len(data)} lies beyond {len(node.now)}"
         node.now[at : at + len(data)] = data
+        node.is_overwritten = True
         self._disk.step("file.overwrite done")
 
     def truncate(self, size: int) -> None:
@@ -228,6 +231,8 @@ class SimDisk:
         self._sync_error: OSError | None = None
         self.free = 1 << 40
         """What `free_bytes` says."""
+        self.may_be_torn = False
+        """A loss of power has met bytes that were overwritten in place: it alone excuses a store that is damaged."""
 
     # The Disk port
 
@@ -269,6 +274,7 @@ class SimDisk:
         def work() -> None:
             for (name, node), copy in zip(parts, copies, strict=True):
                 node.kept = copy
+                node.is_overwritten &= copy != node.now
                 if self._now.get(name) is node:
                     self._kept[name] = node
 
@@ -317,6 +323,7 @@ class SimDisk:
         for name in sorted(self._now.keys() | self._kept.keys()):
             node = self._survivor(name, rng)
             if node is not None:
+                self.may_be_torn |= node.is_overwritten
                 content = _mixed(node.kept, node.now, rng)
                 found[name] = _Node(content, content)
         self._now, self._kept = found, dict(found)
@@ -330,10 +337,12 @@ class SimDisk:
     def copy(self, fuse: Fuse | None = None) -> "SimDisk":
         """The same bytes on a disk of its own: an old directory that may come back later."""
         twin = SimDisk(self._rng, fuse)
+        twin.may_be_torn = self.may_be_torn
         nodes: dict[int, _Node] = {}
         for theirs, ours in ((self._now, twin._now), (self._kept, twin._kept)):
             for name, node in theirs.items():
                 ours[name] = nodes.setdefault(id(node), _Node(node.now, node.kept))
+                ours[name].is_overwritten = node.is_overwritten
         return twin
 
     def contents(self) -> dict[str, bytes]:

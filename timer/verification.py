@@ -7,11 +7,12 @@
     5 both          each unit's frame is the one it speaks of; what lives has one; as many live as the checkpoint says
     6 wheel         timer.wheel_verification
 
-Files of the TimerLog that are not there are a fault where the checkpoint names them. Files of bodies are deleted when
-nothing lives in them, so one that is not there is a fault where something does.
+The checkpoint names the files; others are left over (a loss of power brings deleted ones back) and deleted by the next
+start, so they are only told about.
 What lies behind the ends was written after the checkpoint: the next start takes it back, so it is only told about.
 """
 
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 from timer.checkpoint import CLOSED, Checkpoint
@@ -61,11 +62,10 @@ class _Verification:
         self._check_unit_files()  # 2
         self._check_body_files()
         self._seen.frames = check_frames(self._bodies, self._told.body_end)  # 3
-        log = UnitLog(self._disk, UNITS, IDS, self._told.segment_bytes)
-        bodies = FrameLog(self._disk, BODIES, self._told.segment_bytes)
+        told = self._told
+        log = UnitLog(self._disk, UNITS, IDS, told.segment_bytes, told.unit_files())
+        bodies = FrameLog(self._disk, BODIES, told.segment_bytes, told.bodies)
         try:
-            for left_over in log.expect(self._told.all_segments()):
-                log.leave_out(left_over)
             units = UnitVerification(self._units, self._ids, log, bodies, self._told)
             chains = TimeChains(log, self._told)
             units.check_sums(self._seen)  # 4
@@ -78,27 +78,22 @@ class _Verification:
     # -- 2 files
 
     def _check_unit_files(self) -> None:
-        segment_bytes = self._told.segment_bytes
         for folder in (self._units, self._ids):
-            for base in folder.bases:
-                if base % segment_bytes:
-                    raise FaultError(folder.name(base), None, "", f"its name is not a multiple of {segment_bytes}")
-            self._check_named(folder)
-        for base in self._ids.bases:
-            if base not in self._units.bases:
-                self._behind(self._ids.name(base), self._ids.size(base))
+            self._keep_named(folder, self._told.unit_files(), lambda base: not units_in(self._told, base))
         for base in self._units.bases:
             self._check_unit_file(base)
 
-    def _check_named(self, folder: Folder) -> None:
-        """Files that the checkpoint names are there; others below its end are left over, and not looked at."""
-        named = [segment * self._told.segment_bytes for segment in self._told.all_segments()]
+    def _keep_named(self, folder: Folder, named: Collection[int], is_behind: Callable[[int], bool]) -> None:
+        """Files that the checkpoint names are there; others are left over, and not looked at."""
         for base in named:
             if base not in folder.bases:
                 raise FaultError(folder.name(base), None, "", "missing, though the checkpoint names it")
-        for base in [base for base in folder.bases if base not in named and units_in(self._told, base)]:
+        for base in [base for base in folder.bases if base not in named]:
+            if is_behind(base):
+                self._behind(folder.name(base), folder.size(base))
+            else:
+                self._seen.notes.append(f"{folder.name(base)}: left over; the next start deletes it")
             folder.bases.remove(base)
-            self._seen.notes.append(f"{folder.name(base)}: left over, nothing lives in it; the next start deletes it")
 
     def _check_unit_file(self, base: int) -> None:
         count = units_in(self._told, base)
@@ -123,8 +118,8 @@ class _Verification:
 
     def _check_body_files(self) -> None:
         end = self._told.body_end
-        below = [base for base in self._bodies.bases if base < end]
-        for base, behind in pairwise([*below, end]):
+        self._keep_named(self._bodies, self._told.bodies, lambda base: base >= end)
+        for base, behind in pairwise([*self._bodies.bases, end]):
             size = self._bodies.size(base)
             self._seen.files += 1
             if behind == end and base + size > end:
@@ -133,7 +128,3 @@ class _Verification:
                 raise FaultError(self._bodies.name(base), behind - base, "", f"reaches into the file of {behind}")
             elif base + size < behind and (behind == end or size < self._told.segment_bytes):
                 raise FaultError(self._bodies.name(base), size, "", f"ends here, not at {behind - base}")
-        if end and not below:
-            raise FaultError(BODIES, None, "", f"no file, though the log reaches to {end}")
-        for base in self._bodies.bases[len(below) :]:
-            self._behind(self._bodies.name(base), self._bodies.size(base))
