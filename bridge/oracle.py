@@ -22,7 +22,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -173,6 +173,14 @@ class Oracle:
     def pending(self, shard: Shard) -> Counter[str]:
         """Timers of `shard` by real topic, by what was committed."""
         return Counter(timer.wish.target for timer in self._books[shard].timers.values())
+
+    def due_ranges(self, shards: Iterable[Shard]) -> dict[str, tuple[int, int, int]]:
+        """For each real topic: how many timers of `shards` live, first and last due time; by what was committed."""
+        dues: dict[str, list[int]] = {}
+        for shard in shards:
+            for timer in self._books[shard].timers.values():
+                dues.setdefault(timer.wish.target, []).append(timer.due_ms)
+        return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
 
     def low_offset(self, shard: Shard) -> int:
         """L, as committed."""

@@ -25,6 +25,7 @@ from schemas.origin import Shard
 from schemas.progress import Progress
 from schemas.receipts import is_sent
 from timer.disk import Disk
+from timer.dues import HOUR_MS, DueRange
 from timer.errors import WheelFullError
 from timer.record import Body
 
@@ -100,6 +101,21 @@ class OwnedShard:
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
         return Counter(self.store.pending_by_topic()) + Counter(flight.target for flight in self.flights.alive())
+
+    def due_ranges(self) -> dict[str, DueRange]:
+        """For each real topic: how many timers live, copies on their way among them, first and last due time."""
+        found = self.store.due_ranges()
+        for flight in self.flights.alive():
+            own = DueRange(1, flight.due_ms, flight.due_ms)
+            found[flight.target] = found[flight.target].joined(own) if flight.target in found else own
+        return found
+
+    def due_hours(self) -> dict[str, Counter[int]]:
+        """For each real topic: start of the hour (epoch ms) to the number of live timers that are due in it."""
+        found = {target: Counter(hours) for target, hours in self.store.due_hours().items()}
+        for flight in self.flights.alive():
+            found.setdefault(flight.target, Counter())[flight.due_ms // HOUR_MS * HOUR_MS] += 1
+        return found
 
     def take_in(self, records: list[Record], now_ms: int) -> None:
         """Puts `records` where they belong. Raises OSError or WheelFullError; then the rest waits in `backlog`.

@@ -1,6 +1,7 @@
 """Histories that must hold, seen from outside: requests in, records out. Named after their number in the case list."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -579,6 +580,36 @@ def test_case_34_pending_counts_are_exact(trouble: Trouble) -> None:
     assert world.counts() == {topic: left.count(topic) for topic in topics if topic in left}
     world.bridge.run(5000)
     assert world.counts() == {}
+
+
+@TROUBLE
+def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble: Trouble) -> None:
+    hour_ms = 3_600_000
+    rules = RULES.model_copy(update={"roll_window_ms": hour_ms})
+    world = World(TurnOptions(rules=rules, store=StoreOptions(slots=10_000), max_wait_ms=hour_ms))
+    start_ms = world.now_ms
+    sent = {f"id-{n}": 700 + n * 2 * hour_ms for n in range(6)}
+    for id_, delay_ms in sent.items():
+        world.send(delay_ms=delay_ms, id_=id_)
+
+    def is_told() -> bool:
+        bridge, dues = world.bridge.bridge, [start_ms + delay_ms for delay_ms in sent.values()]
+        assert bridge is not None
+        hours = Counter(due_ms // hour_ms * hour_ms for due_ms in dues)
+        ranges = {"orders": (len(dues), min(dues), max(dues))}
+        return bridge.due_ranges() == ranges and bridge.due_hours() == {"orders": hours}
+
+    world.bridge.run(20)
+    assert is_told()
+    for ended in ("id-0", "id-5"):
+        world.cancel(ended)
+        del sent[ended]
+        world.bridge.run(20)
+        assert is_told()
+    trouble(world)
+    world.bridge.run(3 * hour_ms)  # over many rolls; the first has left
+    del sent["id-1"]
+    assert is_told()
 
 
 def test_case_34_the_histogram_shows_when() -> None:

@@ -25,6 +25,7 @@ from bridge.shard import OwnedShard
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.disk import Disk
+from timer.dues import DueRange
 from timer.errors import CorruptStoreError, WheelFullError
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,22 @@ class Bridge:
     def pending_by_topic(self) -> dict[Shard, Counter[str]]:
         """Live timers of each shard that is ours, by real topic."""
         return {shard: owned.pending_by_topic() for shard, owned in self._shards.items()}
+
+    def due_ranges(self) -> dict[str, DueRange]:
+        """For each real topic: how many timers live in the shards that are ours, first and last due time."""
+        found: dict[str, DueRange] = {}
+        for owned in self._shards.values():
+            for target, own in owned.due_ranges().items():
+                found[target] = found[target].joined(own) if target in found else own
+        return found
+
+    def due_hours(self) -> dict[str, Counter[int]]:
+        """For each real topic: start of the hour (epoch ms) to the number of timers that are due in it."""
+        found: dict[str, Counter[int]] = {}
+        for owned in self._shards.values():
+            for target, hours in owned.due_hours().items():
+                found.setdefault(target, Counter()).update(hours)
+        return found
 
     def histogram(self, bucket_ms: int) -> Counter[int]:
         """Live timers of all shards by when they are looked at next: start of the bucket (epoch ms) to their number."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.entry import (
+    BESIDE,
     MAGIC_DELETE,
     MAGIC_NORMAL,
     MAGIC_ROLL,
@@ -63,12 +64,12 @@ class Batch:
         """Timers of the store that end, as a RUN."""
         return np.concatenate(self._ended) if self._ended else np.empty(0, RUN)
 
-    def units(self) -> tuple[Rows, Ints, list[bytes]]:
-        """Units of the timers to add, neither chained nor with a body's position yet, their id hashes and frames."""
+    def units(self) -> tuple[Rows, Rows, list[bytes]]:
+        """Of the timers to add: units, neither chained nor with a body's position yet, rows of BESIDE, and frames."""
         rows = [row for row in self._rows if row is not None]
         units = np.zeros(len(rows), UNIT)
         if not rows:
-            return units, np.zeros(0, np.int64), []
+            return units, np.empty(0, BESIDE), []
         bodies, visits, unchained = zip(*rows, strict=True)
         frames = [pack(body) for body in bodies]
         targets, _, _, timestamps, dues, _, _, _, _, origins, _, ids = zip(*bodies, strict=True)
@@ -76,15 +77,17 @@ class Batch:
         delays_ms = visits_ms - timestamps_ms
         if delays_ms.min() < 0 or delays_ms.max() > MAX_DELAY_MS:
             raise ValueError(f"a visit is not within {MAX_DELAY_MS} ms after its timestamp")
+        beside = np.empty(len(rows), BESIDE)
+        beside["id_hash"], beside["due_ms"] = _id_hashes(ids), dues
         units["size"] = UNIT_SIZE
         units["previous"] = -1
-        units["magic"] = np.where(visits_ms >= np.array(dues, np.int64), MAGIC_NORMAL, MAGIC_ROLL) | np.array(unchained)
+        units["magic"] = np.where(visits_ms >= beside["due_ms"], MAGIC_NORMAL, MAGIC_ROLL) | np.array(unchained)
         units["written_ms"] = timestamps_ms
         units["delay_ms"] = delays_ms
         units["body_size"] = list(map(len, frames))
         units["topic_hash"] = list(map(topic_hash, targets))
         units["origin"] = origins
-        return units, _id_hashes(ids), frames
+        return units, beside, frames
 
 
 def _id_hashes(ids: Sequence[bytes | None]) -> Ints:

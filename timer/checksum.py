@@ -1,6 +1,6 @@
 """CRC-32 over the records of the store, and, where one does not fit, which single byte of the record must have changed.
 
-    unit + id hash + number of the unit        -> column `check` beside the unit
+    unit + what stands beside it + its number  -> column `check` beside the unit
     a frame from its byte 8 on                 -> its own field
 
 A CRC tells more than that something changed: each single changed byte has a syndrome (stored XOR computed) of its own.
@@ -13,17 +13,17 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from timer.entry import MAGIC_DELETE, UNIT, UNIT_SIZE, Ints, Rows
+from timer.entry import MAGIC_DELETE, UNIT, UNIT_SIZE, Rows
 
 Checks = NDArray[np.uint32]
 
-COLUMN = np.dtype([("id_hash", ">i8"), ("check", ">u4")])
-"""What stands beside each unit: the hash of its id (0: none), and the check of both."""
+COLUMN = np.dtype([("id_hash", ">i8"), ("due_ms", ">i8"), ("check", ">u4")])
+"""What stands beside each unit: BESIDE, and the check of both."""
 
-_NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("number", ">i8")])
+_NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("due_ms", ">i8"), ("number", ">i8")])
 _NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")
 UNIT_COVERED = _NUMBERED.itemsize
-"""Bytes under a unit's check: the unit, its id hash, its number."""
+"""Bytes under a unit's check: the unit, its id hash, its due time, its number."""
 _BODY = slice(28, 36)
 assert UNIT.fields is not None
 assert UNIT.fields["body"] == (np.dtype(">i8"), _BODY.start)
@@ -33,7 +33,7 @@ _FEW = 1000
 _TOGETHER = 8192
 
 
-def unit_checks(units: Rows, id_hashes: Ints, first_unit: int) -> Checks:
+def unit_checks(units: Rows, beside: Rows, first_unit: int) -> Checks:
     """The checks of `units`, the first of which is number `first_unit` of its log.
 
     A timer's body position is left out, as a compaction changes it in place: the frame that lies there tells whether it
@@ -41,7 +41,8 @@ def unit_checks(units: Rows, id_hashes: Ints, first_unit: int) -> Checks:
     """
     records = np.empty(len(units), _NUMBERED)
     records["unit"] = units.view(_NUMBERED["unit"])
-    records["id_hash"] = id_hashes
+    records["id_hash"] = beside["id_hash"]
+    records["due_ms"] = beside["due_ms"]
     records["number"] = np.arange(first_unit, first_unit + len(units))
     data = records.view(np.uint8).reshape(len(units), UNIT_COVERED)
     data[:, _BODY] *= (units["magic"] & MAGIC_DELETE != 0)[:, np.newaxis]

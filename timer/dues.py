@@ -3,11 +3,14 @@
     topic -> day -> 24 hours: counts          topic -> its first and its last due time, while they are known
 
 The first (last) due time of a topic is unknown once the timer that had it has left: then the counts tell the hour, and
-whoever asks looks through the timers of that hour (`unknown`, `learn`). Counted by the topic's hash, which every unit
-has; a name is looked up in a body once. Two topics whose names share Java's hash code are counted together, under the
-name that was seen first.
+whoever asks looks through the timers of that hour (`unknown`, `learn`): the ticks of the hour, but where some timers of
+the hour are looked at in another tick than that of their due time (`elsewhere`), as they are to be rolled.
+
+Counted by the topic's hash, which every unit has; a name is looked up in a body once. Two topics whose names share
+Java's hash code are counted together, under the name that was seen first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -21,12 +24,26 @@ _HOURS = 24
 _LOW_BITS = 32
 
 
+class Edge(NamedTuple):
+    """The first or the last due time of a topic: it lies in `hour` (since the epoch)."""
+
+    topic_hash: int
+    hour: int
+    is_last: bool
+
+
 class DueRange(NamedTuple):
     """Of the live timers of one topic: how many, and the first and the last due time, epoch ms."""
 
     pending: int
     first_ms: int
     last_ms: int
+
+    def joined(self, other: "DueRange") -> "DueRange":
+        """Of the timers of both."""
+        return DueRange(
+            self.pending + other.pending, min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
+        )
 
 
 class _Topic:
@@ -70,6 +87,7 @@ class DueCounts:
     def __init__(self, target_of: Callable[[Rows], str]) -> None:
         self._target_of = target_of
         self._topics: dict[int, _Topic] = {}
+        self._elsewhere: Counter[int] = Counter()
 
     def add(self, run: Rows) -> None:
         for hash_, hour, count, at, dues in self._groups(run):
@@ -83,6 +101,7 @@ class DueCounts:
                 topic.first_ms = None if topic.first_ms is None else min(topic.first_ms, first_ms)
                 topic.last_ms = None if topic.last_ms is None else max(topic.last_ms, last_ms)
             topic.count(hour, count)
+        self._elsewhere.update(_hours_elsewhere(run))
 
     def remove(self, run: Rows) -> None:
         for hash_, hour, count, _, dues in self._groups(run):
@@ -92,6 +111,7 @@ class DueCounts:
                 topic.first_ms = None
             if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
                 topic.last_ms = None
+        self._elsewhere.subtract(_hours_elsewhere(run))
 
     @staticmethod
     def _groups(run: Rows) -> Iterator[tuple[int, int, int, int, Ints]]:
@@ -121,24 +141,26 @@ class DueCounts:
             if topic.pending
         }
 
-    def unknown(self) -> dict[int, list[int]]:
-        """Topics of which an edge is not known, by hash: the hours (since the epoch) in which it lies."""
-        found: dict[int, list[int]] = {}
+    def unknown(self) -> list[Edge]:
+        """Edges of topics that have any timers, as far as they are not known."""
+        found: list[Edge] = []
         for hash_, topic in self._topics.items():
-            if topic.pending:
-                edges = zip((topic.first_ms, topic.last_ms), topic.edge_hours(), strict=True)
-                hours = [hour for known, hour in edges if known is None]
-                if hours:
-                    found[hash_] = hours
+            if topic.pending and (topic.first_ms is None or topic.last_ms is None):
+                first, last = topic.edge_hours()
+                found += [Edge(hash_, first, False)] if topic.first_ms is None else []
+                found += [Edge(hash_, last, True)] if topic.last_ms is None else []
         return found
 
-    def learn(self, hash_: int, dues: Ints) -> None:
-        """`dues`: of all live timers of the topic in its `unknown` hours."""
-        topic = self._topics[hash_]
-        if topic.first_ms is None:
-            topic.first_ms = int(dues.min())
-        if topic.last_ms is None:
-            topic.last_ms = int(dues.max())
+    def elsewhere(self, hour: int) -> bool:
+        """Whether some timers that are due in `hour` are looked at in another tick than that of their due time."""
+        return self._elsewhere[hour] > 0
+
+    def learn(self, edge: Edge, due_ms: int) -> None:
+        topic = self._topics[edge.topic_hash]
+        if edge.is_last:
+            topic.last_ms = due_ms
+        else:
+            topic.first_ms = due_ms
 
     def ranges(self) -> dict[str, DueRange]:
         """By name, for topics that have any; nothing may be `unknown`."""
@@ -149,3 +171,8 @@ class DueCounts:
                 assert topic.last_ms is not None, topic.name
                 found[topic.name] = DueRange(topic.pending, topic.first_ms, topic.last_ms)
         return found
+
+
+def _hours_elsewhere(run: Rows) -> list[int]:
+    hours: list[int] = (run["due_ms"][run["due_ms"] != run["visit_ms"]] // HOUR_MS).tolist()
+    return hours

@@ -56,12 +56,16 @@ RUN = np.dtype(
         ("body_size", "i4"),
         ("topic_hash", "i4"),
         ("id_hash", "i8"),
+        ("due_ms", "i8"),
     ]
 )
 """Live timers in memory, one row each: where they stand in the order of release, and where their unit and body lie."""
 
+BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
+"""What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
+
 Rows: TypeAlias = NDArray[Any]
-"""A structured array of UNIT or RUN."""
+"""A structured array of UNIT, BESIDE or RUN."""
 Ints: TypeAlias = NDArray[np.int64]
 
 
@@ -70,7 +74,7 @@ def visits_ms(units: Rows) -> Ints:
     return units["written_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)
 
 
-def run_of(units: Rows, id_hashes: Ints, first_unit: int) -> Rows:
+def run_of(units: Rows, beside: Rows, first_unit: int) -> Rows:
     """`units`, the first of which is number `first_unit` of the log, as a RUN in the same order."""
     run = np.empty(len(units), RUN)
     run["visit_ms"] = visits_ms(units)
@@ -79,7 +83,8 @@ def run_of(units: Rows, id_hashes: Ints, first_unit: int) -> Rows:
     run["body"] = units["body"]
     run["body_size"] = units["body_size"]
     run["topic_hash"] = units["topic_hash"]
-    run["id_hash"] = id_hashes
+    run["id_hash"] = beside["id_hash"]
+    run["due_ms"] = beside["due_ms"]
     return run
 
 

@@ -159,19 +159,19 @@ class UnitLog:
         """Segments that exist, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
 
-    def append(self, units: Rows, id_hashes: Ints) -> None:
-        """All of `units`, or OSError and none."""
+    def append(self, units: Rows, beside: Rows) -> None:
+        """All of `units`, with a row of BESIDE for each, or OSError and none."""
         assert units.dtype == UNIT, f"{units.dtype} are no units"
         start = self.end
         try:
             while len(units):
-                count = self._append_some(units, id_hashes)
-                units, id_hashes = units[count:], id_hashes[count:]
+                count = self._append_some(units, beside)
+                units, beside = units[count:], beside[count:]
         except OSError:
             self.truncate(start)
             raise
 
-    def _append_some(self, units: Rows, id_hashes: Ints) -> int:
+    def _append_some(self, units: Rows, beside: Rows) -> int:
         segment, within = divmod(self.end, self.per_segment)
         count = min(len(units), self.per_segment - within)
         data = units[:count].tobytes()
@@ -180,8 +180,8 @@ class UnitLog:
             data += np.array([(left, 0, BLANK_MAGIC)], BLANK).tobytes()
         self._segments.append(segment * self._segment_bytes, data)
         column = np.empty(count, COLUMN)
-        column["id_hash"] = id_hashes[:count]
-        column["check"] = unit_checks(units[:count], id_hashes[:count], self.end)
+        column["id_hash"], column["due_ms"] = beside["id_hash"][:count], beside["due_ms"][:count]
+        column["check"] = unit_checks(units[:count], beside[:count], self.end)
         self.end += count
         self._ids.append(segment * self._segment_bytes, column.tobytes())
         return count
@@ -203,18 +203,15 @@ class UnitLog:
         return units
 
     def read_checked(self, start: int, end: int) -> Rows:
-        """As `read`, and each unit and id hash is what was written. Raises CorruptStoreError where one is not."""
-        units, columns = self.read(start, end), self._columns(start, end)
-        computed = unit_checks(units, columns["id_hash"].astype(np.int64), start)
+        """As `read`, and the checks of the units fit. Raises CorruptStoreError where one does not."""
+        units, columns = self.read(start, end), self.beside(start, end)
+        computed = unit_checks(units, columns, start)
         for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
             raise CorruptStoreError(f"{self._segments.folder}, unit {start + at}", "its check does not fit")
         return units
 
-    def id_hashes(self, start: int, end: int) -> Ints:
-        """Hashes of units [start, end), which lie in one segment. Raises CorruptStoreError where they are not there."""
-        return self._columns(start, end)["id_hash"].astype(np.int64)
-
-    def _columns(self, start: int, end: int) -> Rows:
+    def beside(self, start: int, end: int) -> Rows:
+        """Rows of COLUMN for units [start, end), of one segment. Raises CorruptStoreError where they are not there."""
         segment, within = divmod(start, self.per_segment)
         file = self._ids.files.get(segment * self._segment_bytes)
         data = file.read(within * COLUMN.itemsize, (end - start) * COLUMN.itemsize) if file is not None else b""

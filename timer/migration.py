@@ -11,7 +11,7 @@ import numpy as np
 
 from timer.checkpoint import NAME, Checkpoint, runs
 from timer.disk import Disk
-from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Ints, Rows, run_of, visits_ms
+from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Rows, run_of, visits_ms
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
 from timer.options import StoreOptions
@@ -32,12 +32,12 @@ def linked_anew(disk: Disk, log: UnitLog, found: Checkpoint, options: StoreOptio
         pass  # counts them, and finds where those that are held lie
     held = np.array([int(row["unit"][0]) for row in scan.held.values()], np.int64)
     for start, end in blocks(log, found.low_unit):
-        units, id_hashes = log.read(start, end), log.id_hashes(start, end)
-        run = run_of(units, id_hashes, start)
+        units, beside = log.read(start, end), log.beside(start, end)
+        run = run_of(units, beside, start)
         in_order = above(run, found.progress.settled) & ~np.isin(run["origin"], np.array(found.held, np.int64))
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)
         lives = is_timer & in_order | np.isin(run["unit"], held)
-        _append(log, wheel, units[lives], id_hashes[lives])
+        _append(log, wheel, units[lives], beside[lives])
     moved = found.model_copy(
         update={
             "tick_ms": options.tick_ms,
@@ -52,12 +52,12 @@ def linked_anew(disk: Disk, log: UnitLog, found: Checkpoint, options: StoreOptio
     return moved
 
 
-def _append(log: UnitLog, wheel: Wheel, units: Rows, id_hashes: Ints) -> None:
+def _append(log: UnitLog, wheel: Wheel, units: Rows, beside: Rows) -> None:
     """`units` to the end of `log`, each behind the one before it in its tick."""
     chained = units["magic"] & MAGIC_UNCHAINED == 0
     positions = log.positions(np.arange(log.end, log.end + len(units)))
     links = wheel.plan(visits_ms(units)[chained], positions[chained], np.ones(int(chained.sum()), np.bool_))
     units["previous"] = -1
     units["previous"][chained] = links.previous
-    log.append(units, id_hashes)
+    log.append(units, beside)
     wheel.link(links)

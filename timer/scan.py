@@ -73,7 +73,7 @@ class LiveScan:
         """Pass 2: the rows above K, in the order of the log. Raises CorruptStoreError where the count is not right."""
         for start, end in blocks(self._log, self._found.low_unit):
             units = self._log.read(start, end)
-            run = run_of(units, self._log.id_hashes(start, end), start)
+            run = run_of(units, self._log.beside(start, end), start)
             run = run[(units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)]
             self._count(run)
             gone = np.isin(run["origin"], self._journal_ended)

@@ -13,7 +13,7 @@ Rules:
 5. The disk is a cache: bytes that cannot be right raise CorruptStoreError, and the owner rebuilds the shard from Kafka.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -27,7 +27,8 @@ from timer.checkpoint import CLOSED, NAME, Checkpoint, runs
 from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
-from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, run_of, visits_ms
+from timer.dues import HOUR_MS, DueCounts, DueRange, Edge
+from timer.entry import BESIDE, MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, run_of, visits_ms
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits, LiveCounts
@@ -37,7 +38,6 @@ from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
 from timer.scan import LiveScan, above, blocks
-from timer.topics import TopicCounts
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -108,7 +108,7 @@ class Store:
         self._low_key: Key | None = None
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
-        self._topics = TopicCounts(lambda row: self._peek(row).target)
+        self._dues = DueCounts(lambda row: self._peek(row).target)
         self._live_units = LiveCounts()
         self._live_bodies = LiveCounts()
         self._pending = 0
@@ -178,7 +178,7 @@ class Store:
         newly_ended = np.concatenate(scan.newly_ended) if scan.newly_ended else np.empty(0, RUN)
         if len(newly_ended):
             self._ended.mark(newly_ended["unit"])
-            self._units.append(self._markers(newly_ended), np.zeros(len(newly_ended), np.int64))
+            self._units.append(self._markers(newly_ended), np.zeros(len(newly_ended), BESIDE))
 
     def _take_back_in(self, run: Rows) -> None:
         self._bodies.expect(run["body"], run["body_size"])
@@ -213,7 +213,53 @@ class Store:
 
     def pending_by_topic(self) -> dict[str, int]:
         """Live timers of each real topic that has any."""
-        return self._topics.counts()
+        return self._dues.counts()
+
+    def due_hours(self) -> dict[str, dict[int, int]]:
+        """Live timers of each real topic by due time: start of the hour, epoch ms, to their number."""
+        return self._dues.hours()
+
+    def due_ranges(self) -> dict[str, DueRange]:
+        """For each real topic that has live timers: how many, and their first and last due time.
+
+        What is not known any more is looked up: the ticks of the hour, or, where timers of that hour are to be rolled
+        first, the log.
+        """
+        edges = self._dues.unknown()
+        for hour in {edge.hour for edge in edges}:
+            here = [edge for edge in edges if edge.hour == hour]
+            for edge, due_ms in self._find_edges(hour, here).items():
+                self._dues.learn(edge, due_ms)
+        return self._dues.ranges()
+
+    def _find_edges(self, hour: int, edges: list[Edge]) -> dict[Edge, int]:
+        found: dict[Edge, int] = {}
+        missing = {edge for edge in edges if not edge.is_last}
+        for run in self._due_in(hour):
+            for edge in edges:
+                dues = run["due_ms"][run["topic_hash"] == edge.topic_hash]
+                dues = dues[dues // HOUR_MS == hour]
+                if len(dues):
+                    pick, due_ms = (max, int(dues.max())) if edge.is_last else (min, int(dues.min()))
+                    found[edge] = pick(found.get(edge, due_ms), due_ms)
+            if not self._dues.elsewhere(hour):
+                missing -= found.keys()
+                if not missing and not any(edge.is_last for edge in edges):
+                    break
+        return found
+
+    def _due_in(self, hour: int) -> Iterator[Rows]:
+        """Live rows, all that are due in `hour` (since the epoch) among them."""
+        if self._dues.elsewhere(hour):
+            for start, end in blocks(self._units, self._low_unit):
+                yield self._live_rows(start, end)
+            return
+        yield self._held.rows()
+        tick_ms = self._options.tick_ms
+        tick: int | None = hour * HOUR_MS // tick_ms - 1
+        last = ((hour + 1) * HOUR_MS - 1) // tick_ms
+        while tick is not None and (tick := self._wheel.next_time(tick, last)) is not None:
+            yield self._load(tick)
 
     def histogram(self, bucket_ms: int) -> dict[int, int]:
         """Live timers by the time at which they are looked at next: start of the bucket, epoch ms, to their number.
@@ -236,7 +282,7 @@ class Store:
     def _append(self, batch: Batch) -> None:
         first, body_end = self._units.end, self._bodies.end
         ended = batch.ended()
-        added, id_hashes, frames = batch.units()
+        added, beside, frames = batch.units()
         units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would turn the bytes' order
         units[: len(added)] = added
         units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), above(ended, self._settled))
@@ -249,14 +295,14 @@ class Store:
         try:
             if frames:
                 units["body"][is_timer] = self._bodies.append(frames)
-            self._units.append(units, np.concatenate([id_hashes, np.zeros(len(ended), np.int64)]))
+            self._units.append(units, np.concatenate([beside, np.zeros(len(ended), BESIDE)]))
         except OSError:
             self._bodies.truncate(body_end)
             raise
         self._wheel.link(links)
         for at, visit in zip(range(first + len(added), first + len(units)), visits[~is_timer].tolist(), strict=True):
             self._live_units.see(self._units.segment(at), visit)
-        self._take_in(run_of(units[is_timer], id_hashes, first), chained[is_timer])
+        self._take_in(run_of(units[is_timer], beside, first), chained[is_timer])
         self._strike(ended)
 
     def _take_in(self, run: Rows, chained: NDArray[np.bool_]) -> None:
@@ -291,7 +337,7 @@ class Store:
         return found
 
     def _row(self, unit: int) -> Rows:
-        return run_of(self._units.read(unit, unit + 1), self._units.id_hashes(unit, unit + 1), unit)
+        return run_of(self._units.read(unit, unit + 1), self._units.beside(unit, unit + 1), unit)
 
     def due(self, now_ms: int, limit: int, limit_bytes: int) -> Due:
         """Takes what leaves now, at most `limit` of each part; K moves to the last of the rows."""
@@ -330,7 +376,7 @@ class Store:
             own = (visits_ms(units) // self._options.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            run = run_of(units, self._units.id_hashes(start, number + 1), start)
+            run = run_of(units, self._units.beside(start, number + 1), start)
             found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, number + 1)])
             earliest = int(np.argmax(own))
             number = self._below(int(units["previous"][earliest]), start + earliest)
@@ -401,7 +447,7 @@ class Store:
         held = self._held.rows()["unit"]
         for start, end in blocks(self._units, self._low_unit, _FIRST_BLOCK):
             units = self._units.read(start, end)
-            run = run_of(units, np.zeros(end - start, np.int64), start)
+            run = run_of(units, np.zeros(end - start, BESIDE), start)
             ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
             live = run[(above(run, self._settled) | np.isin(run["unit"], held)) & ~ended]
             if len(live):
@@ -428,7 +474,7 @@ class Store:
 
     def _count_in(self, run: Rows) -> None:
         self._pending += len(run)
-        self._topics.add(run)
+        self._dues.add(run)
         self._live_units.add(run["unit"] // self._units.per_segment, run)
         self._live_bodies.add(self._bodies.bases_of(run["body"]), run)
         named = run[run["id_hash"] != 0]
@@ -437,7 +483,7 @@ class Store:
 
     def _count_out(self, run: Rows) -> None:
         self._pending -= len(run)
-        self._topics.remove(run)
+        self._dues.remove(run)
         self._live_units.remove(run["unit"] // self._units.per_segment, run)
         self._live_bodies.remove(self._bodies.bases_of(run["body"]), run)
         named = run[run["id_hash"] != 0]
@@ -545,7 +591,7 @@ class Store:
         if not self._units.has(start):
             return np.empty(0, RUN)
         units = self._units.read(start, end)
-        run = run_of(units, self._units.id_hashes(start, end), start)
+        run = run_of(units, self._units.beside(start, end), start)
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, end)
         live: Rows = run[is_timer & (above(run, self._settled) | np.isin(run["unit"], self._held.rows()["unit"]))]
         return live

@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch
 from timer.checkpoint import NAME, Checkpoint
 from timer.disk import Disk, RealDisk
+from timer.dues import HOUR_MS
 from timer.entry import UNIT
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.options import StoreOptions
@@ -35,6 +37,12 @@ def id_of(offset: int) -> bytes | None:
 
 def body(offset: int, due_ms: int, *, timestamp_ms: int = START_MS, size: int = 3) -> Body:
     return Body("orders", -1, offset, timestamp_ms, due_ms, b"k", b"v" * size, b"", True, offset, 0, id_of(offset))
+
+
+def placed(offset: int, visit_ms: int, *, size: int = 3) -> Body:
+    """One of two topics; each fifth is to be rolled at its visit, as it is due some hours later."""
+    due_ms = visit_ms + (0 if offset % 5 else (offset % 7) * HOUR_MS)
+    return body(offset, due_ms, size=size)._replace(target=("orders", "bills")[offset % 2])
 
 
 def batch_of(*bodies: Body) -> Batch:
@@ -107,9 +115,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         for offset, ahead in enumerate(visits, first):
             visit_ms = max(self.now_ms + ahead, START_MS)
             if Key(visit_ms, offset) > self.staged.settled:
-                batch.add(body(offset, visit_ms, size=offset % 50), visit_ms)
+                batch.add(placed(offset, visit_ms, size=offset % 50), visit_ms)
             else:
-                batch.hold(body(offset, visit_ms), visit_ms)
+                batch.hold(placed(offset, visit_ms), visit_ms)
                 held.add(offset)
             added.append(visit_ms)
         try:
@@ -252,9 +260,9 @@ class StoreAgainstList(RuleBasedStateMachine):
             if offset in ended:
                 continue
             if offset in held:
-                batch.hold(body(offset, visit_ms), visit_ms)
+                batch.hold(placed(offset, visit_ms), visit_ms)
             elif Key(visit_ms, offset) > self.progress.settled:
-                batch.add(body(offset, visit_ms), visit_ms)
+                batch.add(placed(offset, visit_ms), visit_ms)
         store.add(batch, self.progress.next_offset)
         store.committed(self.progress)
         return store
@@ -262,6 +270,17 @@ class StoreAgainstList(RuleBasedStateMachine):
     @invariant()
     def counts_what_lives(self) -> None:
         assert self.store.pending == len(self.staged.live())
+
+    @rule()
+    def tell_what_is_due(self) -> None:
+        dues: dict[str, list[int]] = {}
+        for visit_ms, offset in self.staged.live():
+            told = placed(offset, visit_ms)
+            dues.setdefault(told.target, []).append(told.due_ms)
+        ranges = {target: (len(own), min(own), max(own)) for target, own in dues.items()}
+        assert self.store.due_ranges() == ranges
+        hours = {target: Counter(due_ms // HOUR_MS * HOUR_MS for due_ms in own) for target, own in dues.items()}
+        assert self.store.due_hours() == hours
 
     @invariant()
     def knows_when_to_look_again(self) -> None:

@@ -405,8 +405,8 @@ def rewrite_unit(disk: SimDisk, number: int, **fields: int) -> tuple[str, int]:
     unit = np.frombuffer(units.read(within * UNIT_SIZE, UNIT_SIZE), UNIT).copy()
     column = np.frombuffer(ids.read(within * COLUMN.itemsize, COLUMN.itemsize), COLUMN).copy()
     for field, value in fields.items():
-        (column if field == "id_hash" else unit)[field] = value
-    column["check"] = unit_checks(unit, column["id_hash"].astype(np.int64), number)
+        (column if field in ("id_hash", "due_ms") else unit)[field] = value
+    column["check"] = unit_checks(unit, column, number)
     units.overwrite(within * UNIT_SIZE, unit.tobytes())
     ids.overwrite(within * COLUMN.itemsize, column.tobytes())
     return f"timer/{base}", within * UNIT_SIZE
@@ -469,11 +469,12 @@ def test_a_unit_that_is_to_be_rolled_when_it_is_due() -> None:
     assert fault_of(disk).field == "delay_ms"
 
 
-def test_an_id_hash_that_is_not_that_of_the_id() -> None:
+@pytest.mark.parametrize("field", ["id_hash", "due_ms"])
+def test_what_stands_beside_a_unit_is_not_what_the_body_says(field: str) -> None:
     disk, history = three_in_a_tick()
     history.store.close()
-    rewrite_unit(disk, 1, id_hash=7)
-    assert fault_of(disk).field == "id_hash"
+    rewrite_unit(disk, 1, **{field: 7})
+    assert fault_of(disk).field == field
 
 
 @pytest.mark.parametrize("field", ["body", "origin", "written_ms", "topic_hash", "body_size"])

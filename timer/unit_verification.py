@@ -92,7 +92,7 @@ class UnitVerification:
             self._check_kinds(first, units)
             is_marker = units["magic"] & MAGIC_DELETE != 0
             for at in np.flatnonzero(is_marker).tolist():
-                self._check_marker(first + at, units[at], int(columns["id_hash"][at]))
+                self._check_marker(first + at, units[at], columns[at])
             seen.units += len(units)
             seen.markers += int(is_marker.sum())
         for base in self._units.bases:
@@ -100,13 +100,13 @@ class UnitVerification:
                 self._check_blank(base)
 
     def _check_sums(self, base: int, first: int, units: Rows, columns: Rows) -> None:
-        computed = unit_checks(units, columns["id_hash"].astype(np.int64), first)
+        computed = unit_checks(units, columns, first)
         for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
             place = changed_byte(int(columns["check"][at]), int(computed[at]), UNIT_COVERED)
             within = first % self._per_segment + at
             if place is not None and place >= UNIT_SIZE:
-                field = "check" if place == UNIT_COVERED else "id_hash"
-                what = f"unit {first + at}: the id hash and the check do not fit each other"
+                field = "check" if place == UNIT_COVERED else field_at(_offsets(COLUMN), place - UNIT_SIZE)
+                what = f"unit {first + at}: what stands beside it and the check do not fit each other"
                 raise FaultError(self._ids.name(base), within * COLUMN.itemsize, field, what)
             field = "" if place is None else field_at(_offsets(UNIT), place)
             what = f"unit {first + at}: the check in {self._ids.name(base)} does not fit"
@@ -133,7 +133,7 @@ class UnitVerification:
         name = self._units.name(segment * self._told.segment_bytes)
         return FaultError(name, within * UNIT_SIZE, field, f"unit {number}: {what}")
 
-    def _check_marker(self, number: int, marker: Any, id_hash: int) -> None:
+    def _check_marker(self, number: int, marker: Any, beside: Any) -> None:
         """The unit that a delete marker ends is the one that it speaks of; it may be gone with its segment."""
         try:
             target = self._log.number(int(marker["body"]))
@@ -148,7 +148,8 @@ class UnitVerification:
         told = (int(marker["origin"]), int(marker["written_ms"]), int(marker["topic_hash"]))
         ended = (int(unit["origin"][0]), int(visits_ms(unit)[0]), int(unit["topic_hash"][0]))
         is_timer = bool(_timers(unit)[0])
-        if told != ended or not is_timer or (int(marker["delay_ms"]), int(marker["body_size"]), id_hash) != (0, 0, 0):
+        nothing = (marker["delay_ms"], marker["body_size"], beside["id_hash"], beside["due_ms"])
+        if told != ended or not is_timer or any(nothing):
             raise self._wrong_unit(number, "body", f"a marker of {told} for unit {target}, which is {ended}")
 
     def _check_blank(self, base: int) -> None:
@@ -166,7 +167,7 @@ class UnitVerification:
         held = np.array(told.held, np.int64)
         holding: set[int] = set()
         for _, first, units, columns in self._blocks():
-            run = run_of(units, columns["id_hash"].astype(np.int64), first)
+            run = run_of(units, columns, first)
             ended = self._ended.among(first, first + len(units))
             standing = _timers(units) & ~ended & (run["unit"] >= told.low_unit)
             is_held = standing & np.isin(run["origin"], held)
@@ -207,6 +208,7 @@ class UnitVerification:
             ("written_ms", told["timestamp_ms"] != units["written_ms"]),
             ("topic_hash", told["topic_hash"] != run["topic_hash"]),
             ("id_hash", told["id_hash"] != run["id_hash"]),
+            ("due_ms", told["due_ms"] != run["due_ms"]),
             ("delay_ms", (run["visit_ms"] >= told["due_ms"]) != is_normal),
             ("offset", (told["offset"] < run["origin"]) | (told["offset"] >= end)),
         ):
