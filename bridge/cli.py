@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.client_commands import pairs
+from bridge.client_commands import kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
@@ -67,7 +67,7 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         file = given.pop("config")
-        given["kafka"] = dict(pairs(given.pop("kafka"))) or None
+        given["kafka"] = kafka_settings(given.pop("kafka"))
         function(load(given, os.environ, file))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

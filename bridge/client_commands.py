@@ -1,19 +1,25 @@
 """`timer-bridge send`, `cancel` and `replace`: bridge.client on the command line."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bridge.client import TimerProducer
 from bridge.errors import SettingsError
-from bridge.settings import PREFIX
+from bridge.settings import PREFIX, Settings, load
 
-Servers = Annotated[str, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")]
+Servers = Annotated[
+    str | None, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")
+]
+Config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, the bridge's own for example.")]
 TimerTopic = Annotated[
-    str, typer.Option("--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="Where requests go.", show_default=True)
+    str | None,
+    typer.Option("--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="Where requests go. [default: timer.requests]"),
 ]
 Kafka = Annotated[list[str] | None, typer.Option("--kafka", help="A librdkafka setting, name=value; may repeat.")]
 Topic = Annotated[str, typer.Argument(help="The real topic.")]
@@ -29,7 +35,6 @@ Everywhere = Annotated[
     bool,
     typer.Option("--all-partitions", help="Where the timer's partition was not chosen by its id (murmur2)."),
 ]
-_TIMER_TOPIC = "timer.requests"
 _SEND_TIMEOUT_MS = 30_000
 
 
@@ -42,7 +47,7 @@ def register(app: typer.Typer) -> None:
 def send(
     topic: Topic,
     value: Value,
-    bootstrap_servers: Servers,
+    bootstrap_servers: Servers = None,
     in_: In = None,
     at: At = None,
     level: Level = None,
@@ -52,8 +57,9 @@ def send(
     key: Key = None,
     partition: Partition = None,
     header: HeaderPairs = None,
-    timer_topic: TimerTopic = _TIMER_TOPIC,
+    timer_topic: TimerTopic = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
+    config: Config = None,
     kafka: Kafka = None,
 ) -> None:
     """Send a message, or each line of one, to be delivered later."""
@@ -62,30 +68,33 @@ def send(
     text = _text(value)
     values = text.splitlines() if lines else [text]
     asked = _asked(in_, at, level, key, partition, header)
-    with _client(bootstrap_servers, timer_topic, kafka) as client:
+    settings = _settings(bootstrap_servers, timer_topic, config, kafka)
+    with _client(settings) as client:
         for each in values:
             client.schedule(topic, each, id=id_, **asked)
-    typer.echo(f"{len(values)} sent to {timer_topic}")
+    typer.echo(f"{len(values)} sent to {settings.timer_topic}")
 
 
 def cancel(
     id_: Id,
-    bootstrap_servers: Servers,
+    bootstrap_servers: Servers = None,
     all_partitions: Everywhere = False,
-    timer_topic: TimerTopic = _TIMER_TOPIC,
+    timer_topic: TimerTopic = None,
+    config: Config = None,
     kafka: Kafka = None,
 ) -> None:
     """End what is pending under an id. Whether something was, its receipt tells."""
-    with _client(bootstrap_servers, timer_topic, kafka) as client:
+    settings = _settings(bootstrap_servers, timer_topic, config, kafka)
+    with _client(settings) as client:
         sent = client.cancel_everywhere(id_) if all_partitions else [client.cancel(id_)]
-    typer.echo(f"cancel of {id_} sent to {_places(timer_topic, [each.result().partition for each in sent])}")
+    typer.echo(f"cancel of {id_} sent to {_places(settings.timer_topic, [each.result().partition for each in sent])}")
 
 
 def replace(
     id_: Id,
     topic: Topic,
     value: Value,
-    bootstrap_servers: Servers,
+    bootstrap_servers: Servers = None,
     in_: In = None,
     at: At = None,
     level: Level = None,
@@ -93,17 +102,19 @@ def replace(
     partition: Partition = None,
     header: HeaderPairs = None,
     all_partitions: Everywhere = False,
-    timer_topic: TimerTopic = _TIMER_TOPIC,
+    timer_topic: TimerTopic = None,
+    config: Config = None,
     kafka: Kafka = None,
 ) -> None:
     """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
     asked = _asked(in_, at, level, key, partition, header)
     text = _text(value)
-    with _client(bootstrap_servers, timer_topic, kafka) as client:
+    settings = _settings(bootstrap_servers, timer_topic, config, kafka)
+    with _client(settings) as client:
         if all_partitions:
             client.cancel_everywhere(id_)
         sent = client.replace(id_, topic, text, **asked)
-    typer.echo(f"replacement of {id_} sent to {_places(timer_topic, [sent.result().partition])}")
+    typer.echo(f"replacement of {id_} sent to {_places(settings.timer_topic, [sent.result().partition])}")
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:
@@ -115,6 +126,13 @@ def pairs(given: list[str] | None) -> list[tuple[str, str]]:
             raise SettingsError(f"{pair!r}: write name=value")
         found.append((name, value))
     return found
+
+
+def kafka_settings(given: list[str] | None) -> dict[str, str] | None:
+    """librdkafka's, as `--kafka` has them. Raises SettingsError without the text, which may be a secret."""
+    if any("=" not in pair for pair in given or []):
+        raise SettingsError("--kafka: write name=value")
+    return dict(pairs(given)) or None
 
 
 def _asked(
@@ -145,11 +163,19 @@ def _places(topic: str, partitions: list[int]) -> str:
     return ", ".join(f"{topic}/{number}" for number in partitions)
 
 
+def _settings(
+    bootstrap_servers: str | None, timer_topic: str | None, config: Path | None, kafka: list[str] | None
+) -> Settings:
+    flags = {"bootstrap_servers": bootstrap_servers, "timer_topic": timer_topic, "kafka": kafka_settings(kafka)}
+    return load(flags, os.environ, config)
+
+
 @contextmanager
-def _client(bootstrap_servers: str, timer_topic: str, kafka: list[str] | None) -> Iterator[TimerProducer]:
+def _client(settings: Settings) -> Iterator[TimerProducer]:
     """Its requests are acknowledged when it is left. What it finds wrong in a call is the caller's to mend."""
-    config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **dict(pairs(kafka)), "bootstrap.servers": bootstrap_servers}
-    with TimerProducer(config, timer_topic=timer_topic) as client:
+    where = {"bootstrap.servers": settings.bootstrap_servers}
+    config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **where}
+    with TimerProducer(config, timer_topic=settings.timer_topic) as client:
         try:
             yield client
         except ValueError as wrong:

@@ -26,3 +26,7 @@ class ProgressLostError(BridgeError):
 
     Going on by default could deliver everything again or lose it; `--adopt-progress` is the operator's word.
     """
+
+
+class OutcomeUnknownError(BridgeError):
+    """A commit broke off, and nobody here knows whether it stands. Kafka does: a start follows, as after a crash."""

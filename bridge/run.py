@@ -1,19 +1,28 @@
-"""`timer-bridge run`: settings -> topics -> ports -> turns, until a signal ends them. The system clock lives here."""
+"""`timer-bridge run`: settings -> topics -> ports -> turns, until a signal ends them. The system clock lives here.
+
+SIGTERM or Ctrl-C: the open transaction is ended, stores are closed, exit 0; whoever waits for a broker then waits no
+longer than `END_S`. A second one kills. A commit whose fate is unknown ends one life of the bridge and begins the next
+in the same process: Kafka knows what stands.
+"""
 
 import logging
 import signal
-import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import FrameType
 
-from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics
+from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
+from bridge.connection import Connection
 from bridge.datadir import DataDir
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
 from bridge.settings import Settings
 from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
 from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
+
+END_S = 5.0
 
 _CHECK_EACH_S = 600.0
 """How often retention is looked at again: somebody may have shortened it."""
@@ -25,30 +34,54 @@ class SystemClock:
 
 
 class Stop:
-    """Set by SIGTERM and SIGINT."""
+    """Set by SIGTERM and SIGINT, which also ends whatever waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
         self.asked = False
+        self.bridge: Bridge | None = None
+        self._patience = patience
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+    def begin(self) -> None:
+        """From now on a broker is waited for as long as it takes."""
+        self._patience.go_on()
+        if self.asked:
+            self._patience.give_up_in(END_S)
 
-    def is_asked(self) -> bool:
-        return self.asked
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+        self._patience.give_up_in(0 if self.bridge is None else END_S)
+        if self.bridge is not None:
+            self.bridge.request_stop()
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
-    stop = Stop()
+    patience = Patience()
+    stop = Stop(patience)
     folder = DataDir(settings.data_dir)
     try:
-        topics = ConfluentTopics(settings.connection(), settings.startup_timeout / 1000)
-        max_message_bytes = prepare_topics(settings, topics)
-        _turns(settings, folder, stop, topics, max_message_bytes)
+        _run(settings, folder, stop, patience)
+    except BrokerUnavailableError:
+        if not stop.asked or stop.bridge is not None:
+            raise
     finally:
         folder.close()
+
+
+def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience) -> None:
+    topics = ConfluentTopics(settings.connection(), patience)
+    patience.give_up_in(settings.startup_timeout / 1000)
+    max_message_bytes = prepare_topics(settings, topics)
+    connection = settings.connection(folder.instance_id())
+    while not stop.asked:
+        stop.begin()
+        try:
+            _live(settings, connection, folder, stop, patience, topics, max_message_bytes)
+        except OutcomeUnknownError as unknown:
+            log.warning("%s", unknown)
 
 
 def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
@@ -56,27 +89,31 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
 
     Raises SettingsError where a topic would lose timers.
     """
-    found = topics.partitions()
-    window_ms, replicas = settings.roll_window, settings.replication_factor
-    if settings.timer_topic not in found:
-        topics.create(settings.timer_topic, settings.partitions, replicas, timer_topic(window_ms))
-        found = topics.partitions()
-    partitions = found.get(settings.timer_topic, settings.partitions)
-    config = topics.config(settings.timer_topic)
-    if settings.journal_topic not in found:
-        topics.create(settings.journal_topic, partitions, replicas, timer_topic(window_ms))
-    elif found[settings.journal_topic] < partitions:
-        raise SettingsError(
-            f"{settings.journal_topic} has {found[settings.journal_topic]} partitions, {settings.timer_topic}"
-            f" {partitions}: give the journal as many"
-        )
-    max_message_bytes = int(config["max.message.bytes"])
-    if settings.rejected_topic not in found:
-        topics.create(settings.rejected_topic, partitions, replicas, rejected_topic(max_message_bytes))
-    if settings.receipts_topic not in found and settings.receipts != "none":
-        topics.create(settings.receipts_topic, partitions, replicas, receipts_topic())
+    window_ms = settings.roll_window
+    partitions = _made(settings, topics, settings.timer_topic, settings.partitions, timer_topic(window_ms))
+    max_message_bytes = int(topics.config(settings.timer_topic)["max.message.bytes"])
+    journals = _made(settings, topics, settings.journal_topic, partitions, timer_topic(window_ms))
+    _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(max_message_bytes))
+    if settings.receipts != "none":
+        _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
     check_topics(settings, topics)
+    if journals < partitions:
+        log.warning(
+            "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
+            " sent before may not meet it",
+            *(settings.timer_topic, journals, partitions),
+        )
+        topics.grow(settings.journal_topic, partitions)
     return max_message_bytes
+
+
+def _made(settings: Settings, topics: ConfluentTopics, name: str, partitions: int, config: dict[str, str]) -> int:
+    """How many partitions the topic has, which is made where it is missing."""
+    found = topics.partitions(name)
+    if found is None:
+        topics.create(name, partitions, settings.replication_factor, config)
+        found = topics.partitions(name)
+    return partitions if found is None else found
 
 
 def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
@@ -100,34 +137,42 @@ def _complain_about_topics(settings: Settings, topics: ConfluentTopics) -> None:
         log.warning("topics could not be checked: %s", unknown)
 
 
-def _turns(settings: Settings, folder: DataDir, stop: Stop, topics: ConfluentTopics, max_message_bytes: int) -> None:
-    connection = settings.connection()
-    journal_topics = {settings.timer_topic: settings.journal_topic}
-    instance = f"{settings.group}-{folder.instance_id()}"
-    sink = ConfluentSink(connection, instance, journal_topics, stop.is_asked)
-    group = {**connection, "group.id": settings.group}
-    history = ConfluentHistory(group, journal_topics, stop.is_asked)
-    bridge = Bridge(
-        clock=SystemClock(),
-        source=ConfluentSource(group, [settings.timer_topic]),
-        history=history,
-        sink=sink,
-        disk_for=folder.disk_for,
-        options=settings.turn_options(max_message_bytes),
-    )
-    said = False
+def _live(
+    settings: Settings,
+    connection: Connection,
+    folder: DataDir,
+    stop: Stop,
+    patience: Patience,
+    topics: ConfluentTopics,
+    max_message_bytes: int,
+) -> None:
+    """Builds a bridge and turns it until the end."""
+    journals = {settings.timer_topic: settings.journal_topic}
+    with ExitStack() as ends:
+        sink = ConfluentSink(connection, journals, patience)
+        ends.callback(sink.close)
+        history = ConfluentHistory(connection, journals, patience)
+        ends.callback(history.close)
+        stop.bridge = bridge = Bridge(
+            clock=SystemClock(),
+            source=ConfluentSource(connection, [settings.timer_topic], patience),
+            history=history,
+            sink=sink,
+            disk_for=folder.disk_for,
+            options=settings.turn_options(max_message_bytes),
+        )
+        ends.callback(bridge.stop)
+        _turn(bridge, stop, lambda: _complain_about_topics(settings, topics))
+
+
+def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
+    is_said = False
     checked_s = time.monotonic()
-    try:
-        while not stop.asked:
-            bridge.turn()
-            if time.monotonic() - checked_s >= _CHECK_EACH_S:
-                checked_s = time.monotonic()
-                _complain_about_topics(settings, topics)
-            if bridge.ready and not said:
-                print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
-                said = True
-    finally:
-        bridge.stop()
-        sink.close()
-        history.close()
-        sys.stdout.flush()
+    while not stop.asked:
+        bridge.turn()
+        if bridge.ready and not is_said:
+            print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
+            is_said = True
+        if time.monotonic() - checked_s >= _CHECK_EACH_S:
+            checked_s = time.monotonic()
+            check()

@@ -4,13 +4,14 @@ file over default; only the brokers' address has to be given.
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from bridge.connection import RESERVED, Connection
 from bridge.durations import parse_duration_ms
 from bridge.errors import SettingsError
 from bridge.options import TurnOptions
@@ -39,6 +40,19 @@ def _names(value: object) -> object:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 """A list in the TOML; 'one,other' in the environment and as a flag."""
+
+
+def _by_full_name(table: object) -> object:
+    """librdkafka's settings by their full names: in TOML, `sasl.username = "x"` is a table within a table."""
+    return dict(_named(table, "")) if isinstance(table, Mapping) else table
+
+
+def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _named(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Settings(BaseSettings):
@@ -70,7 +84,9 @@ class Settings(BaseSettings):
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
-    kafka: dict[str, str] = Field(default_factory=dict, description="librdkafka settings, passed through.")
+    kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
+        default_factory=dict, description="librdkafka settings, passed through.", repr=False
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -94,6 +110,8 @@ class Settings(BaseSettings):
         check_profiles(self.profiles)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
+        for name in self.kafka.keys() & RESERVED.keys():
+            raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
         return self
 
     def turn_options(self, max_message_bytes: int) -> TurnOptions:
@@ -125,9 +143,9 @@ class Settings(BaseSettings):
             adopt_progress=self.adopt_progress,
         )
 
-    def connection(self) -> dict[str, Any]:
-        """What every librdkafka client gets."""
-        return {"bootstrap.servers": self.bootstrap_servers, "client.id": "timer-bridge", **self.kafka}
+    def connection(self, instance: str = "") -> Connection:
+        """`instance`: what tells this process from the others of its group."""
+        return Connection(self.bootstrap_servers, self.group, instance, self.kafka)
 
 
 def check_profiles(names: tuple[str, ...]) -> None:
@@ -149,7 +167,10 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path
     given |= {
         name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
     }
+    in_file = given.get("kafka")
     given |= {name: value for name, value in flags.items() if value is not None}
+    if isinstance(in_file, Mapping) and isinstance(flags.get("kafka"), Mapping):  # one by one: each is a setting
+        given["kafka"] = dict(_named(in_file, "")) | dict(_named(given["kafka"], ""))  # type: ignore[arg-type]
     for name in given:
         if name not in Settings.model_fields:
             near = difflib.get_close_matches(name, Settings.model_fields, n=1)
@@ -173,5 +194,7 @@ def _told(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
+    if name.startswith("kafka"):  # its values may be secrets
+        return f"{name}: give a table [kafka] of librdkafka settings in the config, or --kafka name=value"
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {text}" if name else text

@@ -1,4 +1,4 @@
-"""What the bridge's topics have to be, so that nothing is lost: pure rules, applied at start by bridge.confluent_admin.
+"""What the bridge's topics have to be, so that nothing is lost: pure rules, applied at start.
 
 timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
               retention.ms >= 3 x roll window: a rebuild finds every request that lives

@@ -13,10 +13,23 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource
+from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, Patience
+from bridge.connection import Connection
 from bridge.errors import FencedError
 from bridge.fake_kafka import murmur2
-from bridge.ports import Aborted, Committed, History, Outgoing, Polled, Record, Sink, Source, Transaction
+from bridge.ports import (
+    MOST_PUBLISHING,
+    Aborted,
+    Committed,
+    History,
+    Outgoing,
+    Polled,
+    Publishing,
+    Record,
+    Sink,
+    Source,
+    Transaction,
+)
 from bridge.testing import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
 from integration_tests.conftest import Broker
 from schemas.headers import Headers
@@ -124,6 +137,7 @@ class ConfluentHarness:
         )
         self._group = f"group-{name}"
         self._connection: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
+        self._patience = Patience()
         self._closing: list[Callable[[], object]] = []
         append_time = {"message.timestamp.type": "LogAppendTime"}
         self._admin = AdminClient(self._connection)
@@ -143,19 +157,20 @@ class ConfluentHarness:
             end()
 
     def source(self) -> ConfluentSource:
-        source = ConfluentSource({**self._connection, "group.id": self._group}, [self.timers])
+        source = ConfluentSource(self._member(), [self.timers], self._patience)
         self._closing.append(source.close)
         return source
 
     def history(self) -> ConfluentHistory:
-        history = ConfluentHistory(
-            {**self._connection, "group.id": self._group}, {self.timers: self.journal}, lambda: False
-        )
+        history = ConfluentHistory(self._member(), {self.timers: self.journal}, self._patience)
         self._closing.append(history.close)
         return history
 
     def sink(self, name: str = "one") -> ConfluentSink:
-        return ConfluentSink(self._connection, f"{self._group}-{name}", {self.timers: self.journal}, lambda: False)
+        return ConfluentSink(self._member(name), {self.timers: self.journal}, self._patience)
+
+    def _member(self, name: str = "one") -> Connection:
+        return Connection(str(self._connection["bootstrap.servers"]), self._group, name)
 
     def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
         producer = Producer(self._connection)
@@ -381,7 +396,7 @@ class TestSink:
     def test_all_of_it_stands(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first, tombstone = order(harness, b"a", partition=0, key=b"k"), order(harness, None, partition=1)
         sink, history = harness.sink(), harness.history()
-        assert sink.publish(self.carry(shard, reader.fence, first, tombstone)) == Committed()
+        assert sink.begin(self.carry(shard, reader.fence, first, tombstone)).wait() == Committed()
         assert history.progress(shard) == READ
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"decided"]
         assert harness.read(harness.target) == [
@@ -391,7 +406,7 @@ class TestSink:
 
     def test_progress_alone_may_be_carried(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         sink, history = harness.sink(), harness.history()
-        assert sink.publish(Transaction([], {}, {shard: READ}, reader.fence)) == Committed()
+        assert sink.begin(Transaction([], {}, {shard: READ}, reader.fence)).wait() == Committed()
         assert history.progress(shard) == READ
 
     def test_one_transaction_follows_another(self, harness: Harness, reader: Reader, shard: Shard) -> None:
@@ -399,7 +414,7 @@ class TestSink:
         for number in range(5):
             progress = Progress(number, Key(number, number), number)
             carried = self.carry(shard, reader.fence, order(harness, b"%d" % number, partition=0), progress=progress)
-            assert sink.publish(carried) == Committed()
+            assert sink.begin(carried).wait() == Committed()
         assert history.progress(shard) == Progress(4, Key(4, 4), 4)
         assert [record.value for record in harness.read(harness.target)] == [b"%d" % number for number in range(5)]
 
@@ -408,7 +423,7 @@ class TestSink:
     ) -> None:
         keys = [b"a", b"bc", b"def", b"N14228", b"tail-number"]
         sent = [order(harness, key, key=key) for key in keys]
-        assert harness.sink().publish(self.carry(shard, reader.fence, *sent)) == Committed()
+        assert harness.sink().begin(self.carry(shard, reader.fence, *sent)).wait() == Committed()
         found = {record.key: record.partition for record in harness.read(harness.target)}
         assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
 
@@ -416,7 +431,7 @@ class TestSink:
         """Publishes again without what is refused, as the bridge does. Returns the codes by value."""
         refused: dict[bytes | None, str] = {}
         for _ in range(20):
-            match sink.publish(transaction):
+            match sink.begin(transaction).wait():
                 case Committed():
                     return refused
                 case Aborted(codes):
@@ -461,16 +476,121 @@ class TestSink:
 
         second.poll_until(shared)
         sink, history = harness.sink(), harness.history()
-        assert sink.publish(self.carry(shard, stale, order(harness, b"a"))) == Aborted({})
+        assert sink.begin(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
         assert (harness.read(harness.target), history.progress(shard)) == ([], None)
-        assert sink.publish(self.carry(shard, reader.source.check().fence, order(harness, b"b"))) == Committed()
+        assert sink.begin(self.carry(shard, reader.source.check().fence, order(harness, b"b"))).wait() == Committed()
 
     def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first, second = harness.sink("same"), harness.sink("same")
         with pytest.raises(FencedError):
-            first.publish(self.carry(shard, reader.fence, order(harness, b"a")))
-        assert second.publish(self.carry(shard, reader.fence, order(harness, b"b"))) == Committed()
+            first.begin(self.carry(shard, reader.fence, order(harness, b"a"))).wait()
+        assert second.begin(self.carry(shard, reader.fence, order(harness, b"b"))).wait() == Committed()
         assert [record.value for record in harness.read(harness.target)] == [b"b"]
+
+
+class TestTwoOnTheirWay:
+    """A second transaction is begun before the fate of the first was asked for."""
+
+    def carry(self, shard: Shard, fence: object, number: int, *records: Outgoing) -> Transaction:
+        """The `number`th: it moves progress there."""
+        return Transaction(list(records), {shard: b"%d" % number}, {shard: self.progress(number)}, fence)
+
+    def progress(self, number: int) -> Progress:
+        return Progress(number, Key(number, number), number)
+
+    def test_both_stand_in_the_order_of_their_beginning(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        sink, history = harness.sink(), harness.history()
+        values = [b"%d" % number for number in range(600)]
+        sent = [order(harness, value, partition=0) for value in values]
+        first = sink.begin(self.carry(shard, reader.fence, 1, *sent[:300]))
+        second = sink.begin(self.carry(shard, reader.fence, 2, *sent[300:]))
+        assert [second.wait(), first.wait(), second.wait()] == [Committed()] * 3
+        assert first.is_done()
+        assert second.is_done()
+        assert history.progress(shard) == self.progress(2)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2"]
+        assert [record.value for record in harness.read(harness.target)] == values
+
+    def test_a_third_follows_when_the_first_stands_and_so_on(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history = harness.sink(), harness.history()
+        on_their_way: list[Publishing] = []
+        for number in range(12):
+            while len(on_their_way) >= MOST_PUBLISHING:
+                assert on_their_way.pop(0).wait() == Committed()
+                assert (history.progress(shard) or self.progress(0)).next_offset <= number
+            record = order(harness, b"%d" % number, partition=0)
+            on_their_way.append(sink.begin(self.carry(shard, reader.fence, number, record)))
+        assert [each.wait() for each in on_their_way] == [Committed()] * MOST_PUBLISHING
+        assert history.progress(shard) == self.progress(11)
+        numbers = [b"%d" % number for number in range(12)]
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == numbers
+        assert [record.value for record in harness.read(harness.target)] == numbers
+
+    def test_where_the_earlier_is_refused_the_later_is_aborted_too(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"0", partition=0))).wait() == Committed()
+        bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
+        good = order(harness, b"2", partition=0)
+        first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
+        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        assert [first.wait(), second.wait()] == [Aborted({1: "unknown-topic"}), Aborted({})]
+        assert history.progress(shard) == self.progress(1)
+        first = sink.begin(self.carry(shard, reader.fence, 2, bad[0]))
+        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        assert [first.wait(), second.wait()] == [Committed(), Committed()]
+        assert history.progress(shard) == self.progress(3)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
+        assert [record.value for record in harness.read(harness.target)] == [b"0", b"1", b"2"]
+
+    def test_where_the_later_is_refused_the_earlier_stands(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history = harness.sink(), harness.history()
+        first = sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0)))
+        second = sink.begin(self.carry(shard, reader.fence, 2, order(harness, b"bad", partition=3)))
+        assert [first.wait(), second.wait()] == [Committed(), Aborted({0: "unknown-partition"})]
+        assert history.progress(shard) == self.progress(1)
+        assert [record.value for record in harness.read(harness.target)] == [b"1"]
+
+    def test_where_the_earlier_is_stale_the_later_is_aborted_too(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        stale = reader.fence
+        second_reader = Reader(harness.source())
+
+        def shared() -> bool:
+            reader.poll()
+            return len(second_reader.owned) == 1
+
+        second_reader.poll_until(shared)
+        fence = reader.source.check().fence
+        sink, history = harness.sink(), harness.history()
+        first = sink.begin(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
+        second = sink.begin(self.carry(shard, fence, 2, order(harness, b"2", partition=0)))
+        assert [first.wait(), second.wait()] == [Aborted({}), Aborted({})]
+        assert (harness.read(harness.target), history.progress(shard)) == ([], None)
+        assert sink.begin(self.carry(shard, fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        assert [record.value for record in harness.read(harness.target)] == [b"1"]
+
+    def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        first = harness.sink("same")
+        assert first.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        second = harness.sink("same")
+
+        def begin_and_wait() -> None:
+            transactions = [self.carry(shard, reader.fence, 2, order(harness, b"no", partition=0)) for _ in range(2)]
+            on_their_way = [first.begin(transaction) for transaction in transactions]
+            on_their_way[1].wait()
+
+        for _ in range(2):
+            with pytest.raises(FencedError):
+                begin_and_wait()
+        assert second.begin(self.carry(shard, reader.fence, 2, order(harness, b"2", partition=0))).wait() == Committed()
+        assert [record.value for record in harness.read(harness.target)] == [b"1", b"2"]
 
 
 class TestHistory:
@@ -517,7 +637,7 @@ class TestHistory:
         ends = []
         for value in (b"one", b"two", b"three"):
             ends.append(history.journal_end(shard))
-            assert sink.publish(Transaction([], {shard: value}, {shard: READ}, reader.fence)) == Committed()
+            assert sink.begin(Transaction([], {shard: value}, {shard: READ}, reader.fence)).wait() == Committed()
             harness.history().progress(shard)  # waits until it is visible
         assert ends == sorted(set(ends))
         assert history.journal_bounds(shard) == (0, history.journal_end(shard))
@@ -530,6 +650,6 @@ class TestHistory:
         """A zombie's record on the journal, undecided yet, stands before what its successor has committed."""
         sink, history = harness.sink(), harness.history()
         harness.hang(harness.journal)
-        assert sink.publish(Transaction([], {shard: b"decided"}, {shard: READ}, reader.fence)) == Committed()
+        assert sink.begin(Transaction([], {shard: b"decided"}, {shard: READ}, reader.fence)).wait() == Committed()
         assert history.journal_end(shard) >= 2
         assert list(history.journal(shard, from_offset=0, since_ms=None)) == [b"decided"]

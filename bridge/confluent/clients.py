@@ -1,0 +1,146 @@
+"""What every librdkafka client is told, and why.
+
+    our defaults (measured)  <  kafka.* of the operator  <  our musts (exactly-once rests on them)
+
+bridge.connection.RESERVED lists the musts, for the operator to be told that they are not theirs to set.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.confluent.waiting import Patience, error_of
+from bridge.connection import Connection
+from bridge.errors import BridgeError, SettingsError
+
+Client = TypeVar("Client")
+Config = dict[str, Any]
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""A dead instance's open transaction holds readers back for no longer."""
+
+READER = {
+    # One record ends a fetch, so waiting long costs nothing but idle requests.
+    "fetch.wait.max.ms": 500,
+    # The queue is refilled before it is empty: with the default of 1 s every burst stalls.
+    "fetch.queue.backoff.ms": 5,
+    "queued.min.messages": 20_000,
+    "queued.max.messages.kbytes": 32 << 10,
+    "fetch.error.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 1000,
+}
+_BALANCE = {
+    # A dead instance's shards are taken over after this.
+    "session.timeout.ms": 10_000,
+    # A change of hands is heard of with the next heartbeat.
+    "heartbeat.interval.ms": 1000,
+}
+READER_MUSTS = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",
+    # Requests that retention took away are no reason to go on as if nothing had happened.
+    "auto.offset.reset": "error",
+}
+PRODUCER = {
+    "linger.ms": 1,
+    "batch.num.messages": 10_000,
+    # A transaction begins while the last one completes: the broker says so, and this is how long to wait for it.
+    "retry.backoff.ms": 2,
+    "socket.nagle.disable": True,
+    # A turn is limited in bytes; these are only not to be in its way.
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 1 << 20,
+    # Whether a record is too large is the topic's to say.
+    "message.max.bytes": 1_000_000_000,
+    "reconnect.backoff.max.ms": 1000,
+    # To start from the bootstrap servers again, whenever none answers, makes send_offsets hang (see timely.py).
+    "metadata.recovery.strategy": "none",
+}
+PRODUCER_MUSTS = {
+    "enable.idempotence": True,
+    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    # An unknown topic is told at once instead of blocking everybody until the message time-out.
+    "topic.metadata.propagation.max.ms": 0,
+    "delivery.report.only.error": True,
+    # Kafka's own for keys: whoever computes where an id lives meets it.
+    "partitioner": "murmur2_random",
+}
+
+_DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_HOPELESS = _DENIED | {
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError._INVALID_ARG,  # noqa: SLF001  (librdkafka's own errors are spelled so)
+    KafkaError._FENCED,  # noqa: SLF001
+}
+
+
+def member(connection: Connection) -> Config:
+    """A consumer that belongs to the group."""
+    if connection.kafka.get("group.protocol") == "consumer":  # there, the broker settles both
+        return _config(connection, READER, READER_MUSTS | {"group.id": connection.group})
+    strategy = {"partition.assignment.strategy": "cooperative-sticky"}
+    return _config(connection, READER | _BALANCE, READER_MUSTS | strategy | {"group.id": connection.group})
+
+
+def reader(connection: Connection) -> Config:
+    """A consumer that reads what stands, outside the group's balance, and sees where a partition ends."""
+    outside = {"group.protocol": "classic", "group.id": connection.group, "enable.partition.eof": True}
+    # The end of a partition is seen only when a fetch comes back empty.
+    return _config(connection, READER | {"fetch.wait.max.ms": 10}, READER_MUSTS | outside)
+
+
+def producer(connection: Connection, number: int) -> Config:
+    """`number`: which of the producers that take turns."""
+    identity = {"transactional.id": f"{connection.group}-{connection.instance}-{number}"}
+    return _config(connection, PRODUCER, PRODUCER_MUSTS | identity)
+
+
+def plain(connection: Connection) -> Config:
+    """An admin, or a producer without transactions."""
+    return _config(connection, {"reconnect.backoff.max.ms": 1000}, {})
+
+
+def _config(connection: Connection, defaults: Mapping[str, Any], musts: Mapping[str, Any]) -> Config:
+    where = {"bootstrap.servers": connection.bootstrap_servers}
+    return {"client.id": "timer-bridge", **defaults, **connection.kafka, **where, **musts}
+
+
+# librdkafka's own lines say in its words what exceptions and error_cb tell us: off, unless somebody asks for them.
+LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
+LIBRDKAFKA_LOG.setLevel(logging.CRITICAL + 1)
+
+
+def make(client: Callable[[Config], Client], config: Config, patience: Patience) -> Client:
+    """Raises SettingsError where librdkafka does not take the configuration."""
+    try:
+        return client({**config, "error_cb": patience.hear, "logger": LIBRDKAFKA_LOG})
+    except KafkaException as failure:
+        raise SettingsError(f"kafka settings: {error_of(failure).str()}: mend it under `kafka`") from failure
+
+
+def is_passing(error: KafkaError) -> bool:
+    """Whether to try again. What we do not know passes: to wait is never wrong, to lose is."""
+    return not error.fatal() and error.code() not in _HOPELESS
+
+
+def explained(what: str, error: KafkaError) -> BridgeError:
+    """The error of ours for one that does not pass."""
+    if error.code() in _DENIED:
+        return BridgeError(f"{what}: {error.str()}: give the bridge's user the right (an ACL) to do this")
+    return BridgeError(f"{what}: {error.str()}")
+
+
+def is_denied(error: KafkaError) -> bool:
+    return error.code() in _DENIED

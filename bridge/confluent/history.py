@@ -1,0 +1,165 @@
+"""History over a reader outside the group. It tells what can no longer be undone, and waits for what still can.
+
+progress   OffsetFetch with require_stable: an open transaction's offsets are waited for
+journal    up to the end as it is now: that the coordinator answered "committed" does not mean that the marker has
+           reached the journal, so a read that stops at the last stable offset could miss the last decision
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, is_passing, make
+from bridge.confluent.source import Message, record_of
+from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.connection import Connection
+from bridge.errors import BridgeError
+from bridge.ports import Record
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+T = TypeVar("T")
+
+_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_BATCH = 2000
+_WAIT_S = 0.1
+_UNKNOWN = frozenset(
+    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+)
+_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
+
+
+class ConfluentHistory:
+    """`journal_topics`: timer topic -> its journal topic. One thread, and one read at a time."""
+
+    def __init__(self, connection: Connection, journal_topics: Mapping[str, str], patience: Patience) -> None:
+        self._journal_topics = journal_topics
+        self._patience = patience
+        self._consumer: Any = make(Consumer, clients.reader(connection), patience)
+        self._admin: Any = make(AdminClient, clients.plain(connection), patience)
+        self._reads = 0
+
+    def progress(self, shard: Shard) -> Progress | None:
+        def committed() -> TopicPartition:
+            found: TopicPartition
+            (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=CALL_S)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        found = self._insist(f"{shard}: waiting for stable progress", committed)
+        return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._bounds(shard, IsolationLevel.READ_COMMITTED)
+
+    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+        found = self._ask(shard, OffsetSpec.for_timestamp(timestamp_ms))
+        return found if found >= 0 else self.bounds(shard)[1]
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        for messages in self._read(shard, from_offset, to_offset):
+            yield [record_of(message) for message in messages]
+
+    def journal_end(self, shard: Shard) -> int:
+        return self._ask(self._journal_of(shard), _END)
+
+    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._bounds(self._journal_of(shard))
+
+    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+        journal = self._journal_of(shard)
+        end = self.journal_end(shard)
+        if from_offset is None:
+            from_offset = 0 if since_ms is None else self._ask(journal, OffsetSpec.for_timestamp(since_ms))
+        # No such time yet: the broker says -1.
+        for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
+            yield from (message.value() for message in messages)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _journal_of(self, shard: Shard) -> Shard:
+        return Shard(self._journal_topics[shard.topic], shard.partition)
+
+    # -- asking
+
+    def _bounds(self, place: Shard, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> tuple[int, int]:
+        """The end is the next offset to be written, or (read committed) the last stable one."""
+        return self._ask(place, _FIRST), self._ask(place, _END, level)
+
+    def _ask(self, place: Shard, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        partition = TopicPartition(*place)
+
+        def ask() -> int:
+            answers = self._admin.list_offsets({partition: spec}, isolation_level=level, request_timeout=CALL_S)
+            offset: int = answers[partition].result().offset
+            return offset
+
+        return self._insist(f"{place}: asking for offsets", ask)
+
+    def _insist(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return self._patience.insist(what, call, is_passing)
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
+
+    # -- reading
+
+    def _read(self, place: Shard, start: int, end: int) -> Iterator[list[Message]]:
+        """Committed messages of [start, end) that are still kept; returns when nothing below `end` is undecided."""
+        position = max(start, self._bounds(place)[0])
+        if position >= end:
+            return
+        self._reads = mine = self._reads + 1
+        self._consumer.assign([TopicPartition(*place, position)])
+        tries = 0
+        while position < end:
+            assert mine == self._reads, "two reads at a time"
+            messages, position = self._next_batch(place, position, end)
+            if messages:
+                tries = 0
+                yield messages
+            elif position < end:
+                tries += 1
+                if tries > 1 / _WAIT_S:
+                    self._patience.wait(
+                        f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
+                    )
+        self._consumer.unassign()
+
+    def _next_batch(self, place: Shard, position: int, end: int) -> tuple[list[Message], int]:
+        """Messages, and the position behind them."""
+        first = self._consumer.poll(_WAIT_S)
+        if first is None:
+            return [], position
+        messages = []
+        for message in [first, *self._consumer.consume(_BATCH, 0)]:
+            error = message.error()
+            if error is None and message.offset() < end:
+                messages.append(message)
+                position = message.offset() + 1
+            elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                position = max(position, message.offset())
+            elif error.code() in _GONE:
+                position = self._skip_to_what_is_kept(place, position)
+            else:
+                self._trouble(place, error)
+        return messages, position
+
+    def _skip_to_what_is_kept(self, place: Shard, position: int) -> int:
+        """Retention went on while we read."""
+        position = max(position, self._bounds(place)[0])
+        self._consumer.assign([TopicPartition(*place, position)])
+        return position
+
+    def _trouble(self, place: Shard, error: KafkaError) -> None:
+        if error.code() in _UNKNOWN:
+            raise BridgeError(f"{place} does not exist any more: start again, so that what is missing is made")
+        if not is_passing(error):
+            raise explained(f"{place}: reading", error)
+        self._patience.hear(error)

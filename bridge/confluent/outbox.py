@@ -1,0 +1,129 @@
+"""What bridge.client sends by: a producer without transactions."""
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bridge.client import Sent
+from bridge.confluent.clients import LIBRDKAFKA_LOG
+from bridge.confluent.waiting import CALL_S, error_of
+from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
+
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
+_METADATA_AGE_S = 300.0
+"""After this it is asked again how many partitions a topic has: as often as Java's clients do."""
+
+
+class ConfluentOutbox:
+    """bridge.client's Outbox: a producer without transactions, whose answers are served by a thread of its own."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        if "transactional.id" in config:
+            raise SettingsError(
+                "transactional.id: keep your transactional producer, and give it bridge.client.headers_for's headers"
+            )
+        own = {
+            "client.id": "timer-client",
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 2,
+            "topic.metadata.propagation.max.ms": 5000,
+        }
+        try:
+            self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
+        except KafkaException as failure:
+            raise SettingsError(f"kafka settings: {error_of(failure).str()}: mend them") from failure
+        self._partitions: dict[str, tuple[int, float]] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+        self._failures: list[BridgeError] = []
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="timer-client", daemon=True)
+        self._thread.start()
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> "Future[Sent]":
+        future: Future[Sent] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._count += 1
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=partial(self._told, future, topic), headers=list(headers)
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as refused:
+                self._fail(future, topic, error_of(refused))
+                return future
+            else:
+                return future
+
+    def partitions(self, topic: str) -> int:
+        count, asked_s = self._partitions.get(topic, (0, 0.0))
+        if not count or time.monotonic() - asked_s >= _METADATA_AGE_S:
+            count = self._asked_partitions(topic)
+            self._partitions[topic] = count, time.monotonic()
+        return count
+
+    def flush(self, timeout_s: float | None) -> None:
+        left = self._producer.flush() if timeout_s is None else self._producer.flush(timeout_s)
+        with self._lock:
+            failures, count = self._failures, self._count
+            self._failures, self._count = [], 0
+        if failures:
+            raise BridgeError(f"{len(failures)} of {count} were not taken: {failures[0]}") from failures[0]
+        if left:
+            raise BrokerUnavailableError(
+                f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
+            )
+
+    def close(self) -> None:
+        self._producer.flush()
+        self._is_closing.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while not self._is_closing.is_set():
+            self._producer.poll(0.1)
+
+    def _told(self, future: "Future[Sent]", topic: str, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            future.set_result(Sent(topic, message.partition(), message.offset()))
+        else:
+            self._fail(future, topic, error)
+
+    def _fail(self, future: "Future[Sent]", topic: str, error: KafkaError) -> None:
+        failure = _not_taken(topic, error)
+        with self._lock:
+            self._failures.append(failure)
+        future.set_exception(failure)
+
+    def _asked_partitions(self, topic: str) -> int:
+        try:
+            found = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
+        except KafkaException as failure:
+            raise BrokerUnavailableError(f"how many partitions {topic} has: {error_of(failure).str()}") from failure
+        if found.error is not None:
+            raise _not_taken(topic, found.error)
+        return len(found.partitions)
+
+
+def _not_taken(topic: str, error: KafkaError) -> BridgeError:
+    if error.code() in _UNKNOWN:
+        return BridgeError(f"{topic}: there is no such topic: make it (timer-bridge run makes the timer topic)")
+    if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001
+        return BrokerUnavailableError(f"{topic}: no broker took it in time (message.timeout.ms)")
+    return BridgeError(f"{topic}: {error.str()}")

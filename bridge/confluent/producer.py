@@ -1,0 +1,345 @@
+"""One librdkafka producer, one transaction at a time, in two stages: `fill` and `settle`.
+
+    begin -> produce all -> acknowledged  |  offsets -> commit         None: filled; it stands
+                  \\____________\\________|_____\\_________\\-> abort     Failed: nothing of it stands, and why
+
+What librdkafka does (tried on 2.16 and Kafka 4.3), and what is made of it:
+1. A record that fails makes the commit fail. Others in flight behind it in its partition would be waited for until the
+   transaction's time-out, so the first failure ends the wait.
+2. `produce` itself may refuse (unknown topic or partition, by cached metadata); the transaction could still be
+   committed without that record. It never is.
+3. After a record too large, the next transaction that touches its partition fails once, with OUT_OF_ORDER.
+4. A denied topic fails the transaction, not a record: every record that was not sent yet is purged. In a producer's
+   first transaction the abort is then a fatal error.
+5. A transaction that outlives its time-out is aborted by the coordinator; the producer is then told that it is fenced
+   "by a newer instance", though there is none. The age of the transaction tells the two apart.
+6. `send_offsets_to_transaction` may never return: see bridge.confluent.timely.
+7. A fatal error in the middle of a commit leaves its fate unknown. Only Kafka knows: the next life asks it.
+8. What may be called again may have to be called for ever. A new producer of the same id ends what the old one left.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from bridge.confluent.clients import TRANSACTION_TIMEOUT_MS, Config, explained, is_passing, make
+from bridge.confluent.timely import HungError, Timely
+from bridge.confluent.waiting import CALL_S, Patience, error_of, unwrapped
+from bridge.errors import FencedError, OutcomeUnknownError
+from bridge.ports import Outgoing
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+_SLICE_S = 0.1
+_MORE_S = 0.05
+_SLOW_S = 0.5
+_HUNG_S = 3 * CALL_S
+_LIFE_S = TRANSACTION_TIMEOUT_MS / 1000
+
+_ECHO = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+_ECHO_TRIES = 4
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
+_FENCED = frozenset(
+    {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
+)
+_RECORD_OVERHEAD = 24
+_HEADER_OVERHEAD = 4
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one transaction carries. Of a topic in `narrow`, at most so many bytes are on their way at a time."""
+
+    records: Sequence[Outgoing]
+    progress: Mapping[Shard, Progress]
+    fence: object
+    narrow: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Failed:
+    """Nothing stands. `named`: error codes by index of the record; `cause`: what ended the transaction as a whole."""
+
+    named: dict[int, int] = field(default_factory=dict)
+    cause: KafkaError | None = None
+
+    @property
+    def codes(self) -> set[int]:
+        return set(self.named.values()) | ({self.cause.code()} if self.cause is not None else set())
+
+    @property
+    def is_echo(self) -> bool:
+        """It failed for what was sent before it (rule 3)."""
+        return not self.named and self.cause is not None and self.cause.code() == _ECHO
+
+    def __str__(self) -> str:
+        return self.cause.str() if self.cause is not None else f"{len(self.named)} records failed"
+
+
+class _DoomedError(Exception):
+    """A record has failed: the transaction can only be aborted."""
+
+
+@dataclass(slots=True)
+class _Ended:
+    failed: Failed | None = None
+
+
+def size_of(record: Outgoing) -> int:
+    """Bytes of the record in a batch, without compression; a few too many."""
+    size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += _HEADER_OVERHEAD + len(name) + len(value or b"")
+    return size
+
+
+class TransactionalProducer:
+    """`is_broken` after a fatal error: only a new one of the same id goes on."""
+
+    def __init__(self, config: Config, patience: Patience) -> None:
+        self.is_broken = False
+        self._patience = patience
+        self._records: Sequence[Outgoing] = ()
+        self._failures: dict[int, int] = {}
+        self._loaded: Batch | None = None
+        self._wrong: KafkaException | None = None
+        self._began_s = 0.0
+        self._timely = Timely("sends offsets")
+        self._producer: Any = make(Producer, config, patience)
+        self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), is_passing)
+
+    def load(self, batch: Batch) -> None:
+        """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
+        self._loaded = batch
+        self._wrong = None
+        try:
+            with unwrapped():
+                self._begin(batch.records)
+                self._enqueue(enumerate(batch.records))
+        except KafkaException as failure:
+            self._wrong = failure
+
+    def fill(self, batch: Batch) -> Failed | None:
+        """Everything but offsets and commit: its records are acknowledged. None: to be settled or given up."""
+        with self._unless_over() as ended:
+            if batch is not self._loaded:
+                self._begin(batch.records)
+                self._produce(batch.records, batch.narrow)
+            elif self._wrong is not None:
+                raise self._wrong
+            self._demand_none_failed()
+            self._await_acknowledgements()
+        return ended.failed
+
+    def settle(self, batch: Batch) -> Failed | None:
+        """The rest of what was filled. None: it stands. Raises FencedError, OutcomeUnknownError."""
+        with self._unless_over() as ended:
+            self._send_offsets(batch)
+        return ended.failed or self._commit()
+
+    def give_up(self) -> None:
+        """Aborts what was filled."""
+        self._abort(None)
+
+    def probe(self, records: Sequence[Outgoing]) -> Failed | None:
+        """Whether the broker would take `records`: sent in a transaction that is aborted in any case."""
+        failed = self._probe(records)
+        for _ in range(_ECHO_TRIES):
+            if failed is None or not failed.is_echo:
+                break
+            failed = self._probe(records)
+        return failed
+
+    def partitions_of(self, topic: str) -> int | KafkaError:
+        """How many there are, asked now; or why not. Also makes the producer forget that it did not know the topic."""
+        described = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
+        return described.error if described.error is not None else len(described.partitions)
+
+    def close(self) -> None:
+        """What is open is left to the next producer of this id, or to the time-out."""
+        self._timely.close()
+        with suppress(KafkaException, SystemError):  # a fatal error was told before
+            self._producer.purge()
+            self._producer.flush(0)
+
+    # -- the steps
+
+    @contextmanager
+    def _unless_over(self) -> Iterator[_Ended]:
+        """Aborts where a step fails, and tells why."""
+        ended = _Ended()
+        try:
+            with unwrapped():
+                yield ended
+        except _DoomedError:
+            ended.failed = self._abort(self._cause())
+        except KafkaException as failure:
+            ended.failed = self._abort(error_of(failure))
+        except HungError:
+            self.is_broken = True  # and with it the transaction is over: the next producer of this id aborts it
+            ended.failed = Failed(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
+
+    def _begin(self, records: Sequence[Outgoing]) -> None:
+        self._failures = {}
+        self._records = records
+        self._began_s = time.monotonic()
+        self._producer.begin_transaction()
+
+    def _produce(self, records: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
+        if not narrow:
+            self._enqueue(enumerate(records))
+        else:
+            self._enqueue((i, record) for i, record in enumerate(records) if record.topic not in narrow)
+            for chunk in _chunks(records, narrow):
+                self._await_acknowledgements()
+                self._enqueue((i, records[i]) for i in chunk)
+
+    def _demand_none_failed(self) -> None:
+        if self._failures:
+            self._producer.flush(_MORE_S)  # who else would fail
+            raise _DoomedError
+
+    def _enqueue(self, numbered: Iterable[tuple[int, Outgoing]]) -> None:
+        produce, fail = self._producer.produce, self._fail
+        for index, (topic, partition, key, value, headers, timestamp_ms) in numbered:
+            told = partial(fail, index)
+            while True:
+                try:
+                    produce(topic, value, key, partition, told, None, timestamp_ms, headers)
+                except BufferError:
+                    self._producer.flush(_SLICE_S)
+                    continue
+                except KafkaException as failure:
+                    fail(index, error_of(failure), None)
+                break
+
+    def _fail(self, index: int, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._failures[index] = error.code()
+
+    def _await_acknowledgements(self) -> None:
+        slow_s = time.monotonic() + _SLOW_S
+        while self._producer.flush(_SLICE_S) and not self._failures:
+            self._patience.demand_time("publishing", "records are not acknowledged")
+            if time.monotonic() > slow_s:
+                slow_s = math.inf
+                self._look_at_topics()
+        if self._failures:
+            raise _DoomedError
+
+    def _look_at_topics(self) -> None:
+        """One that was deleted would be waited for until the time-out, unless its metadata say so."""
+        with suppress(KafkaException):
+            for topic in {record.topic for record in self._records}:
+                self.partitions_of(topic)
+
+    def _send_offsets(self, batch: Batch) -> None:
+        offsets = [
+            TopicPartition(shard.topic, shard.partition, reached.next_offset, reached.metadata())
+            for shard, reached in batch.progress.items()
+        ]
+
+        def send() -> None:
+            self._producer.send_offsets_to_transaction(offsets, batch.fence, CALL_S)
+
+        self._insist("sending offsets", lambda: self._timely.call(send, _HUNG_S), self._within(_LIFE_S))
+
+    def _commit(self) -> Failed | None:
+        try:
+            self._insist("committing", lambda: self._producer.commit_transaction(CALL_S), self._within(2 * _LIFE_S))
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error.txn_requires_abort():
+                failed = self._abort(error)
+                if not self.is_broken:  # the broker has agreed that it is aborted, so it was not committed
+                    return failed
+            self._demand_not_fenced(error)
+            self.is_broken = True
+            why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
+            raise OutcomeUnknownError(why) from failure
+        return None
+
+    def _abort(self, cause: KafkaError | None) -> Failed:
+        """Ends it, whatever that takes."""
+        if cause is None or not cause.fatal():
+            try:
+                self._insist("aborting", lambda: self._producer.abort_transaction(CALL_S), self._within(2 * _LIFE_S))
+            except KafkaException as failure:
+                error = error_of(failure)
+                self.is_broken = True
+                self._demand_not_fenced(error)
+                cause = cause or error
+        else:
+            self.is_broken = True
+            self._demand_not_fenced(cause)
+        return Failed({i: code for i, code in self._failures.items() if code not in _PURGED}, cause)
+
+    def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
+        with self._unless_over() as ended:
+            self._begin(records)
+            self._enqueue(enumerate(records))
+            self._await_acknowledgements()
+        return ended.failed or self._ended_well()
+
+    def _ended_well(self) -> Failed | None:
+        """The abort of a transaction without a fault; None, or what went wrong in it after all."""
+        failed = self._abort(None)
+        return failed if failed.named or failed.cause is not None else None
+
+    def _cause(self) -> KafkaError | None:
+        """Why the transaction as a whole has failed, if it has: a second begin is refused, and the refusal tells."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as failure:
+            error = error_of(failure)
+            return None if error.code() == KafkaError._STATE else error  # noqa: SLF001
+        raise AssertionError("a transaction within a transaction")
+
+    def _demand_not_fenced(self, error: KafkaError) -> None:
+        is_young = time.monotonic() - self._began_s < _LIFE_S
+        if error.code() in _FENCED and is_young:
+            raise FencedError(
+                "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends."
+                " Give each its own --data-dir, and delete the file instance-id in the copy"
+            )
+
+    def _within(self, seconds: float) -> Callable[[KafkaError], bool]:
+        """Whether to call again: librdkafka says that one may, and the transaction is not older than this.
+
+        An abort was seen to ask for it for ever, with a broker that answered everybody else (rule 8).
+        """
+        return lambda error: error.retriable() and time.monotonic() - self._began_s < seconds
+
+    def _insist(self, what: str, call: Any, is_passing: Any) -> None:
+        try:
+            self._patience.insist(what, call, is_passing)
+        except KafkaException as failure:
+            if self._began_s == 0.0:  # not one transaction yet
+                raise explained(what, error_of(failure)) from failure
+            raise
+
+
+def _chunks(records: Sequence[Outgoing], narrow: Mapping[str, int]) -> Iterator[list[int]]:
+    """Indices of records to narrow topics, in order, in chunks of one topic that keep to its limit."""
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for index, record in enumerate(records):
+        if record.topic in narrow:
+            by_topic[record.topic].append(index)
+    for topic, indices in by_topic.items():
+        chunk: list[int] = []
+        room = narrow[topic]
+        for index in indices:
+            size = size_of(records[index])
+            if chunk and size > room:
+                yield chunk
+                chunk, room = [], narrow[topic]
+            chunk.append(index)
+            room -= size
+        yield chunk

@@ -1,0 +1,264 @@
+"""Sink over two transactional producers that take turns. What each transaction comes to:
+
+    stands                          -> Committed
+    some can never be taken         -> Aborted({index: code})
+    stale fence, passing fault      -> Aborted({}), after a short wait where it comes again and again
+    the earlier one is aborted      -> Aborted({})
+    producer fatally ill            -> a new one with the same id (which ends what the old one had open), Aborted({})
+    fenced by another process       -> FencedError
+    fate of a commit unknown        -> OutcomeUnknownError: everything is rebuilt from what Kafka holds
+
+Two stages, each for one transaction at a time and in the order of `begin`:
+
+    T1  fill | settle |                  fill: records sent and acknowledged, so targets keep the order of transactions
+    T2       | fill   | settle |         settle: offsets and commit, once the earlier one stands
+    T3                | fill   |         who failed is searched in a fill, and only when no other is on its way
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from threading import Event
+
+from confluent_kafka import KafkaError
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, is_denied
+from bridge.confluent.culprits import Culprits
+from bridge.confluent.fence import is_member
+from bridge.confluent.producer import Batch, Failed, TransactionalProducer
+from bridge.confluent.waiting import CALL_S, Patience, log
+from bridge.confluent.worker import Worker
+from bridge.connection import Connection
+from bridge.errors import BridgeError
+from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Transaction
+
+_STALE = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+    }
+)
+_END_S = CALL_S + 1.0
+
+
+class OnItsWay:
+    """A transaction from `begin` to its fate."""
+
+    def __init__(self, transaction: Transaction, batch: Batch, lane: "Lane", earlier: "OnItsWay | None") -> None:
+        self.outgoing = transaction.outgoing
+        self.batch = batch
+        self.lane = lane
+        self.is_loaded = False
+        self._is_told = False
+        self._earlier = earlier
+        self._is_past_filling = Event()
+        self._fate: Future[Committed | Aborted] = Future()
+
+    def is_done(self) -> bool:
+        return self._fate.done()
+
+    def wait(self) -> Committed | Aborted:
+        self._is_told = True
+        return self._fate.result()
+
+    # -- for the sink
+
+    def may_be_followed(self) -> bool:
+        """Where it is done: it stands, or its caller knows that it does not. Raises what it ended with."""
+        return isinstance(self._fate.result(), Committed) or self._is_told
+
+    def may_fill(self) -> bool:
+        """The earlier one is filled, and its fate is open."""
+        earlier = self._earlier
+        return earlier is None or (earlier._is_past_filling.is_set() and not earlier.is_done())  # noqa: SLF001
+
+    def await_turn(self) -> bool:
+        """Waits until the earlier one is filled; False where that will not stand."""
+        if self._earlier is not None:
+            self._earlier._is_past_filling.wait()  # noqa: SLF001
+        return self.may_fill() or self.is_next()
+
+    def is_next(self) -> bool:
+        """Waits until the earlier one stands; False where it never will. Raises what that one ended with."""
+        return self._earlier is None or isinstance(self._earlier._fate.result(), Committed)  # noqa: SLF001
+
+    def note_filled(self) -> None:
+        self._is_past_filling.set()
+
+    def end(self, outcome: Committed | Aborted) -> None:
+        self._fate.set_result(outcome)
+        self._over()
+
+    def fail(self, wrong: Exception) -> None:
+        self._fate.set_exception(wrong)
+        self._over()
+
+    def _over(self) -> None:
+        self._earlier = None
+        self._is_past_filling.set()
+
+
+class Lane:
+    """A producer, which is replaced when it is ill, and the thread that waits for it."""
+
+    def __init__(self, connection: Connection, number: int, patience: Patience) -> None:
+        self.number = number
+        self._config = clients.producer(connection, number)
+        self._patience = patience
+        self.producer = TransactionalProducer(self._config, patience)
+        self.worker = Worker(f"publishes {number}")
+
+    def heal(self) -> None:
+        if self.producer.is_broken:
+            self.producer.close()
+            self.producer = TransactionalProducer(self._config, self._patience)
+
+    def close(self) -> None:
+        self.worker.close(_END_S)
+        self.producer.close()
+
+
+class ConfluentSink:
+    """`journal_topics`: timer topic -> its journal topic. One with the same instance in another process fences us."""
+
+    def __init__(self, connection: Connection, journal_topics: Mapping[str, str], patience: Patience) -> None:
+        self._journal_topics = journal_topics
+        self._patience = Patience(patience)
+        self._lanes = [Lane(connection, number, self._patience) for number in range(MOST_PUBLISHING)]
+        self._last: OnItsWay | None = None
+        self._committed = 0
+        self._asking = self._lanes[0]
+        self._culprits = Culprits(self._probe, self._partitions_of)
+        self._fruitless = 0
+
+    def begin(self, transaction: Transaction) -> OnItsWay:
+        earlier = self._last
+        if earlier is not None and earlier.is_done() and earlier.may_be_followed():
+            earlier = None
+        # By turns, as a producer has to wait after each commit; but it is the same again after an abort.
+        lane = self._lanes[(self._committed if earlier is None else earlier.lane.number + 1) % len(self._lanes)]
+        self._last = way = OnItsWay(transaction, self._batch(transaction), lane, earlier)
+        # Here, as a worker would have to wait for the interpreter again and again while the caller goes on.
+        if way.may_fill() and is_member(way.batch.fence) and not self._culprits.has_doubts(way.outgoing):
+            lane.producer.load(way.batch)
+            way.is_loaded = True
+        lane.worker.do(lambda: self._carry(way))
+        return way
+
+    def close(self) -> None:
+        self._patience.give_up_in(0)
+        for lane in self._lanes:
+            lane.close()
+
+    # -- what a worker does
+
+    def _carry(self, way: OnItsWay) -> None:
+        try:
+            outcome = self._outcome(way)
+            way.lane.heal()  # at once: what an ill producer left open hides what stands behind it
+        except Exception as wrong:  # noqa: BLE001  (handed over, not swallowed)
+            way.fail(wrong)
+        else:
+            self._committed += isinstance(outcome, Committed)
+            way.end(outcome)
+
+    def _outcome(self, way: OnItsWay) -> Committed | Aborted:
+        producer = way.lane.producer
+        refused = None if way.is_loaded else self._refused_before(way)
+        if refused is not None:
+            return Aborted(refused)
+        failed = producer.fill(way.batch)
+        if failed is not None:
+            return Aborted(self._refused_by(way, failed) if way.is_next() else {})
+        way.note_filled()
+        if not way.is_next():
+            producer.give_up()
+            return Aborted({})
+        failed = producer.settle(way.batch)
+        if failed is not None:
+            self._note_fruitless(failed)
+            return Aborted({})
+        self._fruitless = 0
+        return Committed()
+
+    def _refused_before(self, way: OnItsWay) -> dict[int, str] | None:
+        """Waits for its turn. None: it may be sent."""
+        if not way.await_turn():
+            return {}
+        if self._culprits.has_doubts(way.outgoing):
+            if not way.is_next():
+                return {}
+            self._asking = way.lane
+            refused = self._culprits.known(way.outgoing)
+            if refused:
+                return refused
+        if not is_member(way.batch.fence):
+            if way.is_next():
+                self._wait("we are no member of the group", quietly=True)
+            return {}
+        return None
+
+    def _batch(self, transaction: Transaction) -> Batch:
+        records: Sequence[Outgoing] = transaction.outgoing
+        if transaction.journal:
+            records = [*records, *self._journal_records(transaction)]
+        return Batch(records, transaction.progress, transaction.fence, self._culprits.narrow)
+
+    def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
+        return [
+            Outgoing(self._journal_topics[shard.topic], shard.partition, None, value, [], 0)
+            for shard, value in transaction.journal.items()
+        ]
+
+    # -- what follows from a failure
+
+    def _refused_by(self, way: OnItsWay, failed: Failed) -> dict[int, str]:
+        """Nothing else is on its way: the one behind waits until this is over."""
+        self._asking = way.lane
+        outgoing = way.outgoing
+        of_journal = {code for index, code in failed.named.items() if index >= len(outgoing)}
+        named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
+        refused = self._culprits.find(outgoing, Failed(named, failed.cause))
+        if not refused:
+            self._demand_journal(of_journal)
+            self._note_fruitless(failed)
+        return refused
+
+    def _demand_journal(self, codes: set[int]) -> None:
+        """Raises BridgeError for what only the operator can mend."""
+        lasting = codes & {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE}
+        if lasting:
+            journals = ", ".join(sorted(set(self._journal_topics.values())))
+            why = KafkaError(lasting.pop()).str()
+            raise BridgeError(f"{journals} does not take the journal ({why}): mend the topic")
+
+    def _note_fruitless(self, failed: Failed) -> None:
+        """Raises BridgeError for what only the operator can mend."""
+        if failed.is_echo:
+            return
+        if failed.cause is not None and is_denied(failed.cause):
+            raise explained("publishing", failed.cause)
+        self._wait(str(failed), quietly=failed.cause is not None and failed.cause.code() in _STALE)
+
+    def _wait(self, why: str, *, quietly: bool) -> None:
+        """The first time at once again: it may be over."""
+        self._fruitless += 1
+        log.info("transaction aborted: %s", why)
+        if self._fruitless > 1:
+            self._patience.wait("publishing", why, self._fruitless - 2, quietly=quietly)
+
+    # -- how culprits are asked
+
+    def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
+        self._asking.heal()
+        return self._asking.producer.probe(records)
+
+    def _partitions_of(self, topic: str) -> "int | KafkaError":
+        """By all producers, as each remembers by itself that a topic was unknown."""
+        self._asking.heal()
+        answers = [lane.producer.partitions_of(topic) for lane in self._lanes]
+        return answers[self._asking.number]

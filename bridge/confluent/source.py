@@ -1,0 +1,204 @@
+"""Source over a consumer group. Shards move only inside `poll`, `check` and `close`, where librdkafka calls us back.
+
+group assigns p0   ->  incremental_assign([])            ours, but nothing is fetched
+start(p0, 40)      ->  incremental_assign([p0 @ 40])     from here on it yields
+group takes p0     ->  incremental_unassign([p0])        what was fetched of it is dropped
+"""
+
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, is_denied, make
+from bridge.confluent.waiting import Patience, log
+from bridge.connection import Connection
+from bridge.errors import BridgeError, FencedError
+from bridge.ports import Ownership, Polled, Record
+from schemas.headers import Headers
+from schemas.origin import Shard
+
+Message = Any
+"""confluent_kafka's own: its hints say that every field may be None, which is true of errors alone."""
+
+UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
+"""Stands for headers that the client library cannot read; whoever parses it finds a bad header and this reason."""
+
+_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
+_SLICE_S = 0.1
+"""A wake is seen within this; so is a change of hands without a record."""
+
+
+def headers_of(message: Message) -> Headers:
+    try:
+        return message.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        return UNREADABLE
+
+
+def record_of(message: Message) -> Record:
+    return Record(message.offset(), message.timestamp()[1], message.key(), message.value(), headers_of(message))
+
+
+class ConfluentSource:
+    """One member of the group."""
+
+    def __init__(self, connection: Connection, topics: list[str], patience: Patience) -> None:
+        self._patience = patience
+        self._ownership = Ownership()
+        self._ours: set[Shard] = set()
+        self._next: dict[Shard, int] = {}
+        """Of each started shard the offset that comes next."""
+        self._paused: set[Shard] = set()
+        self._is_woken = False
+        self._consumer: Any = make(Consumer, clients.member(connection), patience)
+        self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+        messages = []
+        first = self._first(timeout_ms / 1000)
+        if first is not None:
+            messages.append(first)
+            if max_records > 1:
+                messages += self._consumer.consume(max_records - 1, 0)
+        records = self._sorted(messages)
+        return Polled(self._take_ownership(), records, self._consumer.consumer_group_metadata())
+
+    def check(self) -> Polled:
+        # A change of hands may stand behind records: these are put back, which also empties the queue of them.
+        for _ in range(len(self._next) + 1):
+            message = self._consumer.poll(0)
+            if message is None:
+                break
+            if message.error() is not None:
+                self._judge(message)
+            elif Shard(message.topic(), message.partition()) in self._next:
+                self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
+        return Polled(self._take_ownership(), {}, self._consumer.consumer_group_metadata())
+
+    def start(self, shard: Shard, offset: int) -> None:
+        if shard not in self._ours:
+            return  # it was taken away meanwhile; the next poll tells
+        place = TopicPartition(*shard, offset)
+        if shard in self._next:
+            self._consumer.seek(place)
+            self.resume(shard)
+        else:
+            self._consumer.incremental_assign([place])
+            # Where it was paused as it was taken away, librdkafka has not forgotten.
+            self._consumer.resume([place])
+        self._next[shard] = offset
+
+    def pause(self, shard: Shard) -> None:
+        if shard in self._next and shard not in self._paused:
+            self._consumer.pause([TopicPartition(*shard)])
+            self._paused.add(shard)
+
+    def resume(self, shard: Shard) -> None:
+        if shard in self._paused:
+            self._consumer.resume([TopicPartition(*shard)])
+            self._paused.discard(shard)
+
+    def wake(self) -> None:
+        self._is_woken = True
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    # -- reading
+
+    def _first(self, timeout_s: float) -> Message | None:
+        """The first message, or None at the time-out, at a wake or at a change of hands."""
+        poll = self._consumer.poll
+        end_s = time.monotonic() + timeout_s
+        left_s = timeout_s
+        while True:
+            message = poll(max(0.0, min(left_s, _SLICE_S)))
+            left_s = end_s - time.monotonic()
+            if message is not None or left_s <= 0 or self._is_woken or self._ownership:
+                self._is_woken = False
+                return message
+
+    def _sorted(self, messages: list[Message]) -> dict[Shard, list[Record]]:
+        """By shard, in order. A message costs one pass of this loop, so it does little."""
+        records: dict[Shard, list[Record]] = {}
+        new, following = tuple.__new__, self._next
+        place: tuple[str, int] | None = None
+        append: Any = None
+        least = 0
+        for message in messages:
+            if message.error() is not None:
+                self._judge(message)
+                continue
+            here = (message.topic(), message.partition())
+            if here != place:
+                place = here
+                shard = Shard(*here)
+                least = following.get(shard, -1)
+                append = records.setdefault(shard, []).append
+            offset = message.offset()
+            if 0 <= least <= offset:
+                try:
+                    headers = message.headers() or ()
+                except (SystemError, UnicodeDecodeError):
+                    headers = UNREADABLE
+                append(new(Record, (offset, message.timestamp()[1], message.key(), message.value(), headers)))
+        return self._moved_on(records)
+
+    def _moved_on(self, records: dict[Shard, list[Record]]) -> dict[Shard, list[Record]]:
+        """Without shards of which nothing counts; a shard that was taken away while we read is one of them."""
+        for shard in list(records):
+            if records[shard] and shard in self._next:
+                self._next[shard] = records[shard][-1].offset + 1
+            else:
+                del records[shard]
+        return records
+
+    def _judge(self, message: Message) -> None:
+        error: KafkaError = message.error()
+        if error.code() in _GONE:
+            raise BridgeError(
+                f"{message.topic()}/{message.partition()}: requests from offset {message.offset()} on were not read"
+                f" yet and are gone from the topic. Raise its retention.ms; to go on with what is left, start once"
+                f" with --adopt-progress earliest"
+            )
+        if error.code() == KafkaError.FENCED_INSTANCE_ID:
+            raise FencedError(f"{error.str()}: another process is this member of the group; this one ends")
+        if error.fatal() or is_denied(error):
+            raise explained("reading the timer topic", error)
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
+            log.warning("a turn took longer than max.poll.interval.ms: the group gave our shards away (%s)", error)
+        else:
+            self._patience.hear(error)
+
+    # -- ownership
+
+    def _take_ownership(self) -> Ownership:
+        taken, self._ownership = self._ownership, Ownership()
+        return taken
+
+    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        # To leave this out would assign them, from the committed offset on.
+        consumer.incremental_assign([])
+        shards = [Shard(each.topic, each.partition) for each in partitions]
+        self._ours.update(shards)
+        self._ownership.assigned += shards
+
+    def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._ownership.revoked += self._let_go(consumer, partitions)
+
+    def _lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._ownership.lost += self._let_go(consumer, partitions)
+
+    def _let_go(self, consumer: Any, partitions: list[TopicPartition]) -> list[Shard]:
+        """Those of which somebody was told that they are ours."""
+        shards = [Shard(each.topic, each.partition) for each in partitions]
+        consumer.incremental_unassign([TopicPartition(*shard) for shard in shards if shard in self._next])
+        for shard in shards:
+            self._ours.discard(shard)
+            self._next.pop(shard, None)
+            self._paused.discard(shard)
+        told = [shard for shard in shards if shard not in self._ownership.assigned]
+        self._ownership.assigned = [shard for shard in self._ownership.assigned if shard not in shards]
+        return told

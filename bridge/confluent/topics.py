@@ -1,0 +1,98 @@
+"""The cluster's topics, looked at and made by an admin."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, is_passing, make
+from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.connection import Connection
+
+T = TypeVar("T")
+_MAKE_S = 30.0
+
+
+class ConfluentTopics:
+    """Every call waits for a broker, as long as `patience` does."""
+
+    def __init__(self, connection: Connection, patience: Patience) -> None:
+        self._patience = patience
+        self._admin: Any = make(AdminClient, clients.plain(connection), patience)
+
+    def partitions(self, name: str) -> int | None:
+        """How many; None where the topic is not there."""
+
+        def ask() -> int | None:
+            try:
+                topics = self._admin.list_topics(timeout=CALL_S).topics
+            finally:
+                self._admin.poll(0)  # serves error_cb: the reason why nobody answers
+            return len(topics[name].partitions) if name in topics else None
+
+        return self._insist(f"waiting for a broker ({name})", ask)
+
+    def config(self, name: str) -> dict[str, str]:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+
+        def ask() -> dict[str, str]:
+            answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
+            return {key: entry.value for key, entry in answer[resource].result().items()}
+
+        return self._insist(f"looking at topic {name}", ask)
+
+    def create(self, name: str, partitions: int, replication_factor: int, config: dict[str, str]) -> None:
+        """Nothing happens where another instance was faster. Returns when the cluster knows it."""
+        topic = NewTopic(name, partitions, replication_factor, config=config)
+
+        def make_it() -> None:
+            self._admin.create_topics([topic], operation_timeout=_MAKE_S)[name].result()
+
+        self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
+        self._until(name, 1)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """So many partitions in all."""
+
+        def make_them() -> None:
+            self._admin.create_partitions([NewPartitions(name, partitions)])[name].result()
+
+        self._make(f"adding partitions to topic {name}", make_them, KafkaError.INVALID_PARTITIONS)
+        self._until(name, partitions)
+
+    def _make(self, what: str, call: Callable[[], None], done_already: int) -> None:
+        def unless_done() -> None:
+            try:
+                call()
+            except KafkaException as failure:
+                if error_of(failure).code() != done_already:
+                    raise
+
+        self._insist(what, unless_done)
+
+    def _until(self, name: str, partitions: int) -> None:
+        tries = 0
+        while (self.partitions(name) or 0) < partitions:
+            self._patience.wait(f"topic {name}", "made, but not everywhere yet", tries, quietly=True)
+            tries += 1
+
+    def _insist(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return self._patience.insist(what, call, lambda error: is_passing(error) and not _is_refusal(error))
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    """Asking again would not help."""
+    return error.code() in (
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+    )

@@ -1,0 +1,103 @@
+"""Waiting for a broker: said when it begins and then each minute, for ever, unless the process is to end.
+
+patience.insist("committing", lambda: producer.commit_transaction(2), passing)
+patience.give_up_in(5)      SIGTERM came: whoever still waits in 5 s gets BrokerUnavailableError
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.complaints import Complaints
+from bridge.errors import BrokerUnavailableError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CALL_S = 2.0
+"""How long one blocking call of librdkafka may take: an end that is asked for waits for no longer one."""
+
+_FIRST_NAP_S = 0.02
+_LONGEST_NAP_S = 1.0
+_SLICE_S = 0.1
+
+
+class Patience:
+    """One for all clients of a process, so that one call ends all waiting. A `wider` one's end is this one's too."""
+
+    def __init__(self, wider: "Patience | None" = None) -> None:
+        self._wider = wider
+        self._complaints = Complaints(log)
+        self._give_up_s: float | None = None
+        self._heard: str | None = None
+
+    def give_up_in(self, seconds: float) -> None:
+        """From a signal handler too."""
+        self._give_up_s = time.monotonic() + seconds
+
+    def go_on(self) -> None:
+        """Takes `give_up_in` back."""
+        self._give_up_s = None
+
+    def hear(self, error: KafkaError) -> None:
+        """librdkafka's background threads tell here why they fail: the reason behind many a time-out."""
+        self._heard = error.str()
+        self._say(f"connection: {error.name()}", f"Kafka: {error.str()}")
+
+    def insist(self, what: str, call: Callable[[], T], is_passing: Callable[[KafkaError], bool]) -> T:
+        """The call's answer, however long it takes; KafkaException where the fault does not pass."""
+        tries = 0
+        while True:
+            try:
+                with unwrapped():
+                    answer = call()
+            except KafkaException as failure:
+                error = error_of(failure)
+                if not is_passing(error):
+                    raise
+                self.wait(what, error.str(), tries)
+                tries += 1
+            else:
+                self._complaints.over(what)
+                return answer
+
+    def wait(self, what: str, why: str, tries: int, *, quietly: bool = False) -> None:
+        """Sleeps, longer with each try. Raises BrokerUnavailableError when it is time to give up."""
+        nap_s = min(_LONGEST_NAP_S, _FIRST_NAP_S * 2 ** min(tries, 10))
+        end_s = time.monotonic() + nap_s
+        if not quietly:
+            self._say(what, f"{what}: {why}; trying again")
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.demand_time(what, why)
+            time.sleep(min(left_s, _SLICE_S))
+
+    def demand_time(self, what: str, why: str) -> None:
+        """Raises BrokerUnavailableError when it is time to give up."""
+        if self._wider is not None:
+            self._wider.demand_time(what, self._heard or why)
+        if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
+            raise BrokerUnavailableError(f"{what}: {self._heard or why}")
+
+    def _say(self, key: str, message: str) -> None:
+        self._complaints.say(int(time.monotonic() * 1000), key, message)
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """A fatal error that comes to light while callbacks are served arrives as the cause of a SystemError."""
+    try:
+        yield
+    except SystemError as wrapped:
+        if isinstance(wrapped.__cause__, KafkaException):
+            raise wrapped.__cause__ from None
+        raise
+
+
+def error_of(failure: KafkaException) -> KafkaError:
+    error: KafkaError = failure.args[0]
+    return error

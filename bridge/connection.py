@@ -1,0 +1,34 @@
+"""Where Kafka is, who we are there, and what the operator may and may not tell librdkafka."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+RESERVED = {
+    "bootstrap.servers": "it is the setting bootstrap_servers",
+    "group.id": "it is the setting group",
+    "transactional.id": "it is made of group and the data directory's instance id",
+    "isolation.level": "what is not committed must not be seen",
+    "enable.auto.commit": "progress is committed with what was delivered",
+    "enable.auto.offset.store": "progress is committed with what was delivered",
+    "auto.offset.reset": "requests that are gone must not be passed over in silence",
+    "partition.assignment.strategy": "partitions are handed over one by one",
+    "enable.idempotence": "exactly once rests on it",
+    "transaction.timeout.ms": "what a dead instance left open must not hold readers back",
+    "delivery.report.only.error": "the bridge asks for what it needs",
+    "partitioner": "keys go where Kafka's own clients send them",
+    "topic.metadata.propagation.max.ms": "an unknown topic must not hold the others up",
+}
+"""librdkafka settings that are not the operator's, and why."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """`instance` tells this process from the others of its group. `kafka`: librdkafka settings, passed through.
+
+    These may be secrets, so they are never shown.
+    """
+
+    bootstrap_servers: str
+    group: str = "timer-bridge"
+    instance: str = ""
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -1,0 +1,85 @@
+"""Settings for librdkafka: all of them reach every client, but ours, and what may be a secret is never shown."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bridge.cli import app
+from bridge.confluent import clients
+from bridge.connection import RESERVED, Connection
+from bridge.errors import SettingsError
+from bridge.settings import Settings, load
+
+SECRET = "s3cr3t-word"
+SECURITY = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": SECRET}
+SERVERS = {"bootstrap_servers": "here:9092"}
+
+
+def with_kafka(toml: str, tmp_path: Path, flags: dict[str, object] | None = None) -> Settings:
+    file = tmp_path / "bridge.toml"
+    file.write_text(f"[kafka]\n{toml}")
+    return load(SERVERS | (flags or {}), {}, file)
+
+
+def test_a_table_may_be_written_with_dots_numbers_and_booleans(tmp_path: Path) -> None:
+    toml = 'sasl.password = "x"\n"security.protocol" = "SASL_SSL"\nsocket.nagle.disable = true\nretry.backoff.ms = 5'
+    assert with_kafka(toml, tmp_path).kafka == {
+        "sasl.password": "x",
+        "security.protocol": "SASL_SSL",
+        "socket.nagle.disable": "true",
+        "retry.backoff.ms": "5",
+    }
+
+
+def test_a_flag_changes_one_setting_of_the_file_and_leaves_the_others(tmp_path: Path) -> None:
+    found = with_kafka('sasl.password = "x"\nclient.id = "y"', tmp_path, {"kafka": {"client.id": "z"}})
+    assert found.kafka == {"sasl.password": "x", "client.id": "z"}
+
+
+def test_every_client_gets_them() -> None:
+    connection = Connection("here:9092", "group", "one", SECURITY | {"linger.ms": "7", "session.timeout.ms": "8000"})
+    for config in (
+        clients.member(connection),
+        clients.reader(connection),
+        clients.producer(connection, 0),
+        clients.plain(connection),
+    ):
+        assert connection.kafka.items() <= config.items()
+        assert config["bootstrap.servers"] == "here:9092"
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_what_is_not_the_operators_to_set_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is not to be set: ") as refused:
+        load(SERVERS | {"kafka": {name: SECRET}}, {}, None)
+    assert SECRET not in str(refused.value)
+
+
+def test_musts_cannot_be_forgotten_among_the_reserved() -> None:
+    musts = clients.READER_MUSTS | clients.PRODUCER_MUSTS
+    assert musts.keys() <= RESERVED.keys()
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    settings = load(SERVERS | {"kafka": SECURITY}, {}, None)
+    assert settings.kafka == SECURITY
+    assert SECRET not in repr(settings) + str(settings) + repr(settings.connection("one"))
+    for wrong in (f'sasl.password = ["{SECRET}"]', f'sasl = "{SECRET}"\nsasl.password = "{SECRET}"'):
+        try:
+            shown = repr(with_kafka(wrong, tmp_path))
+        except SettingsError as refused:
+            shown = str(refused)
+        assert SECRET not in shown
+    with pytest.raises(SettingsError, match=r"\[kafka\]") as refused_text:
+        load(SERVERS, {"TIMER_BRIDGE_KAFKA": f"sasl.password={SECRET}"}, None)
+    assert SECRET not in str(refused_text.value)
+
+
+@pytest.mark.parametrize("command", [["run"], ["send", "orders", "x", "--in", "1s"]])
+def test_a_secret_that_is_written_wrongly_is_not_shown_either(command: list[str]) -> None:
+    given = [*command, "--bootstrap-servers", "here:9092", "--kafka", f"sasl.password:{SECRET}"]
+    done = CliRunner().invoke(app, given)
+    assert isinstance(done.exception, SettingsError)
+    assert str(done.exception) == "--kafka: write name=value"
+    assert SECRET not in done.output
