@@ -63,7 +63,7 @@ bench: $(READY) ## lateness, drain and intake beside a plain copy loop [ARGS=...
 	$(BIN)/python -m scripts.bench $(ARGS)
 
 .PHONY: bench-pending
-bench-pending: $(READY) ## memory, disk and start of a store with many pending timers [TIMERS=1000000]
+bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]
 	$(BIN)/python -m scripts.pending $(if $(TIMERS),--timers $(TIMERS))
 
 .PHONY: format

@@ -101,6 +101,8 @@ class Flights:
 
     def with_id(self, id_: bytes) -> list[Flight]:
         """Those under `id_` whose timer has not ended."""
+        if not self._by_id:  # nearly always, and the hash is dear
+            return []
         found = (self._flights[key] for key in self._by_id.get(id_hash(id_), ()))
         return [flight for flight in found if flight.origin not in self.ended]
 

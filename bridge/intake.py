@@ -35,6 +35,9 @@ ROLLED_EXTRA_BYTES = 512
 """At most what a copy is larger than its request: an absolute time, its origin, its number."""
 
 
+_WITH_ID = (Schedule, Cancel)
+
+
 class Pending(Protocol):
     """What intake asks of the store."""
 
@@ -104,19 +107,22 @@ def intake(
     max_message_bytes: int,
     late: Mapping[int, Body] = MappingProxyType({}),
     leaving: Sequence[frozenset[bytes]] = (),
+    *,
+    tells_accepted: bool = True,
 ) -> Intake:
     """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
 
     Raises StillLeavingError, and nothing is done, where one names an id that is in one of `leaving`.
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
+    `tells_accepted`: a receipt for each timer is wanted, too.
     """
     asked = [(record, _read(record, rules)) for record in records]
-    ids = list({ask.id: None for _, ask in asked if isinstance(ask, Cancel | Schedule) and ask.id is not None})
+    ids = list({ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None})
     ids += {ask.on[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.on is not None}
     if not all(each.isdisjoint(ids) for each in leaving):
         raise StillLeavingError
-    taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids, late)
+    taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids, late, tells_accepted)
     for record, ask in asked:
         taking.take(record, ask)
     return taking.taken
@@ -139,6 +145,7 @@ class _Taking:
         max_message_bytes: int,
         ids: list[bytes],
         late: Mapping[int, Body],
+        tells_accepted: bool,  # noqa: FBT001
     ) -> None:
         self.taken = Intake(late=dict(late))
         self._settled = store.settled
@@ -147,6 +154,7 @@ class _Taking:
         self._now_ms = now_ms
         self._rules = rules
         self._max_message_bytes = max_message_bytes
+        self._tells_accepted = tells_accepted
         self._stored = dict(store.find(ids)) if ids else {}
         self._placed = {body.id: _Place(True, at, body) for at, body in late.items() if body.id is not None}
         self._landed: set[tuple[int, int]] = set()
@@ -154,15 +162,8 @@ class _Taking:
 
     def take(self, record: Record, ask: Schedule | Cancel | Claim | Refusal) -> None:
         match ask:
-            case Schedule(id=None):
-                self._stand(record, ask)
-            case Schedule(id=bytes(id_)):
-                if self._too_large(record, ask):
-                    self._stand(record, ask)  # is refused: a bad request changes nothing
-                else:
-                    if not self._end("replaced", record, id_) and ask.replaces:
-                        self.taken.told.append(Told(self._missed(id_), record.offset, -1, id_))
-                    self._stand(record, ask)
+            case Schedule():
+                self._schedule(record, ask)
             case Cancel():
                 self._cancel(record, ask)
             case Claim():
@@ -197,26 +198,28 @@ class _Taking:
     def _missed(self, id_: bytes) -> Kind:
         return "too-late" if self._delivered_lately(id_) else "not-found"
 
-    def _stand(self, record: Record, ask: Schedule) -> None:
-        if self._too_large(record, ask):
+    def _schedule(self, record: Record, ask: Schedule) -> None:
+        visit = self._visit_ms(record.timestamp_ms, ask.due_ms)
+        if visit < ask.due_ms and self._too_large_to_roll(record, ask):
             self._refuse(record, Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it"))
-            return
-        self._place(body_of(record, ask, record.offset, 0))
-        self.taken.told.append(Told("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
+            return  # a bad request changes nothing
+        if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
+            self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
+        self._place(body_of(record, ask, record.offset, 0), visit)
+        if self._tells_accepted:
+            self.taken.told.append(Told("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
 
-    def _too_large(self, record: Record, ask: Schedule) -> bool:
+    def _too_large_to_roll(self, record: Record, ask: Schedule) -> bool:
         size = len(record.key or b"") + len(record.value or b"")
         size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
         if ask.profile:
             size += len(ask.id or b"")  # its copy is in native headers; where the key is the id, both stand there
-        is_rolled = self._visit_ms(record.timestamp_ms, ask.due_ms) < ask.due_ms
-        return is_rolled and size + ROLLED_EXTRA_BYTES > self._max_message_bytes
+        return size + ROLLED_EXTRA_BYTES > self._max_message_bytes
 
     def _visit_ms(self, timestamp_ms: int, due_ms: int) -> int:
         return visit_ms(due_ms, timestamp_ms, self._rules.roll_window_ms)
 
-    def _place(self, body: Body) -> None:
-        visit = self._visit_ms(body.timestamp_ms, body.due_ms)
+    def _place(self, body: Body, visit: int) -> None:
         is_late = False
         if (visit, body.origin) > self._settled:
             at = self.taken.batch.add(body, visit)
@@ -239,7 +242,8 @@ class _Taking:
         if flight.origin in self._flights.ended or flight.origin in self._ended:
             self.taken.dropped.append(record.offset)
         else:
-            self._place(body_of(record, claim.schedule, flight.origin, flight.rolls))
+            visit = self._visit_ms(record.timestamp_ms, claim.schedule.due_ms)
+            self._place(body_of(record, claim.schedule, flight.origin, flight.rolls), visit)
 
     def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:
         """Ends what is pending under `id_`; whether there was anything."""

@@ -16,6 +16,7 @@ from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, C
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
+from bridge.garbage import expect_batches
 from bridge.settings import Settings
 from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
 from bridge.turn import Bridge
@@ -59,6 +60,7 @@ class Stop:
 
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
+    expect_batches()
     patience = Patience()
     stop = Stop(patience)
     folder = DataDir(settings.data_dir)

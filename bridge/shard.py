@@ -158,6 +158,7 @@ class OwnedShard:
             self._options.max_message_bytes,
             late,
             [sealed.ids for sealed in self._sealed],
+            tells_accepted=is_sent("accepted", self._options.receipts),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
         del self.backlog[:count]

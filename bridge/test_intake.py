@@ -97,6 +97,14 @@ def test_one_whose_place_has_passed_leaves_at_once_when_due_and_is_held_until_th
     assert list(taken.late) == [7]
 
 
+def test_a_receipt_for_each_timer_is_made_only_where_it_is_wanted() -> None:
+    asked = [request(0), named(1), Record(2, 1000, None, None, [])]
+    for wanted in (True, False):
+        flights = Flights(SHARD, (), ())
+        taken = intake(asked, Stored(), flights, lambda _: False, 1000, RULES, 2000, tells_accepted=wanted)
+        assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1)] * wanted + [("rejected", 2, 2)]
+
+
 def test_a_bad_one_changes_nothing_for_the_others() -> None:
     taken = take(request(0), request(1, extra=[("timer-key", None)]), request(2))
     assert taken.batch.places() == [(1500, 0), (1500, 2)]

@@ -10,6 +10,7 @@ that a rebuild writes the same unit; `written + delay` is the visit to the milli
 A file ends with a blank record (16 bytes: bytes left, zeros, magic) once a unit and a blank no longer fit.
 """
 
+from collections import Counter
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -64,6 +65,8 @@ RUN = np.dtype(
 BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
 """What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
 
+_FEW = 64
+
 Rows: TypeAlias = NDArray[Any]
 """A structured array of UNIT, BESIDE or RUN."""
 Ints: TypeAlias = NDArray[np.int64]
@@ -86,6 +89,14 @@ def run_of(units: Rows, beside: Rows, first_unit: int) -> Rows:
     run["id_hash"] = beside["id_hash"]
     run["due_ms"] = beside["due_ms"]
     return run
+
+
+def counted(values: Ints) -> tuple[Ints, Ints]:
+    """The different `values`, and how often each is there. Of a few, in no order: as numpy's sorting takes longer."""
+    if len(values) > _FEW:
+        return np.unique(values, return_counts=True)
+    counts = Counter(values.tolist())
+    return np.fromiter(counts, np.int64, len(counts)), np.fromiter(counts.values(), np.int64, len(counts))
 
 
 @lru_cache(maxsize=65_536)

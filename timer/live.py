@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from timer.entry import Ints, Rows
 
 _NO_UNIT = 2**63 - 1
+_FEW = 64
 
 
 class LiveCounts:
@@ -18,8 +19,10 @@ class LiveCounts:
 
     def add(self, segments: Ints, run: Rows) -> None:
         """`run`: rows whose segments are `segments`."""
-        for segment in np.unique(segments).tolist():
-            own = run[segments == segment]
+        first_of_all = int(segments[0])
+        is_one = bool((segments == first_of_all).all())
+        for segment in [first_of_all] if is_one else np.unique(segments).tolist():
+            own = run if is_one else run[segments == segment]
             self._bytes[segment] = self._bytes.get(segment, 0) + int(own["body_size"].sum(dtype=np.int64))
             self.see(segment, int(own["visit_ms"].max()))
             first, last = self._units.get(segment, (_NO_UNIT, -1))
@@ -30,6 +33,10 @@ class LiveCounts:
         self._last_visit_ms[segment] = max(self._last_visit_ms.get(segment, -1), visit_ms)
 
     def remove(self, segments: Ints, run: Rows) -> None:
+        if len(run) <= _FEW:
+            for segment, size in zip(segments.tolist(), run["body_size"].tolist(), strict=True):
+                self._bytes[segment] -= size
+            return
         ids, where = np.unique(segments, return_inverse=True)
         sizes = np.bincount(where, weights=run["body_size"], minlength=len(ids))
         for segment, size in zip(ids.tolist(), sizes.tolist(), strict=True):

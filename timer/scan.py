@@ -30,6 +30,11 @@ def above(run: Rows, settled: Key) -> NDArray[np.bool_]:
     return found
 
 
+def is_among(values: Ints, wanted: Ints) -> NDArray[np.bool_]:
+    """Which of `values` are `wanted`; those are mostly none."""
+    return np.isin(values, wanted) if len(wanted) else np.zeros(len(values), np.bool_)
+
+
 def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
     """Stretches [start, end) of the log from unit `first` on, each within one segment that exists; `size` grows."""
     log_end = log.end
@@ -76,8 +81,8 @@ class LiveScan:
             run = run_of(units, self._log.beside(start, end), start)
             run = run[(units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)]
             self._count(run)
-            gone = np.isin(run["origin"], self._journal_ended)
-            is_held = np.isin(run["origin"], self._held) & ~gone
+            gone = is_among(run["origin"], self._journal_ended)
+            is_held = is_among(run["origin"], self._held) & ~gone
             for at in np.flatnonzero(is_held).tolist():
                 self.held[int(run["origin"][at])] = run[at : at + 1]
             is_above = above(run, self._settled) & ~is_held
@@ -92,6 +97,6 @@ class LiveScan:
 
     def _count(self, run: Rows) -> None:
         """What lived at the time of the checkpoint."""
-        held = np.isin(run["origin"], self._held_then)
+        held = is_among(run["origin"], self._held_then)
         self._counted += int((above(run, self._found.progress.settled) & ~held).sum())
         self._holding_then.update(run["origin"][held].tolist())

@@ -37,7 +37,7 @@ from timer.migration import linked_anew
 from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
-from timer.scan import LiveScan, above, blocks
+from timer.scan import LiveScan, above, blocks, is_among
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -449,7 +449,7 @@ class Store:
             units = self._units.read(start, end)
             run = run_of(units, np.zeros(end - start, BESIDE), start)
             ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
-            live = run[(above(run, self._settled) | np.isin(run["unit"], held)) & ~ended]
+            live = run[(above(run, self._settled) | is_among(run["unit"], held)) & ~ended]
             if len(live):
                 self._low_unit = int(live["unit"][0])
                 self._low_key = Key(int(live["visit_ms"][0]), int(live["origin"][0]))
@@ -473,6 +473,8 @@ class Store:
             self._has_staged = False
 
     def _count_in(self, run: Rows) -> None:
+        if len(run) == 0:
+            return
         self._pending += len(run)
         self._dues.add(run)
         self._live_units.add(run["unit"] // self._units.per_segment, run)
@@ -593,7 +595,7 @@ class Store:
         units = self._units.read(start, end)
         run = run_of(units, self._units.beside(start, end), start)
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, end)
-        live: Rows = run[is_timer & (above(run, self._settled) | np.isin(run["unit"], self._held.rows()["unit"]))]
+        live: Rows = run[is_timer & (above(run, self._settled) | is_among(run["unit"], self._held.rows()["unit"]))]
         return live
 
     def _repointed(self, rows: Rows, positions: Ints) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.checksum import Checks
-from timer.entry import Ints, Rows
+from timer.entry import Ints, Rows, counted
 from timer.errors import WheelFullError
 
 SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
@@ -90,16 +90,18 @@ class Wheel:
         self._table[index] = slots
 
     def _free_or_own(self, times: Ints) -> Ints:
+        """The slots of `times`, ascending and each once: two can share one only where they span more than a lap."""
         index = times % self._slots
         slots = self._table[index]
         taken = (slots["num"] > 0) & (slots["time"] != times)
-        if taken.any() or len(np.unique(index)) != len(index):
+        spans_a_lap = int(times[-1]) - int(times[0]) >= self._slots  # they are sorted
+        if taken.any() or (spans_a_lap and len(np.unique(index)) != len(index)):
             raise WheelFullError(f"{max(1, int(taken.sum()))} slots hold timers of another lap of {self._slots} ticks")
         return index
 
     def settle(self, visits_ms: Ints) -> None:
         """Takes settled units out of the counts; a slot without live units is free."""
-        times, counts = np.unique(visits_ms // self.tick_ms, return_counts=True)
+        times, counts = counted(visits_ms // self.tick_ms)
         index = times % self._slots
         slots = self._table[index]
         slots["num"] -= counts.astype(np.int32)
@@ -116,12 +118,14 @@ class Wheel:
         """The first tick in (after, until] that holds a live unit."""
         if until - after > self._slots:
             return self._first_time_above(after, until)
-        for start in range(after + 1, until + 1, _SCAN_SLOTS):
-            times = np.arange(start, min(until + 1, start + _SCAN_SLOTS))
-            slots = self._table[times % self._slots]
-            found = np.flatnonzero((slots["time"] == times) & (slots["num"] > 0))
-            if len(found):
-                return int(times[found[0]])
+        start = after + 1
+        while start <= until:
+            at = start % self._slots
+            end = min(at + until + 1 - start, at + _SCAN_SLOTS, self._slots)
+            for used in np.flatnonzero(self._table["num"][at:end] > 0).tolist():
+                if int(self._table["time"][at + used]) == start + used:
+                    return start + used
+            start += end - at
         return None
 
     def _first_time_above(self, after: int, until: int) -> int | None:

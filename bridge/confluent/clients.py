@@ -25,7 +25,7 @@ READER = {
     # One record ends a fetch, so waiting long costs nothing but idle requests.
     "fetch.wait.max.ms": 500,
     # The queue is refilled before it is empty: with the default of 1 s every burst stalls.
-    "fetch.queue.backoff.ms": 5,
+    "fetch.queue.backoff.ms": 2,
     "queued.min.messages": 20_000,
     "queued.max.messages.kbytes": 32 << 10,
     "fetch.error.backoff.ms": 100,
