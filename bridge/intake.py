@@ -308,11 +308,16 @@ def replay(
             continue
         if offset >= until:
             rules, until = rules_from(offset)
-        timer = _timer_of(record, rules, origin_of)
-        if timer is None:
+        asked = _read(record, rules)
+        if type(asked) is Schedule:
+            schedule, origin, rolls = asked, offset, 0
+        elif isinstance(asked, Claim):
+            schedule, origin, rolls = asked.schedule, origin_of(asked.origin), asked.rolls
+        elif isinstance(asked, Refusal):
+            raise ValueError(f"offset {offset} was taken once, but now reads as {asked.code}: {asked.detail}")
+        else:
             continue
-        schedule, origin, rolls = timer
-        if origin in ended or (origin, rolls + 1) in rolled:
+        if origin in ended or (rolled and (origin, rolls + 1) in rolled):
             continue
         visit = visit_ms(schedule.due_ms, record.timestamp_ms, rules.roll_window_ms)
         if (visit, origin) > settled:
@@ -320,15 +325,3 @@ def replay(
         elif origin in decided.held:
             batch.hold(body_of(record, schedule, origin, rolls), visit)
     return batch
-
-
-def _timer_of(record: Record, rules: Rules, origin_of: Callable[[bytes], int]) -> tuple[Schedule, int, int] | None:
-    """What a request that was taken once asks for, its origin, and how often it was rolled; None for a cancel."""
-    asked = _read(record, rules)
-    if type(asked) is Schedule:
-        return asked, record.offset, 0
-    if isinstance(asked, Claim):
-        return asked.schedule, origin_of(asked.origin), asked.rolls
-    if isinstance(asked, Refusal):
-        raise ValueError(f"offset {record.offset} was taken once, but now reads as {asked.code}: {asked.detail}")
-    return None

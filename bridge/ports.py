@@ -127,7 +127,7 @@ class History(Protocol):
         ...
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
-        """First offset of the shard's journal partition that is kept, and its `journal_end`."""
+        """First offset of the shard's journal partition that is kept, and its last stable offset."""
         ...
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:

@@ -115,6 +115,7 @@ class _Recovery:
 
     def __init__(self, shard: Shard, disk: Disk, history: History, options: TurnOptions, progress: Progress) -> None:
         self._shard = shard
+        self._origin_prefix = origin(shard, 0)[:-1]
         self._disk = disk
         self._history = history
         self._options = options
@@ -140,7 +141,7 @@ class _Recovery:
             decisions = Decisions(self._journal(None))
             store, start = Store.create(self._disk, options, progress), progress.low_offset
         else:
-            decisions = Decisions(self._journal(found), found.held, found.flights)
+            decisions = Decisions(self._journal(found), found.held, found.flights, found.progress.next_offset)
             if found.tick_ms != options.tick_ms:
                 log.info("%s: tick_ms was %d, is %d: linking anew", self._shard, found.tick_ms, options.tick_ms)
             store = Store.open(self._disk, options, found, progress, decisions.waiting, decisions.ended)
@@ -186,7 +187,7 @@ class _Recovery:
             )
 
     def _offset_of(self, origin_: bytes) -> int:
-        return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))
+        return int(origin_.removeprefix(self._origin_prefix))
 
     def _journal(self, found: Checkpoint | None) -> Iterator[JournalRecord]:
         if found is not None:

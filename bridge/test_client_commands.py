@@ -22,6 +22,8 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["send", "orders", "v", "--in", "5s", "--lines", "--id", "x"], "--id with --lines"),
         (["send", "orders", "v", "--in", "5s", "--kafka", "no.such=1"], "kafka settings: .*no.such"),
         (["send", "orders", "v", "--in", "5s", "--partition", "-1"], "bad-header"),
+        (["send", "orders", "v", "--in", "5s", "--kafka", "secret"], "^--kafka: write name=value$"),
+        (["send", "orders", "v", "--in", "5s", "--config", "/nowhere.toml"], "config /nowhere.toml"),
         (["replace", "x", "orders", "v"], "one of --in, --at and --level"),
         (["cancel", ""], "bad-header: timer-id"),
     ],
@@ -32,3 +34,11 @@ def test_a_wrong_call_is_told_with_its_remedy(arguments: list[str], told: str) -
     with pytest.raises(SettingsError, match=told):
         raise ended.exception
     assert ended.exception.exit_code == 2
+
+
+def test_without_a_cluster_it_says_where_one_is_named() -> None:
+    ended = CliRunner().invoke(app, ["cancel", "x"], env={"TIMER_BRIDGE_BOOTSTRAP_SERVERS": None})
+    assert isinstance(ended.exception, SettingsError)
+    assert "bootstrap_servers is missing: give --bootstrap-servers, TIMER_BRIDGE_BOOTSTRAP_SERVERS" in str(
+        ended.exception
+    )

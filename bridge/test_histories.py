@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from bridge.options import StoreOptions, TurnOptions
-from bridge.testing import Crash, Entry, SimDisk, nothing_happens
+from bridge.testing import Crash, Entry, FakeInstance, SimDisk, nothing_happens
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.levels import parse_levels
@@ -511,6 +511,26 @@ def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
         assert world.counts() == {"orders": 1}
     world.bridge.run(5 * WINDOW_MS)
     assert world.delivered() == ["other"]
+
+
+def test_case_18_a_checkpoint_of_one_that_slept_does_not_pass_over_what_its_successor_decided() -> None:
+    """The journal ends behind the successor's records by then, of which the sleeper knows nothing."""
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
+    world.bridge.run(10)
+    world.send("stays", 600)
+    world.send("gone", 500, id_="x")
+    world.bridge.run(10)
+    assert world.bridge.source is not None
+    world.group.expire(world.bridge.source.member)
+    successor = FakeInstance(world.kafka, world.group, world.options, name="successor")
+    world.cancel("x")
+    successor.run(20)
+    world.bridge.stop()
+    successor.kill()
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["stays"]
 
 
 # -- Settings

@@ -1,11 +1,12 @@
 """Histories of requests in other spellings: delivered, cancelled, replaced, rolled, read by the rules of their day."""
 
 from datetime import UTC, datetime
+from random import Random
 
 import pytest
 
 from bridge.options import StoreOptions, TurnOptions
-from bridge.test_histories import RULES, SHARD, TROUBLE, WINDOW_MS, Trouble, World, lose_disk
+from bridge.test_histories import RULES, SHARD, TROUBLE, WINDOW_MS, Trouble, World, crash, lose_disk, lose_power
 from bridge.testing import Entry
 from bridge.timer_world import TIMERS
 from schemas.headers import Rules
@@ -16,6 +17,7 @@ ALL = ("native", *PROFILES)
 EACH = pytest.mark.parametrize("name", PROFILES)
 WITH_IDS = pytest.mark.parametrize("name", [name for name in PROFILES if name != "timebridge"])
 START_MS = 1_700_000_000_000
+TROUBLES: list[Trouble] = [crash, lose_power, lose_disk]
 FOREIGN: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None)]
 
 
@@ -366,3 +368,36 @@ def test_a_partition_is_kept_also_over_a_roll(delay_s: int) -> None:
     world.kafka.produce(TIMERS, b"v", key=b"k", headers=rocketmq)
     world.bridge.run(4000)
     assert [len(list(log.everything())) > 0 for log in world.kafka.topics["wide"].partitions] == [False, False, True]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_mix_of_spellings_settings_and_losses_delivers_what_was_understood_and_once(seed: int) -> None:
+    rng = Random(seed)
+    on: tuple[str, ...] = ALL
+    world = Spelled()
+    pending: dict[bytes, bytes] = {}
+    refused: set[bytes] = set()
+    for number in range(25):
+        match rng.randrange(6):
+            case 0:
+                on = ("native", *rng.sample(list(PROFILES), rng.randint(0, len(PROFILES))))
+                world.turn_to(*on)
+            case 1:
+                rng.choice(TROUBLES)(world)
+            case _:
+                name, id_, value = rng.choice(list(PROFILES)), b"id-%d" % rng.randrange(4), b"%d" % number
+                world.ask(name, rng.choice((10, 11, 13)), id_, value=value)
+                if name not in on:
+                    refused.add(value)
+                elif name == "timebridge":
+                    pending[value] = value
+                else:
+                    pending[id_] = value
+                if name != "timebridge" and name in on and rng.random() < 0.2:
+                    world.cancel_by(name, id_)
+                    pending.pop(id_)
+        world.bridge.run(rng.choice((1, 30, 300)))
+    world.bridge.run(20_000)
+    assert sorted(value.encode() for value in world.delivered()) == sorted(pending.values())
+    assert sorted(value or b"" for _, value in world.rejected()) == sorted(refused)
+    assert all(list(entry.headers[:3]) == FOREIGN for entry in world.kafka.read("orders"))

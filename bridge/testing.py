@@ -210,13 +210,13 @@ class FakeHistory:
         yield from self._batches([record_of(entry) for entry in log.committed(from_offset, to_offset)])
 
     def journal_end(self, shard: Shard) -> int:
-        return self.journal_bounds(shard)[1]
+        self._fuse.step("history.journal_end")
+        return self._journal(shard).end
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
-        """First offset that is kept, and the end, of the shard's journal partition."""
         self._fuse.step("history.journal_bounds")
         log = self._journal(shard)
-        return log.first, log.end
+        return log.first, log.last_stable
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         self._fuse.step("history.journal")

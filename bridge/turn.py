@@ -182,7 +182,7 @@ class Bridge:
             return
         try:
             if checkpoint and owned.store.may_checkpoint:
-                owned.start_checkpoint(self._history.journal_end(shard))
+                self._start_checkpoint(owned)
                 owned.store.finish_checkpoint()
         except OSError as wrong:
             log.warning("%s: no checkpoint at the end (%s); the next start reads more", shard, wrong)
@@ -288,10 +288,19 @@ class Bridge:
             try:
                 owned.store.compact_some()
                 if owned.store.continue_checkpoint() and begin and owned.store.may_checkpoint:
-                    owned.start_checkpoint(self._history.journal_end(owned.shard))
+                    self._start_checkpoint(owned)
             except OSError as wrong:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
         if begin:
             self._checkpoint_due_ms = now_ms + self._options.store.checkpoint_interval_ms
+
+    def _start_checkpoint(self, owned: OwnedShard) -> None:
+        """Not where another owner has gone on behind us: what it decided may stand in the journal before its end.
+
+        The order matters: what was decided below the stable end of the journal is in the progress that is read then.
+        """
+        _, journal_offset = self._history.journal_bounds(owned.shard)
+        if self._history.progress(owned.shard) == owned.committed_progress:
+            owned.start_checkpoint(journal_offset)

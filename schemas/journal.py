@@ -65,10 +65,17 @@ class JournalRecord(BaseModel):
 
 
 class Decisions:
-    """All that a stretch of the journal tells, behind a state in which `held` waited and `flights` were out."""
+    """All that a stretch of the journal tells, behind a state in which `held` waited and `flights` were out.
+
+    The stretch may begin before that state, which knows the requests below `known`: some of it is told again then.
+    """
 
     def __init__(
-        self, records: Iterable[JournalRecord], held: Iterable[int] = (), flights: Iterable[Flight] = ()
+        self,
+        records: Iterable[JournalRecord],
+        held: Iterable[int] = (),
+        flights: Iterable[Flight] = (),
+        known: int = 0,
     ) -> None:
         self.refused: set[int] = set()
         self.ended: set[int] = set()
@@ -79,7 +86,8 @@ class Decisions:
         """(origin, rolls) of every copy that was ever made in this stretch."""
         self.held = set(held)
         """Held, not released."""
-        self.waiting = set(held)
+        waited = self.held.copy()
+        self.waiting = self.held.copy()
         """Of those that waited, the ones never released: a copy of a released one may be held again, elsewhere."""
         self._ranges: list[tuple[int, int, Rules]] = []
         for record in records:
@@ -95,6 +103,8 @@ class Decisions:
                 self.rolled.add((flight.origin, flight.rolls))
             self.held.update(record.held)
             self.held.difference_update(record.released)
+            if record.next_offset <= known:
+                self.waiting |= waited.intersection(record.held)
             self.waiting.difference_update(record.released)
             if record.next_offset > record.from_offset:
                 self._cover(record.from_offset, record.next_offset, record.rules)

@@ -89,6 +89,12 @@ def test_what_waited_before_is_told_from_a_copy_of_it_that_is_held_now() -> None
     assert (told.held, told.waiting) == ({1, 2}, {1})
 
 
+def test_a_stretch_that_begins_before_what_waits_was_held_changes_nothing() -> None:
+    records = [journal(4, 4, released=(2,)), journal(4, 5, held=(2,)), journal(5, 9)]
+    assert Decisions(records, held=[1, 2], known=5).waiting == {1, 2}
+    assert Decisions([*records, journal(9, 9, released=(2,))], held=[1, 2], known=5).waiting == {1}
+
+
 def test_copies_on_their_way_are_those_that_rolled_and_did_not_land() -> None:
     first = JournalRecord(from_offset=0, next_offset=4, rules=OLD, rolled=(flight(1), flight(2)), landed=((0, 1),))
     second = JournalRecord(from_offset=4, next_offset=6, rules=OLD, rolled=(flight(1, 2),), landed=((1, 1),))

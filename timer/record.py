@@ -65,9 +65,19 @@ def pack(body: Body) -> bytes:
     else:
         flags |= HAS_ID
     target = topic.encode("ascii")
-    sizes = len(key), len(value), len(id_)
     head = _CHECKED_HEAD.pack(
-        _VERSION, flags, len(target), partition, offset, timestamp_ms, due_ms, origin, rolls, *sizes
+        _VERSION,
+        flags,
+        len(target),
+        partition,
+        offset,
+        timestamp_ms,
+        due_ms,
+        origin,
+        rolls,
+        len(key),
+        len(value),
+        len(id_),
     )
     checked = b"".join((head, target, id_, key, value, headers))
     return _SIZE_AND_CHECK.pack(_CHECKED_FROM + len(checked), zlib.crc32(checked)) + checked

@@ -69,7 +69,7 @@ class ConfluentHistory:
         return self._ask(self._journal_of(shard), _END)
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
-        return self._bounds(self._journal_of(shard))
+        return self._bounds(self._journal_of(shard), IsolationLevel.READ_COMMITTED)
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         journal = self._journal_of(shard)

@@ -38,7 +38,8 @@ def headers_of(message: Message) -> Headers:
 
 
 def record_of(message: Message) -> Record:
-    return Record(message.offset(), message.timestamp()[1], message.key(), message.value(), headers_of(message))
+    fields = (message.offset(), message.timestamp()[1], message.key(), message.value(), headers_of(message))
+    return tuple.__new__(Record, fields)  # as Record(...), but that is a Python function
 
 
 class ConfluentSource:
