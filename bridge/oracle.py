@@ -182,6 +182,10 @@ class Oracle:
                 dues.setdefault(timer.wish.target, []).append(timer.due_ms)
         return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
 
+    def live_ids(self, shard: Shard) -> list[bytes]:
+        """Ids under which a timer lives, as committed."""
+        return sorted({timer.wish.id for timer in self._books[shard].timers.values() if timer.wish.id is not None})
+
     def low_offset(self, shard: Shard) -> int:
         """L, as committed."""
         return self._books[shard].progress.low_offset

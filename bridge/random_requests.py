@@ -146,12 +146,28 @@ class Wishes:
 
     def _cancel(self) -> Wish:
         """Of anything: what is pending, delivered, on its way, never heard of. Its other headers are not looked at."""
-        rng = self._rng
-        wish = self._wish(set(), [("timer-action", b"cancel")])
-        wish.action, wish.id = CANCEL, rng.choice(self._ids)
-        wish.control.append(("timer-id", wish.id))
-        if rng.random() < 0.2:
-            wish.control.append(rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None))))
+        wish = self._cancel_of(self._rng.choice(self._ids))
+        if self._rng.random() < 0.2:
+            wish.control.append(
+                self._rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None)))
+            )
+        return wish
+
+    def far_with_id(self, due_ms: int) -> Wish:
+        wish = self._wish({DELIVERED}, [("timer-topic", ORDERS.encode()), ("timer-deliver-ms", b"%d" % due_ms)])
+        wish.target, wish.deliver_ms, wish.delivered_key = ORDERS, due_ms, wish.key
+        self._set_id(wish)
+        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
+        return wish
+
+    def cancel_of(self, id_: bytes) -> Wish:
+        wish = self._cancel_of(id_)
+        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
+        return wish
+
+    def _cancel_of(self, id_: bytes) -> Wish:
+        wish = self._wish(set(), [("timer-action", b"cancel"), ("timer-id", id_)])
+        wish.action, wish.id = CANCEL, id_
         return wish
 
     def _schedule(self, now_ms: int) -> Wish:

@@ -183,8 +183,10 @@ class World:
         self.send_one()
 
     def send_one(self, transaction: FakeTransaction | None = None) -> None:
-        shard = self.rng.choice(self.shards)
-        wish = self.wishes.draw(self.timeline.now_ms)
+        self.ask(self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
+
+    def ask(self, shard: Shard, wish: Wish, transaction: FakeTransaction | None = None) -> None:
+        """Sends a request."""
         entry = self.kafka.produce(
             shard.topic,
             wish.value,
@@ -300,16 +302,38 @@ class World:
         self.olds.append({shard: disk.copy() for shard, disk in life.instance.disks.items()})
 
     def come_back(self) -> None:
-        """A directory from long ago, behind a retention that took what it would need to catch up."""
+        """A directory from long ago, or none, behind a retention that took what is older than L."""
         if not self.olds:
             return
         self.retain()
-        life, old = self.rng.choice(self.instances), self.rng.choice(self.olds)
+        life, old = self.rng.choice(self.instances), self.rng.choice([*self.olds[:2], {}])
         self.tell(f"{life.name} gets an old directory")
         self.counts["come back"] += 1
         life.instance.kill()
-        life.instance.disks |= {shard: disk.copy() for shard, disk in old.items()}
+        life.instance.disks = {shard: disk.copy() for shard, disk in old.items()}
         life.start()
+
+    def be_away(self) -> None:
+        """A directory comes back: what it held was cancelled meanwhile, L moved on, retention took that time away."""
+        life = self.rng.choice(self.instances)
+        for shard in self.shards:
+            self.ask(shard, self.wishes.far_with_id(self.timeline.now_ms + self.reach_ms))
+        self._all_turn()
+        old = {shard: disk.copy() for shard, disk in life.instance.disks.items()}
+        for shard in self.shards:
+            for id_ in self.oracle.live_ids(shard):
+                self.ask(shard, self.wishes.cancel_of(id_))
+        self._all_turn()
+        self.send()
+        self.turns()
+        self.olds = [old]
+        self.come_back()
+
+    def _all_turn(self) -> None:
+        for _ in range(self.rng.choice((1, 3))):
+            self.timeline.advance(self.rng.choice((10, 50, 300)))
+            for life in self.instances:
+                life.turn()
 
     def move(self) -> None:
         shard, life = self.rng.choice(self.shards), self.rng.choice(self.instances)
@@ -448,6 +472,7 @@ class Life:
             rng=world.rng,
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
+            on_start=self._check_opened,
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[Shard] = frozenset()
@@ -554,6 +579,16 @@ class Life:
         self._paused |= source.paused
         return Note(self._highest_ms, self._lowest_ms, self.instance.options, dict(source.opened), self._paused)
 
+    def _check_opened(self, shard: Shard) -> None:
+        """A shard that was just opened holds what its requests say."""
+        world = self.world
+        if world.oracle.only_outputs or world.group.owner[shard] != self.member:
+            return
+        world.oracle.observe()
+        pending, expected = self.pending()[shard], world.oracle.pending(shard)
+        if pending != expected:
+            raise Violation(f"{self.name} rebuilt {shard} with {pending} timers, {expected} live")
+
     def _check_pending(self) -> None:
         """When nothing is on its way, a shard holds as many timers as its requests say."""
         bridge = self.instance.bridge
@@ -585,6 +620,7 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World.keep_a_copy, 1),
     (World.retain, 1),
     (World.come_back, 0.7),
+    (World.be_away, 0.7),
     (World.put_out, 0.7),
     (World.stop_one, 0.7),
     (World.vex_sinks, 0.7),

@@ -69,6 +69,8 @@ class FakeSource:
         self._woken = False
         self.opened: dict[Shard, int] = {}
         """Up to which offset each shard could be read when it was started."""
+        self.on_start: Callable[[Shard], None] = lambda _: None
+        """Called when a shard is started."""
 
     @property
     def paused(self) -> frozenset[Shard]:
@@ -100,6 +102,7 @@ class FakeSource:
         self._positions[shard] = offset
         self._paused.discard(shard)
         self.opened[shard] = self._kafka.partition(shard).last_stable
+        self.on_start(shard)
 
     def pause(self, shard: Shard) -> None:
         self._fuse.step("source.pause")
@@ -468,6 +471,7 @@ class FakeInstance:
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
         note: Callable[[], object] = lambda: None,
+        on_start: Callable[[Shard], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.options = options
@@ -482,6 +486,7 @@ class FakeInstance:
         self._rng = rng
         self._meanwhile = meanwhile
         self._note = note
+        self._on_start = on_start
         self.source: FakeSource | None = None
         self.sink: FakeSink | None = None
         self.start()
@@ -493,6 +498,7 @@ class FakeInstance:
         kafka, group, topic = self._kafka, self._group, self.options.journal_topic
         fuse, rng = self.fuse, self._rng
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
+        self.source.on_start = self._on_start
         self._last_member = self.source.member
         sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
         sink.fault_chance = self._fault_chance

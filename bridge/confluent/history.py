@@ -8,7 +8,7 @@ journal    up to the end as it is now: that the coordinator answered "committed"
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -97,8 +97,12 @@ class ConfluentHistory:
 
         def ask() -> int:
             answers = self._admin.list_offsets({partition: spec}, isolation_level=level, request_timeout=CALL_S)
-            offset: int = answers[partition].result().offset
-            return offset
+            try:
+                return _told(answers[partition].result().offset)
+            except KafkaException:
+                # It asks the leader that it remembers: after an election the answer was FENCED_LEADER_EPOCH for ever.
+                self._admin.list_topics(place.topic, timeout=CALL_S)
+                raise
 
         return self._insist(f"{place}: asking for offsets", ask)
 
@@ -163,3 +167,10 @@ class ConfluentHistory:
         if not is_passing(error):
             raise explained(f"{place}: reading", error)
         self._patience.hear(error)
+
+
+def _told(offset: int) -> int:
+    """An offset, or -1 for a time without one. While leaders change, one came that is neither, and no error."""
+    if offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has told an offset"))
+    return offset
