@@ -302,15 +302,25 @@ class World:
         self.olds.append({shard: disk.copy() for shard, disk in life.instance.disks.items()})
 
     def come_back(self) -> None:
-        """A directory from long ago, or none, behind a retention that took what is older than L."""
-        if not self.olds:
-            return
+        """A directory from long ago, behind a retention that took what it would need to catch up.
+
+        Meanwhile others do the work, so that what lived then may have ended by now.
+        """
+        self.keep_a_copy()
+        for _ in range(self.rng.choice((0, 2, 5))):
+            self.send()
+            self.timeline.advance(self.rng.choice((1, 50, 100)))
+            for life in self.instances:
+                life.turn()
+        self._bring_back(self.rng.choice(self.olds[-3:]))
+
+    def _bring_back(self, old: dict[Shard, SimDisk]) -> None:
         self.retain()
-        life, old = self.rng.choice(self.instances), self.rng.choice([*self.olds[:2], {}])
+        life = self.rng.choice(self.instances)
         self.tell(f"{life.name} gets an old directory")
         self.counts["come back"] += 1
         life.instance.kill()
-        life.instance.disks = {shard: disk.copy() for shard, disk in old.items()}
+        life.instance.disks |= {shard: disk.copy() for shard, disk in old.items()}
         life.start()
 
     def be_away(self) -> None:
@@ -326,8 +336,7 @@ class World:
         self._all_turn()
         self.send()
         self.turns()
-        self.olds = [old]
-        self.come_back()
+        self._bring_back(old)
 
     def _all_turn(self) -> None:
         for _ in range(self.rng.choice((1, 3))):
