@@ -323,6 +323,21 @@ class World:
         life.instance.disks |= {shard: disk.copy() for shard, disk in old.items()}
         life.start()
 
+    def cross(self) -> None:
+        """A timer is rolled while its cancel waits to be read before the copy; then somebody dies between the two."""
+        shard, wish = self.rng.choice(self.shards), self.wishes.far_with_id(self.timeline.now_ms + self.reach_ms)
+        assert wish.id is not None
+        self.ask(shard, wish)
+        self._all_turn()
+        hung = self.kafka.begin("sender")
+        self.ask(shard, self.wishes.draw(self.timeline.now_ms), hung)
+        self.ask(shard, self.wishes.cancel_of(wish.id))
+        self.timeline.advance(self.instances[0].instance.options.rules.roll_window_ms)
+        for life in self.instances:
+            life.turn()
+        self.rng.choice((self.kafka.commit, self.kafka.abort))(hung)
+        self.crash_soon()
+
     def be_away(self) -> None:
         """A directory comes back: what it held was cancelled meanwhile, L moved on, retention took that time away."""
         life = self.rng.choice(self.instances)
@@ -630,6 +645,7 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World.retain, 1),
     (World.come_back, 0.7),
     (World.be_away, 0.7),
+    (World.cross, 0.7),
     (World.put_out, 0.7),
     (World.stop_one, 0.7),
     (World.vex_sinks, 0.7),

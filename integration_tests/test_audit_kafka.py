@@ -49,13 +49,16 @@ class World:
     def __init__(self, bootstrap_servers: str) -> None:
         name = uuid4().hex[:8]
         self.servers = bootstrap_servers
-        self.timers, self.rejected = f"timers-{name}", f"rejected-{name}"
+        self.timers, self.rejected, self.receipts = f"timers-{name}", f"rejected-{name}", f"receipts-{name}"
         self.orders, self.bills = f"orders-{name}", f"bills-{name}"
         admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         broker_clock = {"message.timestamp.type": "LogAppendTime"}
         made = admin.create_topics(
             [
-                *(NewTopic(topic, 2, 1, config=broker_clock) for topic in (self.timers, self.rejected, self.orders)),
+                *(
+                    NewTopic(topic, 2, 1, config=broker_clock)
+                    for topic in (self.timers, self.rejected, self.receipts, self.orders)
+                ),
                 NewTopic(self.bills, 1, 1, config={"message.timestamp.type": "CreateTime"}),
             ]
         )
@@ -104,7 +107,7 @@ class World:
         self.send(self.rejected, [{"headers": headers}])
 
     def audit(self, out: Path, *more: str) -> int:
-        topics = ["--timer-topic", self.timers, "--rejected-topic", self.rejected]
+        topics = ["--timer-topic", self.timers, "--rejected-topic", self.rejected, "--receipts-topic", self.receipts]
         return main(["--bootstrap-servers", self.servers, "--out", str(out), *topics, "--settle-ms", "0", *more])
 
 
@@ -193,6 +196,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
         out=tmp_path,
         timer_topic=world.timers,
         rejected_topic=world.rejected,
+        receipts_topic=world.receipts,
         from_ms=from_ms,
         to_ms=to_ms,
         settle_ms=0,

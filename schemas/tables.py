@@ -4,7 +4,8 @@
                                     ->  REQUESTS.spark_ddl()  "`due_ms` BIGINT"
 
 `requests`: a row for each request that was audited, and one for each origin that a delivery names and no request has.
-`topics`:   a row for each real topic. Times are epoch ms, lateness is in ms.
+`topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery.
+Times are epoch ms, lateness is in ms. What the audit keeps for its next run is in schemas.audit_state.
 The Spark form is text (DDL), so that nobody needs Spark to read these tables.
 """
 
@@ -20,12 +21,21 @@ class AuditClass(StrEnum):
     UNEXPLAINED = "unexplained"
     REJECTED_BUT_DELIVERED = "rejected-but-delivered"
     MALFORMED_BUT_DELIVERED = "malformed-but-delivered"
+    CANCELLED_BUT_DELIVERED = "cancelled-but-delivered"
+    EXPIRED_BUT_DELIVERED = "expired-but-delivered"
     DUPLICATE = "duplicate"
     EARLY = "early"
     ALTERED = "altered"
     MISSING = "missing"
+    EXPIRED = "expired"
     REJECTED = "rejected"
+    LATE = "late"
     DELIVERED = "delivered"
+    CANCELLED = "cancelled"
+    REPLACED = "replaced"
+    CANCEL_DONE = "cancel-done"
+    CANCEL_TOO_LATE = "cancel-too-late"
+    CANCEL_NOT_FOUND = "cancel-not-found"
     PENDING = "pending"
 
     @property
@@ -34,13 +44,91 @@ class AuditClass(StrEnum):
         return self.value.replace("-", "_")
 
 
-class Kind(Enum):
-    """A column's type, in both forms."""
+_CONTENTS = {"key": pa.binary(), "value": pa.binary(), "headers": pa.binary()}
+_SPARK_NAMES = {
+    pa.string(): "STRING",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.binary(): "BINARY",
+    pa.bool_(): "BOOLEAN",
+}
 
-    STRING = (pa.string(), "STRING")
-    STRINGS = (pa.list_(pa.field("element", pa.string())), "ARRAY<STRING>")
-    INT32 = (pa.int32(), "INT")
-    INT64 = (pa.int64(), "BIGINT")
+
+def spark_name(type_: pa.DataType) -> str:
+    """A type in Spark's DDL."""
+    if pa.types.is_list(type_):
+        return f"ARRAY<{spark_name(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return f"STRUCT<{', '.join(f'`{f.name}`: {spark_name(f.type)}' for f in type_)}>"
+    return _SPARK_NAMES[type_]
+
+
+class Kind(Enum):
+    """A column's type, as Arrow has it."""
+
+    STRING = pa.string()
+    STRINGS = pa.list_(pa.field("element", pa.string()))
+    INT32 = pa.int32()
+    INT64 = pa.int64()
+    BOOL = pa.bool_()
+    CONTENTS = pa.struct(list(_CONTENTS.items()))
+    """Digests of what has to arrive as it was sent."""
+    GOT = pa.struct([("topic", pa.string()), *_CONTENTS.items(), ("deliver_ms", pa.int64()), ("control", pa.bool_())])
+    """What did arrive; `control`: it has just the headers that the bridge adds."""
+    ASKED = pa.struct(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("requested_ms", pa.int64()),
+            ("kind", pa.string()),
+            ("target", pa.string()),
+            ("due_ms", pa.int64()),
+            ("expected_ms", pa.int64()),
+            ("expire_ms", pa.int64()),
+            ("want_partition", pa.int32()),
+            ("malformed", pa.bool_()),
+            ("id", pa.binary()),
+            ("own_key", pa.binary()),
+            ("want", pa.struct(list(_CONTENTS.items()))),
+        ]
+    )
+    """A request as it reads; `id`, `own_key` and `want` are digests."""
+    PLACE = pa.struct(
+        [
+            ("delivered_ms", pa.int64()),
+            ("delivered_topic", pa.string()),
+            ("delivered_partition", pa.int32()),
+            ("delivered_offset", pa.int64()),
+            ("clock", pa.string()),
+            ("released_ms", pa.int64()),
+            ("delivered_rolls", pa.int32()),
+        ]
+    )
+    """Where and when a record lies on a real topic."""
+    NEXT = pa.struct(
+        [
+            ("kind", pa.string()),
+            ("origin", pa.string()),
+            ("ms", pa.int64()),
+            ("answered_ms", pa.int64()),
+            ("left", pa.bool_()),
+        ]
+    )
+    """The next request with the same id. `answered_ms`: of the first receipt that answers it; `left`: it has ended."""
+    SAYS = pa.struct(
+        [
+            ("action", pa.string()),
+            ("target", pa.string()),
+            ("due_ms", pa.int64()),
+            ("expire_ms", pa.int64()),
+            ("want_partition", pa.int32()),
+            ("id", pa.binary()),
+            ("own_key", pa.binary()),
+            ("want", pa.struct(list(_CONTENTS.items()))),
+        ]
+    )
+    """All that a copy has in common with its request."""
 
 
 class Column(NamedTuple):
@@ -57,11 +145,11 @@ class Table(NamedTuple):
 
     def arrow(self) -> pa.Schema:
         """Every field may be null: a writer in Spark cannot promise more."""
-        return pa.schema([pa.field(c.name, c.kind.value[0], metadata={"comment": c.meaning}) for c in self.columns])
+        return pa.schema([pa.field(c.name, c.kind.value, metadata={"comment": c.meaning}) for c in self.columns])
 
     def spark_ddl(self) -> str:
         """For StructType.fromDDL, `DataFrameReader.schema` and CREATE TABLE."""
-        return ", ".join(f"`{c.name}` {c.kind.value[1]}" for c in self.columns)
+        return ", ".join(f"`{c.name}` {spark_name(c.kind.value)}" for c in self.columns)
 
 
 REQUESTS = Table(
@@ -72,11 +160,14 @@ REQUESTS = Table(
         Column("partition", Kind.INT32, "partition of the request"),
         Column("offset", Kind.INT64, "offset of the request"),
         Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
+        Column("kind", Kind.STRING, "schedule, replace, cancel, or copy (says that it is one, but is none)"),
         Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
-        Column("due_ms", Kind.INT64, "when it was to be delivered; null: its headers do not say"),
+        Column("due_ms", Kind.INT64, "when it was to be delivered; null: its headers do not say, or it is a cancel"),
+        Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
         Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
         Column("faults", Kind.STRINGS, "every fault that was found, worst first; empty: none"),
         Column("altered", Kind.STRINGS, "which parts of the delivered or rejected record differ from the request"),
+        Column("copies", Kind.INT64, "rolled copies of it on the timer topic"),
         Column("deliveries", Kind.INT64, "how many records on real topics name this origin"),
         Column("rejections", Kind.INT64, "how many records on the rejected topic name this origin"),
         Column("delivered_topic", Kind.STRING, "where the first delivery is"),
@@ -87,20 +178,45 @@ REQUESTS = Table(
         Column("released_ms", Kind.INT64, "what the bridge says in timer-released-ms; shown, never judged by"),
         Column("lateness_ms", Kind.INT64, "delivered_ms - due_ms; negative: early"),
         Column("error", Kind.STRING, "the code in timer-error, when rejected"),
+        Column("rejected_ms", Kind.INT64, "timestamp of the rejected record"),
+        Column("ended_by", Kind.STRING, "origin of the next request with its id in its partition, if any"),
+        Column("ended_by_ms", Kind.INT64, "timestamp of that request"),
+        Column(
+            "proof",
+            Kind.STRING,
+            "what `cancelled`, `replaced` and the classes of cancels rest on: receipt, or order (of the timer topic)",
+        ),
+        Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
     ),
 )
+
+_LATENESS = (
+    Column("lateness_min_ms", Kind.INT64, "of first deliveries; negative: early"),
+    Column("lateness_p50_ms", Kind.INT64, "of first deliveries"),
+    Column("lateness_p99_ms", Kind.INT64, "of first deliveries"),
+    Column("lateness_max_ms", Kind.INT64, "of first deliveries"),
+)
+_CLOCK = Column("clock", Kind.STRING, "LogAppendTime, CreateTime, or both with a comma between")
 
 TOPICS = Table(
     "topics",
     (
-        Column("topic", Kind.STRING, "the real topic; null: requests without a readable one"),
+        Column("topic", Kind.STRING, "the real topic; null: requests without a readable one, and cancels"),
         Column("requests", Kind.INT64, "requests that name it"),
         Column("faults", Kind.INT64, "rows in a class that is a fault"),
         *(Column(c.column, Kind.INT64, f"rows in the class {c}") for c in AuditClass),
-        Column("lateness_min_ms", Kind.INT64, "of first deliveries; negative: early"),
-        Column("lateness_p50_ms", Kind.INT64, "of first deliveries"),
-        Column("lateness_p99_ms", Kind.INT64, "of first deliveries"),
-        Column("lateness_max_ms", Kind.INT64, "of first deliveries"),
-        Column("clock", Kind.STRING, "LogAppendTime, CreateTime, or both with a comma between"),
+        *_LATENESS,
+        _CLOCK,
+    ),
+)
+
+HOURS = Table(
+    "hours",
+    (
+        Column("topic", Kind.STRING, "the real topic"),
+        Column("hour_ms", Kind.INT64, "the hour's begin: first deliveries with a timestamp in it are counted"),
+        Column("deliveries", Kind.INT64, "first deliveries"),
+        *_LATENESS,
+        _CLOCK,
     ),
 )

@@ -1,13 +1,16 @@
 """What an audit is asked for: checked before Spark is started."""
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from schemas.levels import DEFAULT, parse_levels
 from spark_jobs.errors import UsageError
 
+LEVELS_MS = parse_levels(DEFAULT)
 SETTLE_MS = 10_000
 """The transaction time-out: what was released is committed or aborted by then."""
 
@@ -20,21 +23,41 @@ class AuditArguments:
     out: Path
     timer_topic: str = "timer.requests"
     rejected_topic: str = "timer.rejected"
+    receipts_topic: str = "timer.receipts"
     from_ms: int | None = None
     to_ms: int | None = None
+    offsets: Mapping[int, tuple[int, int]] | None = None
+    """By partition of the timer topic: requests from the first on, before the second."""
+    daily: bool = False
+    """Goes on where the last run in `out` ended, and keeps there what the next one needs."""
     as_of_ms: int | None = None
     """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
     settle_ms: int = SETTLE_MS
+    tolerance_ms: int = 10_000
+    """So long the bridge may take to read a request; see spark_jobs.classes.Limits."""
+    skew_ms: int = 1_000
+    late_ms: int | None = None
+    levels_ms: tuple[int, ...] = LEVELS_MS
+    """The bridge's setting `levels`: what timer-delay-level means."""
     master: str | None = None
     """None: local[*], or the cluster's under spark-submit."""
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
             raise UsageError("--bootstrap-servers is empty: give host:port")
-        if self.settle_ms < 0:
-            raise UsageError(f"--settle-ms is {self.settle_ms}: give 0 or more")
+        for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):
+            if (getattr(self, name) or 0) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give 0 or more")
         if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
             raise UsageError("--from is not before --to: nothing lies between")
+        if self.offsets is not None and (self.from_ms is not None or self.to_ms is not None):
+            raise UsageError("--offsets stands beside --from or --to: give one of them")
+        if self.daily and (self.to_ms is not None or self.offsets is not None):
+            raise UsageError(
+                "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"
+            )
+        if not self.daily and (self.out / "spans").exists():
+            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
         if self.out.exists() and not self.out.is_dir():
@@ -60,6 +83,25 @@ def time_ms(name: str, text: str) -> int:
     if moment.tzinfo is None:
         raise UsageError(f"{name} {text!r} has no time zone: add Z for UTC, or +01:00")
     return round(moment.timestamp() * 1000)
+
+
+def offsets(text: str) -> dict[int, tuple[int, int]]:
+    """From "0:1200-9800,1:0-300" (partition:first-behind). Raises UsageError with the part that is wrong."""
+    found = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
+        if match is None or int(match[2]) >= int(match[3]):
+            raise UsageError(f"--offsets {part!r}: give partition:first-behind, such as 0:1200-9800")
+        found[int(match[1])] = (int(match[2]), int(match[3]))
+    return found
+
+
+def levels_ms(text: str) -> tuple[int, ...]:
+    """From "1s 5s 10s". Raises UsageError with the level that is wrong."""
+    try:
+        return parse_levels(text)
+    except ValueError as wrong:
+        raise UsageError(f"--levels: {wrong}") from wrong
 
 
 def iso(at_ms: int) -> str:

@@ -2,7 +2,10 @@
 
     timer.requests --+                                       +--> OUT/requests     one row per request, with its class
     real topics -----+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per real topic
-    timer.rejected --+   (spark_jobs.classes)                +--> OUT/report.html  verdict first
+    timer.rejected --+   (spark_jobs.classes)                +--> OUT/hours        lateness per real topic and hour
+    timer.receipts --+                                       +--> OUT/report.html  verdict first
+
+What is proved, and what is not: docs/audit.md.
 
 Exit codes: 0 clean, 1 the audit could not be made, 2 wrong arguments, 3 a fault was found.
 
@@ -10,32 +13,29 @@ Exit codes: 0 clean, 1 the audit could not be made, 2 wrong arguments, 3 a fault
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 spark_jobs/audit.py --bootstrap-servers ...
 """
 
-import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.tables import REQUESTS, TOPICS
-from spark_jobs import rows, summary
-from spark_jobs.arguments import SETTLE_MS, AuditArguments, iso, make_folder, shown, time_ms
-from spark_jobs.brokers import Cluster, Span
-from spark_jobs.classes import classify
+from schemas.tables import HOURS, REQUESTS, TOPICS
+from spark_jobs import ranges, reading, summary
+from spark_jobs.arguments import AuditArguments, iso, make_folder
+from spark_jobs.brokers import Cluster
+from spark_jobs.classes import Limits, classify
+from spark_jobs.command import parse
 from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.judgement import Seen, judged
 from spark_jobs.report import write_report
 from spark_jobs.session import session
 from spark_jobs.summary import Verdict
-from spark_jobs.table_io import read_records, read_table, write_table
-
-_CLOCK_SKEW_MS = 600_000
-"""A delivery's clock may be behind its request's by so much when a range of time is read."""
+from spark_jobs.table_io import read_table, write_table
 
 
 def run_audit(arguments: AuditArguments) -> Verdict:
@@ -58,36 +58,60 @@ def run_audit(arguments: AuditArguments) -> Verdict:
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> Verdict:
     as_of_ms = arguments.as_of_ms if arguments.as_of_ms is not None else int(time.time() * 1000)
-    servers, timer_topic = arguments.bootstrap_servers, arguments.timer_topic
-    asked = cluster.spans([timer_topic], from_ms=arguments.from_ms, to_ms=arguments.to_ms)
-    with _kept(rows.requests(read_records(spark, servers, asked))) as requested:
+    limits = Limits(
+        as_of_ms=as_of_ms,
+        settle_ms=arguments.settle_ms,
+        tolerance_ms=arguments.tolerance_ms,
+        skew_ms=arguments.skew_ms,
+        late_ms=arguments.late_ms,
+    )
+    plan = reading.once(cluster, arguments)
+    with _kept(reading.parsed(spark, plan.read, arguments)) as parsed:
         # Only now the other ends: what was delivered before as_of_ms lies before them.
-        own = {timer_topic, arguments.rejected_topic}
-        targets, unknown = _targets(requested, exist=cluster.partitions.keys() - own, own=own)
-        answers = arguments.from_ms - _CLOCK_SKEW_MS if arguments.from_ms is not None else None
-        delivered = rows.deliveries(read_records(spark, servers, cluster.spans(targets, from_ms=answers)))
-        refused = [arguments.rejected_topic] if arguments.rejected_topic in cluster.partitions else []
-        rejected = rows.rejections(read_records(spark, servers, cluster.spans(refused, from_ms=answers)))
-        outcomes = rows.outcomes(requested, delivered, rejected)
-        elsewhere = _write_requests(outcomes, asked, arguments, as_of_ms)
-    notes = _notes(arguments, unknown, elsewhere, has_rejected=bool(refused))
+        census = reading.census(parsed, cluster, arguments)
+        since = arguments.from_ms - reading.CLOCK_SKEW_MS if arguments.from_ms is not None else None
+        others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
+        ends = reading.ends(spark, arguments, cluster.spans(others, from_ms=since))
+        seen = Seen(
+            parsed=parsed,
+            rejections=ends.rejections,
+            ends=ends.others,
+            gone=plan.gone,
+            has_claims=census.has_claims,
+            has_ids=census.has_ids,
+        )
+        elsewhere = _write_requests(judged(seen), plan, arguments, limits)
+    notes = reading.notes(cluster, arguments, census.unknown)
+    if elsewhere:
+        notes.append(
+            f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
+        )
     return conclude(spark, arguments, as_of_ms, notes)
 
 
-def _write_requests(outcomes: DataFrame, asked: Sequence[Span], arguments: AuditArguments, as_of_ms: int) -> int:
-    """Returns how many origins lie outside the requests that were read; they are not judged."""
-    marked = outcomes.withColumn("outside", ~F.col("requested") & rows.outside(arguments.timer_topic, asked))
+def _write_requests(outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: Limits) -> int:
+    """Returns how many origins on the other topics lie outside the requests that were asked for: not judged."""
+    # A request that retention took is outside the log, but its copy was read and speaks for it.
+    outside = ranges.outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & _is_gone(arguments, plan))
+    marked = outcomes.withColumn("outside", outside)
     seen = Observation("outside")
-    judged = marked.observe(seen, F.count_if("outside").alias("count")).where(~F.col("outside"))
-    write_table(classify(judged, as_of_ms=as_of_ms, settle_ms=arguments.settle_ms), arguments.out, REQUESTS)
+    counted = marked.observe(seen, F.count_if(F.col("outside") & ~F.col("requested")).alias("count"))
+    write_table(classify(counted.where(~F.col("outside")), limits), arguments.out, REQUESTS)
     return int(seen.get["count"])
 
 
-def conclude(spark: SparkSession, arguments: AuditArguments, as_of_ms: int, notes: Sequence[str]) -> Verdict:
+def _is_gone(arguments: AuditArguments, plan: reading.Reading) -> Column:
+    return ranges.before(arguments.timer_topic, plan.gone) if plan.gone else F.lit(False)
+
+
+def conclude(
+    spark: SparkSession, arguments: AuditArguments, as_of_ms: int, notes: Sequence[str], day: str | None = None
+) -> Verdict:
     """Everything else is told from the table that was written, so that it says what the table says."""
-    table = read_table(spark, arguments.out, REQUESTS)
-    write_table(summary.topics(table), arguments.out, TOPICS)
-    topics = read_table(spark, arguments.out, TOPICS)
+    table = read_table(spark, arguments.out, REQUESTS, day)
+    write_table(summary.topics(table), arguments.out, TOPICS, day)
+    write_table(summary.hours(table), arguments.out, HOURS, day)
+    topics = read_table(spark, arguments.out, TOPICS, day)
     verdict = summary.verdict(table, topics, out=arguments.out, as_of_ms=as_of_ms, notes=notes)
     write_report(verdict, summary.details(table, verdict), arguments)
     return verdict
@@ -103,35 +127,10 @@ def _kept(rows_: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _targets(requested: DataFrame, *, exist: Set[str], own: Set[str]) -> tuple[list[str], list[str]]:
-    """The real topics that exist, and some (at most 100) of those that requests name but no broker has.
-
-    The bridge's own topics are never real ones, whatever a request says: what lies there is no delivery.
-    """
-    named = requested.select("target").where(F.col("target").isNotNull() & ~F.col("target").isin(*own)).distinct()
-    exists = F.col("target").isin(*exist)
-    known = [row.target for row in named.where(exists).collect()]
-    unknown = [row.target for row in named.where(~exists).orderBy("target").limit(100).collect()]
-    return sorted(known), unknown
-
-
-def _notes(arguments: AuditArguments, unknown: Sequence[str], elsewhere: int, *, has_rejected: bool) -> list[str]:
-    notes = []
-    if unknown:
-        notes.append(f"Requests name real topics that do not exist: {shown(unknown)}. They cannot be delivered.")
-    if not has_rejected:
-        notes.append(f"There is no topic {arguments.rejected_topic}: nothing counts as rejected.")
-    if elsewhere:
-        notes.append(
-            f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
-        )
-    return notes
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The job as a command: prints the verdict, returns the exit code."""
     try:
-        verdict = run_audit(_parse(argv))
+        verdict = run_audit(parse(argv))
     except UsageError as wrong:
         return _complain(wrong, 2)
     except AuditTroubleError as trouble:
@@ -147,28 +146,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(wrong: Exception, code: int) -> int:
     print(f"timer-bridge audit: {wrong}", file=sys.stderr)
     return code
-
-
-def _parse(argv: Sequence[str] | None) -> AuditArguments:
-    parser = argparse.ArgumentParser(
-        prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
-    )
-    parser.add_argument("--bootstrap-servers", required=True)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--timer-topic", default=AuditArguments.timer_topic)
-    parser.add_argument("--rejected-topic", default=AuditArguments.rejected_topic)
-    parser.add_argument("--from", dest="from_ms", metavar="TIME", help="requests since then: 2026-12-24T18:00:00Z")
-    parser.add_argument("--to", dest="to_ms", metavar="TIME", help="requests before then")
-    parser.add_argument("--as-of", dest="as_of_ms", metavar="TIME", help="judge what was due by then; default: now")
-    parser.add_argument(
-        "--settle-ms", type=int, default=SETTLE_MS, help="due so lately is pending; default %(default)s"
-    )
-    parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
-    given = vars(parser.parse_args(argv))
-    for flag in ("from", "to", "as_of"):
-        text = given[f"{flag}_ms"]
-        given[f"{flag}_ms"] = None if text is None else time_ms(f"--{flag.replace('_', '-')}", text)
-    return AuditArguments(**given)
 
 
 if __name__ == "__main__":

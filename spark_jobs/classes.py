@@ -1,14 +1,19 @@
 """What became of each request: one table of rules, one pure function.
 
-    origin  requested  due_ms  deliveries  rejections  delivered_ms  altered   ->  class      faults
-    t/0/7   true       5000    1           0           5003          []            delivered  []
-    t/0/8   true       5000    2           0           4998          []            duplicate  [duplicate, early]
-    t/0/9   true       5000    0           0           null          []            missing    [missing]
+    origin  due_ms  deliveries  rejections  delivered_ms  next    ->  class      faults
+    t/0/7   5000    1           0           5003          null        delivered  []
+    t/0/8   5000    2           0           4998          null        duplicate  [duplicate, early]
+    t/0/9   5000    0           0           null          null        missing    [missing]
+    t/0/10  5000    0           0           null          cancel      cancelled  []
 
 The first rule that holds names the class; every fault that holds stands in `faults`, so that none hides behind another.
-A later outcome (cancelled, replaced, expired, late beyond a limit) is one more column to join and one more rule.
+
+Ids: the timer topic says that a request with the same id follows (`next`), not whether the bridge read it before it
+released. Receipts say when it was read, by the broker's clock; without them the time of the request does, with
+`tolerance_ms` for the way to the bridge. What that proves is told in docs/audit.md.
 """
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
@@ -18,8 +23,23 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import AuditClass
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """By what the audit judges. All ms."""
+
+    as_of_ms: int
+    settle_ms: int = 10_000
+    """What was expected so shortly before `as_of_ms` may still be on its way."""
+    tolerance_ms: int = 10_000
+    """So long the bridge may take to read a request: a delivery sooner after a cancel than this is no fault."""
+    skew_ms: int = 1_000
+    """So far the clocks of two brokers, or of a broker and the bridge, may be apart."""
+    late_ms: int | None = None
+    """What is delivered later than this behind its time is `late`. None: nothing is."""
+
+
 class Rule(NamedTuple):
-    """`holds` is SQL over the columns of `outcomes`; where it is null it does not hold."""
+    """`holds` is SQL over the columns of `outcomes` and `_FACTS`; where it is null it does not hold."""
 
     name: AuditClass
     fault: bool
@@ -27,50 +47,115 @@ class Rule(NamedTuple):
     meaning: str
 
 
+_A = AuditClass
 RULES = (
-    Rule(AuditClass.UNEXPLAINED, True, "NOT requested", "a record names a request that does not exist"),
+    Rule(_A.UNEXPLAINED, True, "NOT requested", "a record names a request that does not exist"),
     Rule(
-        AuditClass.REJECTED_BUT_DELIVERED,
+        _A.REJECTED_BUT_DELIVERED,
         True,
         "deliveries > 0 AND rejections > 0",
         "delivered, and on the rejected topic too",
     ),
     Rule(
-        AuditClass.MALFORMED_BUT_DELIVERED,
+        _A.MALFORMED_BUT_DELIVERED,
         True,
-        "deliveries > 0 AND malformed",
-        "its headers do not say when or where; it was to be rejected",
+        "deliveries > 0 AND (malformed OR kind = 'cancel')",
+        "its headers do not say when or where, or it is a cancel; it was never to be delivered",
     ),
-    Rule(AuditClass.DUPLICATE, True, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
-    Rule(AuditClass.EARLY, True, "delivered_ms < due_ms", "delivered before it was due"),
-    Rule(AuditClass.ALTERED, True, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
     Rule(
-        AuditClass.MISSING,
+        _A.CANCELLED_BUT_DELIVERED,
         True,
-        "deliveries = 0 AND rejections = 0 AND expected_ms <= settled_ms",
-        "due, but neither delivered nor rejected",
+        "deliveries > 0 AND next.kind IS NOT NULL AND (told_ended > 0 OR read_before_release)",
+        "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
     ),
-    Rule(AuditClass.REJECTED, False, "rejections > 0", "on the rejected topic, with a code that says why"),
-    Rule(AuditClass.DELIVERED, False, "deliveries > 0", "once, as it was sent, not before it was due"),
-    Rule(AuditClass.PENDING, False, "true", "not due yet, or so lately that it may still be on its way"),
+    Rule(
+        _A.EXPIRED_BUT_DELIVERED,
+        True,
+        "delivered_ms > expire_ms + tolerance_ms",
+        "delivered after its timer-expire-ms",
+    ),
+    Rule(_A.DUPLICATE, True, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
+    Rule(_A.EARLY, True, "delivered_ms < due_ms", "delivered before it was due"),
+    Rule(_A.ALTERED, True, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
+    Rule(
+        _A.MISSING,
+        True,
+        "deliveries = 0 AND (wrongly_expired OR"
+        " (rejections = 0 AND kind_of_timer AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
+        "due, but neither delivered nor rejected; or gone before what should have ended it came",
+    ),
+    Rule(_A.EXPIRED, False, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
+    Rule(_A.REJECTED, False, "rejections > 0", "on the rejected topic, with a code that says why"),
+    Rule(_A.LATE, False, "delivered_ms - expected_ms > late_ms", "delivered, later than the limit"),
+    Rule(_A.DELIVERED, False, "deliveries > 0", "once, as it was sent, not before it was due"),
+    Rule(_A.CANCELLED, False, "kind_of_timer AND ended AND next.kind = 'cancel'", "ended by a cancel with its id"),
+    Rule(_A.REPLACED, False, "kind_of_timer AND ended", "ended by a later request with its id"),
+    Rule(
+        _A.CANCEL_DONE, False, "is_cancel AND (told_done > 0 OR (unanswered AND found))", "a cancel that ended a timer"
+    ),
+    Rule(
+        _A.CANCEL_TOO_LATE,
+        False,
+        "is_cancel AND (told_missed = 'too-late' OR (unanswered AND previous.left))",
+        "a cancel whose timer had left already",
+    ),
+    Rule(
+        _A.CANCEL_NOT_FOUND,
+        False,
+        "is_cancel AND (told_missed IS NOT NULL OR unanswered)",
+        "a cancel with nothing pending under its id",
+    ),
+    Rule(_A.PENDING, False, "true", "not due yet, or so lately that it may still be on its way"),
 )
 
 FAULTS = tuple(rule.name for rule in RULES if rule.fault)
 
+_FACTS = {
+    "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
+    "kind_of_timer": "coalesce(NOT (kind = 'cancel' AND NOT malformed), false)",
+    # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read.
+    "read_before_release": "coalesce(next.answered_ms + skew_ms, next.ms + tolerance_ms) < delivered_ms",
+    # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.
+    "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
+    " AND (next.answered_ms IS NOT NULL OR expected_ms + tolerance_ms < next.ms), false)",
+    "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0 OR next.ms <= settled_ms), false)",
+    "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
+    "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
+    " AND previous.expected_ms + tolerance_ms >= requested_ms, false)",
+    "wrongly_expired": "coalesce(error = 'expired' AND (expire_ms IS NULL"
+    " OR rejected_ms + skew_ms < expire_ms), false)",
+}
 
-def classify(outcomes: DataFrame, *, as_of_ms: int, settle_ms: int) -> DataFrame:
-    """`outcomes` with `class` and `faults`.
 
-    What was expected up to `settle_ms` before `as_of_ms` must be there. Columns read: requested (bool), malformed
-    (bool), due_ms, expected_ms, deliveries, rejections, delivered_ms, altered (array).
-    """
-    timed = outcomes.withColumn("settled_ms", F.lit(as_of_ms - settle_ms))
+def classify(outcomes: DataFrame, limits: Limits) -> DataFrame:
+    """`outcomes` (spark_jobs.outcomes) with `class`, `faults`, `proof` and `open`."""
+    given = {
+        "settled_ms": F.lit(limits.as_of_ms - limits.settle_ms),
+        "tolerance_ms": F.lit(limits.tolerance_ms),
+        "skew_ms": F.lit(limits.skew_ms),
+        "late_ms": F.lit(limits.late_ms).cast("bigint"),
+    }
+    known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     faults = F.array_compact(F.array(*(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)))
-    return timed.withColumns({"class": _first_that_holds(), "faults": faults}).drop("settled_ms")
+    found = known.withColumns({"class": _first_that_holds(), "faults": faults})
+    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS)
 
 
 def is_fault(column: str = "class") -> Column:
     return F.col(column).isin(*(name.value for name in FAULTS))
+
+
+def _proof() -> Column:
+    by_order = F.when(F.expr("told_ended > 0 OR (is_cancel AND answered_ms IS NOT NULL)"), "receipt").otherwise("order")
+    decided = (_A.CANCELLED, _A.REPLACED, _A.CANCEL_DONE, _A.CANCEL_TOO_LATE, _A.CANCEL_NOT_FOUND)
+    return F.when(F.col("class").isin(*(name.value for name in decided)), by_order)
+
+
+def _is_open() -> Column:
+    """Its class may change: nothing came yet, or what replaced it may turn out to be refused."""
+    waits = F.col("class").isin(_A.PENDING.value, _A.MISSING.value)
+    may_be_refused = (F.col("class") == _A.REPLACED.value) & (F.col("told_ended") == 0) & ~F.col("next.left")
+    return F.coalesce(waits | may_be_refused, F.lit(False))
 
 
 def _first_that_holds() -> Column:

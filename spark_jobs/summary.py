@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.tables import TOPICS, AuditClass
+from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.classes import FAULTS, is_fault
 
 MOST_TOPICS = 200
@@ -119,11 +119,25 @@ def topics(table: DataFrame) -> DataFrame:
         F.count("topic").alias("requests"),
         F.count_if(is_fault()).alias("faults"),
         *counts,
-        _lateness().alias("late"),
-        F.array_join(F.array_sort(F.collect_set("clock")), ", ").alias("clock"),
+        _lateness().alias("spread"),
+        _clocks(),
     )
-    clock = F.when(F.col("clock") != "", F.col("clock"))
-    return grouped.select("*", "late.*").withColumn("clock", clock).select(*TOPICS.arrow().names)
+    return grouped.select("*", "spread.*").select(*TOPICS.arrow().names)
+
+
+def hours(table: DataFrame) -> DataFrame:
+    """The rows of HOURS."""
+    hour = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(3_600_000))
+    delivered = table.where(F.col("lateness_ms").isNotNull())
+    grouped = delivered.groupBy(F.coalesce("target", "delivered_topic").alias("topic"), hour.alias("hour_ms")).agg(
+        F.count("*").alias("deliveries"), _lateness().alias("spread"), _clocks()
+    )
+    return grouped.select("*", "spread.*").select(*HOURS.arrow().names)
+
+
+def _clocks() -> Column:
+    """LogAppendTime, CreateTime, or both; null where nothing was delivered."""
+    return F.nullif(F.array_join(F.array_sort(F.collect_set("clock")), ", "), F.lit("")).alias("clock")
 
 
 def _lateness() -> Column:
@@ -146,7 +160,7 @@ def verdict(table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, 
         out=out,
         as_of_ms=as_of_ms,
         counts={c.value: sums[c.value] for c in AuditClass},
-        lateness=_lateness_of(table.agg(_lateness().alias("late")).select("late.*").collect()[0]),
+        lateness=_lateness_of(table.agg(_lateness().alias("spread")).select("spread.*").collect()[0]),
         topics=tuple(_topic(row) for row in shown),
         topics_in_all=sums.topics,
         requests=sums.requests,
@@ -195,8 +209,8 @@ def _width_ms(delivered: DataFrame) -> int:
 
 def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
     at_ms = (F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))).alias("at_ms")
-    grouped = delivered.groupBy(at_ms).agg(F.count("*").alias("count"), _lateness().alias("late"))
-    found = grouped.select("at_ms", "count", "late.*").orderBy("at_ms").collect()
+    grouped = delivered.groupBy(at_ms).agg(F.count("*").alias("count"), _lateness().alias("spread"))
+    found = grouped.select("at_ms", "count", "spread.*").orderBy("at_ms").collect()
     return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
 
 

@@ -50,14 +50,23 @@ def read_records(spark: SparkSession, bootstrap_servers: str, spans: Sequence[Sp
     )
 
 
-def write_table(rows: DataFrame, out: Path, table: Table) -> None:
-    """Overwrites `out`/`table.name`; a column that is missing or of another type raises."""
-    schema = cast(StructType, StructType.fromDDL(table.spark_ddl()))
-    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(out / table.name))
+def folder(out: Path, table: Table, day: str | None = None) -> Path:
+    """OUT/requests, or OUT/requests/day=2026-01-31: other tools read the day as a column."""
+    return out / table.name if day is None else out / table.name / f"day={day}"
 
 
-def read_table(spark: SparkSession, out: Path, table: Table) -> DataFrame:
-    return spark.read.schema(table.spark_ddl()).parquet(str(out / table.name))
+def write_table(rows: DataFrame, out: Path, table: Table, day: str | None = None) -> None:
+    """Overwrites the table, or its day; a column that is missing or of another type raises."""
+    schema = _schema(table)
+    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, day)))
+
+
+def read_table(spark: SparkSession, out: Path, table: Table, day: str | None = None) -> DataFrame:
+    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, day)))
+
+
+def _schema(table: Table) -> StructType:
+    return cast(StructType, StructType.fromDDL(table.spark_ddl()))
 
 
 def _partitions(spans: Sequence[Span]) -> str:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.brokers import Span
-from spark_jobs.classes import FAULTS, RULES
+from spark_jobs.classes import RULES
 from spark_jobs.testing import AS_OF_MS, History, Record, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -67,7 +67,6 @@ def test_one_fault_of_each_kind_at_once(spark: SparkSession) -> None:
         "15": "malformed-but-delivered",
         "99": "unexplained",
     }
-    assert set(found.values()) == {name.value for name in FAULTS}
 
 
 DIFFERENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -138,6 +137,16 @@ MALFORMED: list[dict[str, Any]] = [
     {"due_ms": None, "also": ((names.DELAY_MS, b"9223372036854775807"),)},
     {"also": ((names.DELAY_MS, b"5"),)},
     {"also": ((names.DELIVER_MS, b"5000"),)},
+    {"also": ((names.DELAY_LEVEL, b"1"),)},
+    {"due_ms": None, "also": ((names.DELAY_LEVEL, b"one"),)},
+    {"also": ((names.ACTION, b"Cancel"),)},
+    {"also": ((names.ACTION, b"replace"),)},
+    {"also": ((names.ACTION, b"cancel"),)},
+    {"also": ((names.ID, None),)},
+    {"id": b""},
+    {"id": b"i" * 1025},
+    {"also": (("timer-expire-ms", b"soon"),)},
+    {"target": "timer.receipts"},
     {"also": ((names.PARTITION, b"-1"),)},
     {"also": ((names.PARTITION, b"2147483648"),)},
     {"also": ((names.KEY, None),)},

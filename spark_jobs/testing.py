@@ -3,23 +3,29 @@
 asked = request(offset=7, due_ms=5_000)
 history = History([asked], [delivery(asked)], [])          -> class delivered
 history = History([asked], [delivery(asked, at_ms=4_999)]) -> class early
+cancel(b"x", offset=9), copy(asked, rolls=1, offset=9), receipt("cancelled", by=9, about=7)
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
-from spark_jobs import rows
+from spark_jobs import evidence
 from spark_jobs.brokers import Span
-from spark_jobs.classes import classify
+from spark_jobs.classes import Limits, classify
+from spark_jobs.judgement import Seen, judged
+from spark_jobs.ranges import outside
+from spark_jobs.requests import requests
 from spark_jobs.table_io import RECORDS_DDL
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 AS_OF_MS = 100_000
+OWN = frozenset({"timer.requests", "timer.rejected", "timer.receipts"})
 SPANS = (Span("timer.requests", 0, 0, 1_000),)
 
 
@@ -53,12 +59,29 @@ def request(
     value: bytes | None = b"value",
     foreign: Headers = (("tenant", b"a"),),
     also: Headers = (),
+    id: bytes | None = None,  # noqa: A002 - the header's own name
+    partition: int = 0,
 ) -> Record:
     """`also`: more control headers, or wrong ones."""
     time = [(names.DELIVER_MS, b"%d" % due_ms)] if due_ms is not None else []
     where = [(names.TOPIC, target.encode())] if target is not None else []
-    headers = (*where, *time, *foreign, *also)
-    return Record("timer.requests", 0, offset, at_ms, "LogAppendTime", key, value, headers)
+    named = [(names.ID, id)] if id is not None else []
+    headers = (*where, *time, *named, *foreign, *also)
+    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", key, value, headers)
+
+
+def cancel(id: bytes | None, offset: int, *, at_ms: int = 2_000, partition: int = 0) -> Record:  # noqa: A002
+    named = [(names.ID, id)] if id is not None else []
+    headers = ((names.ACTION, b"cancel"), *named)
+    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
+
+
+def copy(asked: Record, offset: int, *, rolls: int = 1, at_ms: int = 2_000, **other: Any) -> Record:
+    """What the bridge makes of a request that it rolls. `other`: fields of the record in which it differs."""
+    due_ms = other.pop("due_ms", asked.header(names.DELIVER_MS))
+    kept = [h for h in asked.headers if h[0] not in (names.ORIGIN, names.ROLLS, *names.TIMES)]
+    told = ((names.DELIVER_MS, due_ms), (names.ORIGIN, asked.origin.encode()), (names.ROLLS, b"%d" % rolls))
+    return asked._replace(offset=offset, timestamp_ms=at_ms, **{"headers": (*kept, *told), **other})
 
 
 def foreign_of(asked: Record) -> Headers:
@@ -79,6 +102,7 @@ def delivery(
     foreign: Headers | None = None,
     origin: str | None = None,
     also: Headers = (),
+    rolls: int = 0,
 ) -> Record:
     """What the bridge makes of a request, 3 ms late; `due_ms` where its header gives a delay or nothing."""
     due_ms = due_ms if due_ms is not None else int(asked.header(names.DELIVER_MS) or 0)
@@ -87,7 +111,7 @@ def delivery(
         (names.ORIGIN, (origin or asked.origin).encode()),
         (names.DELIVER_MS, b"%d" % due_ms),
         (names.RELEASED_MS, b"%d" % at_ms),
-        (names.ROLLS, b"0"),
+        (names.ROLLS, b"%d" % rolls),
     )
     headers = (*(foreign if foreign is not None else foreign_of(asked)), *added, *also)
     place = offset if offset is not None else asked.offset
@@ -95,8 +119,14 @@ def delivery(
 
 
 def rejection(
-    asked: Record, code: str = "bad-header", *, offset: int | None = None, value: bytes | None = b"value"
+    asked: Record,
+    code: str = "bad-header",
+    *,
+    offset: int | None = None,
+    value: bytes | None = b"",
+    at_ms: int | None = None,
 ) -> Record:
+    """`value` b"": as it was sent."""
     added = (
         (names.ERROR, code.encode()),
         (names.ERROR_DETAIL, b"why"),
@@ -104,7 +134,18 @@ def rejection(
     )
     place = offset if offset is not None else asked.offset
     headers = (*asked.headers, *added)
-    return Record("timer.rejected", 0, place, asked.timestamp_ms + 2, "LogAppendTime", asked.key, value, headers)
+    at_ms = at_ms if at_ms is not None else asked.timestamp_ms + 2
+    returned = value if value != b"" else asked.value
+    return Record("timer.rejected", 0, place, at_ms, "LogAppendTime", asked.key, returned, headers)
+
+
+def receipt(kind: str, request: Record, about: Record | None = None, *, at_ms: int | None = None) -> Record:
+    """That `request` became so; 2 ms after it. `about`: the timer that it ended, or itself."""
+    at_ms = at_ms if at_ms is not None else request.timestamp_ms + 2
+    said = {"v": 1, "kind": kind, "at_ms": at_ms, "request": request.origin}
+    if about is not None:
+        said["origin"] = about.origin
+    return Record("timer.receipts", 0, 0, at_ms, "LogAppendTime", None, json.dumps(said).encode(), ())
 
 
 @dataclass
@@ -114,17 +155,24 @@ class History:
     requests: list[Record] = field(default_factory=list)
     deliveries: list[Record] = field(default_factory=list)
     rejections: list[Record] = field(default_factory=list)
+    receipts: list[Record] = field(default_factory=list)
 
-    def judged(self, spark: SparkSession, *, settle_ms: int = 0, spans: Sequence[Span] = SPANS) -> DataFrame:
-        """The audit without Kafka: one row per origin, with its class."""
-        requested, delivered, rejected = (
-            spark.createDataFrame(records, RECORDS_DDL) for records in (self.requests, self.deliveries, self.rejections)
+    def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
+        """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
+        requested, delivered, rejected, told = (
+            spark.createDataFrame(records, RECORDS_DDL)
+            for records in (self.requests, self.deliveries, self.rejections, self.receipts)
         )
-        outcomes = rows.outcomes(rows.requests(requested), rows.deliveries(delivered), rows.rejections(rejected))
-        inside = outcomes.where(F.col("requested") | ~rows.outside("timer.requests", spans))
-        return classify(inside, as_of_ms=AS_OF_MS, settle_ms=settle_ms)
+        seen = Seen(
+            parsed=requests(requested, own_topics=OWN).persist(),
+            rejections=evidence.rejections(rejected),
+            ends=[evidence.deliveries(delivered), evidence.receipts(told)],
+            gone=spans,
+        )
+        inside = judged(seen).where(F.col("requested") | ~outside("timer.requests", spans))
+        return classify(inside, Limits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))
 
-    def classes(self, spark: SparkSession, *, settle_ms: int = 0, spans: Sequence[Span] = SPANS) -> dict[str, str]:
+    def classes(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> dict[str, str]:
         """Offset of the origin (or the whole of a foreign one) -> class."""
-        found = self.judged(spark, settle_ms=settle_ms, spans=spans).select("origin", "class").collect()
+        found = self.judged(spark, spans=spans, **limits).select("origin", "class").collect()
         return {origin.removeprefix("timer.requests/0/"): name for origin, name in found}

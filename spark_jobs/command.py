@@ -1,0 +1,52 @@
+"""The audit's command line: flags to arguments."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from schemas.levels import DEFAULT
+from spark_jobs.arguments import SETTLE_MS, AuditArguments, levels_ms, offsets, time_ms
+
+
+def parse(argv: Sequence[str] | None) -> AuditArguments:
+    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    parser = argparse.ArgumentParser(
+        prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
+    )
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--timer-topic", default=AuditArguments.timer_topic)
+    parser.add_argument("--rejected-topic", default=AuditArguments.rejected_topic)
+    parser.add_argument("--receipts-topic", default=AuditArguments.receipts_topic)
+    parser.add_argument("--from", dest="from_ms", metavar="TIME", help="requests since then: 2026-12-24T18:00:00Z")
+    parser.add_argument("--to", dest="to_ms", metavar="TIME", help="requests before then")
+    parser.add_argument("--as-of", dest="as_of_ms", metavar="TIME", help="judge what was due by then; default: now")
+    parser.add_argument(
+        "--settle-ms", type=int, default=SETTLE_MS, help="due so lately is pending; default %(default)s"
+    )
+    parser.add_argument("--offsets", metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300")
+    parser.add_argument(
+        "--daily", action="store_true", help="go on where the last run in DIR ended: reads the day, not the history"
+    )
+    parser.add_argument(
+        "--tolerance-ms",
+        type=int,
+        default=AuditArguments.tolerance_ms,
+        help="how long the bridge may take to read a cancel; default %(default)s",
+    )
+    parser.add_argument(
+        "--skew-ms",
+        type=int,
+        default=AuditArguments.skew_ms,
+        help="how far the brokers' clocks may be apart; default %(default)s",
+    )
+    parser.add_argument("--late-ms", type=int, help="delivered later than this is late; default: nothing is")
+    parser.add_argument("--levels", default=DEFAULT, help="the bridge's delay levels; default %(default)r")
+    parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
+    given = vars(parser.parse_args(argv))
+    for flag in ("from", "to", "as_of"):
+        text = given[f"{flag}_ms"]
+        given[f"{flag}_ms"] = None if text is None else time_ms(f"--{flag.replace('_', '-')}", text)
+    given["levels_ms"] = levels_ms(given.pop("levels"))
+    given["offsets"] = offsets(given["offsets"]) if given["offsets"] is not None else None
+    return AuditArguments(**given)

@@ -1,0 +1,81 @@
+"""Which of the records that say they are copies are copies: told from the topics alone.
+
+    origin t/0/7 asks for X   claim says X, rolls 1, not refused       a copy
+                              claim says X, rolls 1, on timer.rejected a forgery that was refused: a request of its own
+                              claim says Y, or rolls 3 before 2        none: has to be refused, or is missing there
+                              claim says X, rolls 1, a second time     none: the same
+
+A copy has all in common with its request, stands behind it in its partition, and its `timer-rolls` is the next number.
+A forgery with the very bytes of a copy that is awaited stands in for it: the bridge takes it, and nothing differs.
+Where the request itself is gone (retention; the audit begins at the log's start), its earliest copy speaks for it.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.brokers import Span
+from spark_jobs.requests import ASKED, says_of
+
+
+def claims(parsed: DataFrame) -> DataFrame:
+    """The rows of CLAIMS among `parsed` (spark_jobs.requests)."""
+    return parsed.where(F.col("asked.kind") == "copy").select(
+        F.col("origin").alias("place"),
+        *(F.col(f"asked.{name}") for name in ("topic", "partition", "offset", "requested_ms")),
+        F.col("claimed").alias("origin"),
+        F.get(F.split("claimed", "/"), F.lit(2)).try_cast("bigint").alias("origin_offset"),
+        "rolls",
+        "says",
+        "asked",
+    )
+
+
+def judged(claimed: DataFrame, asked: DataFrame, refused: DataFrame, gone: Sequence[Span]) -> DataFrame:
+    """`claimed` with `is_copy`, and `is_witness` where the request itself is gone.
+
+    `asked`: origin and asked of every request in sight. `refused`: the places on the rejected topic, as `place`.
+    `gone`: of these partitions everything before the span's start is gone.
+    """
+    known = asked.select("origin", says_of(F.col("asked")).alias("wanted"), F.lit(True).alias("is_known"))
+    turned_down = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
+    looked = claimed.join(known, "origin", "left").join(turned_down, "place", "left")
+    witness, unknown = _is_gone(gone), F.col("is_known").isNull()
+    agrees = F.when(unknown, witness).otherwise(F.col("says").eqNullSafe(F.col("wanted")))
+    may_be = F.col("is_refused").isNull() & F.col("origin").isNotNull() & agrees
+    # One that cannot be a copy stands for itself, so that a flood of forgeries makes no long partition.
+    group = F.when(F.col("may_be"), F.col("origin")).otherwise(F.col("place"))
+    flagged = looked.withColumns({"is_witness": witness, "may_be": F.coalesce(may_be, F.lit(False))})
+    numbered = flagged.withColumn("group", group)
+    by_rolls = Window.partitionBy("group").orderBy("rolls", "offset")
+    first_of_number = F.coalesce(F.lag("rolls").over(by_rolls) != F.col("rolls"), F.lit(True))
+    before = F.when(F.col("is_witness"), F.first("rolls").over(by_rolls) - 1).otherwise(0)
+    in_turn = F.col("rolls") - before == F.dense_rank().over(Window.partitionBy("group").orderBy("rolls"))
+    counted = numbered.withColumn("is_copy", F.col("may_be") & first_of_number & in_turn)
+    return counted.drop("group", "may_be", "wanted", "is_known", "is_refused")
+
+
+def evidence(told: DataFrame) -> DataFrame:
+    """What `judged` means for the origins: copies for their request, all else a request of its own at its place."""
+    # Built field by field: a chain of withField on a struct would double the plan with each link.
+    own, said = F.col("asked"), F.col("says")
+    fields = {name: own[name] for name in ASKED}
+    fields |= {name: said[name] for name in ("due_ms", "id")} | {"expected_ms": said["due_ms"]}
+    fields |= {"offset": F.col("origin_offset"), "kind": said["action"], "malformed": F.lit(False)}
+    stands_in = F.struct(*(column.alias(name) for name, column in fields.items()))
+    copies = told.where("is_copy").select(
+        "origin",
+        F.when(F.col("is_witness"), stands_in).alias("asked"),
+        F.lit(1).cast("bigint").alias("copies"),
+        "rolls",
+    )
+    others = told.where(~F.col("is_copy")).select(F.col("place").alias("origin"), "asked")
+    return copies.unionByName(others, allowMissingColumns=True)
+
+
+def _is_gone(gone: Sequence[Span]) -> Column:
+    if not gone:
+        return F.lit(False)
+    starts = F.create_map(*(column for s in gone for column in (F.lit(s.partition), F.lit(s.start).cast("bigint"))))
+    return F.coalesce(F.col("origin_offset") < F.try_element_at(starts, F.col("partition")), F.lit(False))

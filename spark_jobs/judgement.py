@@ -1,0 +1,58 @@
+"""The audit without its ways in and out: what was seen -> one row per origin, ready for the rules.
+
+parsed timer topic --+--> requests ------------------------------+
+                     +--> claims -> copies (not refused, fitting)-+--> fold by origin --> ids --> outcomes
+real, rejected, receipts topics, the last run's evidence ---------+
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs import copies, evidence
+from spark_jobs.brokers import Span
+from spark_jobs.outcomes import outcomes
+from spark_jobs.succession import in_line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """`ends`: evidence of every other topic, and of earlier runs. `has_...`: where false, a step is left out."""
+
+    parsed: DataFrame
+    rejections: DataFrame
+    ends: Sequence[DataFrame] = ()
+    carried: DataFrame | None = None
+    """Evidence of the last run."""
+    carried_claims: DataFrame | None = None
+    gone: Sequence[Span] = ()
+    """Before these spans the timer topic holds nothing any more."""
+    has_claims: bool = True
+    has_ids: bool = True
+
+
+def claims_of(seen: Seen) -> DataFrame:
+    """Every record in sight that says it is a copy, with `is_copy`."""
+    claimed, asked = copies.claims(seen.parsed), evidence.requests(seen.parsed).select("origin", "asked")
+    if seen.carried_claims is not None:
+        claimed = claimed.unionByName(seen.carried_claims)
+    if seen.carried is not None:
+        asked = asked.unionByName(seen.carried.where(F.col("asked").isNotNull()).select("origin", "asked"))
+    refused = seen.rejections.select(F.col("origin").alias("place"))
+    return copies.judged(claimed, asked, refused, seen.gone)
+
+
+def judged(seen: Seen) -> DataFrame:
+    """For spark_jobs.classes."""
+    rows = evidence.requests(seen.parsed)
+    for more in (seen.rejections, *seen.ends, *((seen.carried,) if seen.carried is not None else ())):
+        rows = rows.unionByName(more)
+    if seen.has_claims:
+        rows = rows.unionByName(evidence.evidence(copies.evidence(claims_of(seen))))
+    folded = evidence.fold(rows)
+    if not seen.has_ids:
+        empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
+        return outcomes(folded.withColumn("previous", F.expr(empty)))
+    return outcomes(in_line(folded))

@@ -1,0 +1,130 @@
+"""What one run reads: the timer topic first, then, when its end is fixed, the other ends of its requests.
+
+    timer.requests   [asked ............)[context ...)   behind what is asked for: copies, and what ends an id
+    orders           [from - 10 min ........ end)        looked up later: a delivery of any request above is in here
+
+Everything is read to its end, as a copy, a cancel or a delivery may come at any time later.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs import evidence
+from spark_jobs.arguments import AuditArguments, shown
+from spark_jobs.brokers import Cluster, Span
+from spark_jobs.errors import AuditTroubleError
+from spark_jobs.requests import requests
+from spark_jobs.table_io import read_records
+
+CLOCK_SKEW_MS = 600_000
+"""A delivery's clock may be behind its request's by so much when a range of time is read."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`asked`: the requests to be judged. `read`: those, and what stands behind them. `gone`: see judgement.Seen."""
+
+    asked: Sequence[Span]
+    read: Sequence[Span]
+    gone: Sequence[Span]
+
+
+def own_topics(arguments: AuditArguments) -> set[str]:
+    return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic}
+
+
+def once(cluster: Cluster, arguments: AuditArguments) -> Reading:
+    """For an audit of a range, by time or by offsets; of all by default."""
+    topic = arguments.timer_topic
+    if topic not in cluster.partitions:
+        raise AuditTroubleError(f"there is no topic {topic} on this cluster: check --timer-topic")
+    everything = cluster.spans([topic], from_ms=arguments.from_ms)
+    asked = cluster.spans([topic], from_ms=arguments.from_ms, to_ms=arguments.to_ms)
+    if arguments.offsets is not None:
+        bounds = {span.partition: arguments.offsets.get(span.partition, (0, 0)) for span in everything}
+        asked = [_within(span, *bounds[span.partition]) for span in everything]
+    read = [Span(a.topic, a.partition, a.start, e.end) for a, e in zip(asked, everything, strict=True)]
+    asked = [a._replace(end=min(a.end, r.end)) for a, r in zip(asked, read, strict=True)]
+    starts_with_log = arguments.from_ms is None and arguments.offsets is None
+    return Reading(asked, read, asked if starts_with_log else ())
+
+
+def _within(span: Span, first: int, behind: int) -> Span:
+    start = min(max(span.start, first), span.end)
+    return span._replace(start=start, end=max(start, min(span.end, behind)))
+
+
+def parsed(spark: SparkSession, spans: Sequence[Span], arguments: AuditArguments) -> DataFrame:
+    records = read_records(spark, arguments.bootstrap_servers, spans)
+    return requests(records, levels_ms=arguments.levels_ms, own_topics=own_topics(arguments))
+
+
+@dataclass(frozen=True)
+class Census:
+    """Of the requests that were read: which real topics they name, and which steps they need."""
+
+    topics: tuple[str, ...]
+    unknown: tuple[str, ...]
+    """Some, at most 100, of those that no broker has."""
+    has_ids: bool
+    has_claims: bool
+
+
+def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
+    """`asked`: rows with `asked`. What comes to the driver is bounded by the topics of the cluster.
+
+    The bridge's own topics are never real ones, whatever a request says: what lies there is no delivery.
+    """
+    exists = F.col("target").isin(*(cluster.partitions.keys() - own_topics(arguments)))
+    named = asked.groupBy(F.col("asked.target").alias("target")).agg(
+        F.count_if(F.col("asked.id").isNotNull()).alias("ids"),
+        F.count_if(F.col("asked.kind") == "copy").alias("claims"),
+    )
+    found = (
+        named.groupBy(F.when(exists, F.col("target")).alias("topic"))
+        .agg(F.max("ids").alias("ids"), F.max("claims").alias("claims"), F.count_if(~exists).alias("unknown"))
+        .collect()
+    )
+    unknown: list[str] = []
+    if any(row.unknown for row in found):
+        unknown = [row.target for row in named.where(~exists).orderBy("target").limit(100).collect()]
+    return Census(
+        tuple(sorted(row.topic for row in found if row.topic is not None)),
+        tuple(unknown),
+        any(row.ids for row in found),
+        any(row.claims for row in found),
+    )
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Evidence from the topics where requests end."""
+
+    rejections: DataFrame
+    others: tuple[DataFrame, ...]
+    spans: tuple[Span, ...]
+
+
+def ends(spark: SparkSession, arguments: AuditArguments, spans: Iterable[Span]) -> Ends:
+    """`spans`: of the real topics, the rejected topic and the receipts topic."""
+    by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
+    everything = tuple(spans)
+    for span in everything:
+        by_kind[span.topic if span.topic in by_kind else ""].append(span)
+    rejected, told, real = (read_records(spark, arguments.bootstrap_servers, found) for found in by_kind.values())
+    others = (evidence.deliveries(real), evidence.receipts(told))
+    return Ends(evidence.rejections(rejected), others, everything)
+
+
+def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:
+    found = []
+    if unknown:
+        found.append(f"Requests name real topics that do not exist: {shown(unknown)}. They cannot be delivered.")
+    if arguments.rejected_topic not in cluster.partitions:
+        found.append(f"There is no topic {arguments.rejected_topic}: nothing counts as rejected.")
+    if arguments.receipts_topic not in cluster.partitions:
+        found.append(f"There is no topic {arguments.receipts_topic}: ids are judged by order and time alone.")
+    return found

@@ -1,0 +1,48 @@
+"""The one rule for ids, replayed from the timer topic: a request with an id ends what is pending under it.
+
+    partition 0, id x:   t/0/3 schedule   t/0/9 schedule   t/0/12 cancel        (t/0/10, refused, changes nothing)
+    next of t/0/3 is t/0/9, next of t/0/9 is t/0/12; whether each came in time, spark_jobs.classes judges
+
+Per partition and id, in order of offsets, by window functions: an id that is used a million times is one task's work,
+sorted on disk; all others are spread. Copies are in no line, as they end nothing.
+
+A refusal at intake takes a request out of its line. One that was taken and refused by its target later (its time had
+come, or its code is such) stays in: it had ended what came before.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+_WHEN_DUE = ("unknown-topic", "unknown-partition", "not-authorized", "expired")
+"""Codes that only a timer gets whose time has come."""
+_EITHER = ("too-large", "denied-target")
+"""Codes of intake and of targets: the time of the refusal tells which."""
+
+
+def in_line(folded: DataFrame) -> DataFrame:
+    """`folded` (spark_jobs.evidence) with `next` and, for cancels, `previous`: kind, expected_ms, left."""
+    asked = F.col("asked")
+    stands = asked["id"].isNotNull() & ~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy")
+    line = F.concat_ws("/", asked["topic"], asked["partition"], F.hex(asked["id"]))
+    lined = folded.withColumn("line", F.when(F.coalesce(stands, F.lit(False)), line).otherwise(F.col("origin")))
+    order = Window.partitionBy("line").orderBy("asked.offset")
+    left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
+    me = F.struct(
+        asked["kind"].alias("kind"),
+        F.col("origin").alias("origin"),
+        asked["requested_ms"].alias("ms"),
+        F.col("answered_ms").alias("answered_ms"),
+        left.alias("left"),
+    )
+    before = F.struct(asked["kind"].alias("kind"), asked["expected_ms"].alias("expected_ms"), left.alias("left"))
+    found = lined.select("*", F.lead(me).over(order).alias("follower"), F.lag(before).over(order).alias("previous"))
+    # What decided its class in an earlier run stays, unless the same request is in sight again and says more.
+    kept = F.col("next").isNotNull() & ~F.col("next.origin").eqNullSafe(F.col("follower.origin"))
+    return found.withColumn("next", F.when(kept, F.col("next")).otherwise(F.col("follower"))).drop("follower", "line")
+
+
+def _refused_at_intake() -> Column:
+    code, asked = F.col("error"), F.col("asked")
+    overdue = F.col("rejected_ms") >= asked["expected_ms"]
+    refused = F.when(code.isin(*_WHEN_DUE), F.lit(False)).when(code.isin(*_EITHER), ~overdue).otherwise(F.lit(True))
+    return F.coalesce(F.when(code.isNotNull(), refused), F.lit(False))
