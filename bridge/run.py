@@ -178,3 +178,4 @@ def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
         if time.monotonic() - checked_s >= _CHECK_EACH_S:
             checked_s = time.monotonic()
             check()
+            bridge.look_at_retention()
