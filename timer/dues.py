@@ -12,7 +12,7 @@ Java's hash code are counted together, under the name that was seen first.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ from timer.entry import Ints, Rows
 HOUR_MS = 3_600_000
 _HOURS = 24
 _LOW_BITS = 32
+
+
+TopicState: TypeAlias = tuple[int, str, int | None, int | None]
+"""Hash, name, first and last due time as far as they are known."""
 
 
 class Edge(NamedTuple):
@@ -128,6 +132,22 @@ class DueCounts:
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(run)], strict=True):
             at = int(order[start])
             yield int(run["topic_hash"][at]), int(dues[at]) // HOUR_MS, end - start, at, dues[order[start:end]]
+
+    def state(self) -> tuple[list[TopicState], Ints, Ints]:
+        """Topics; rows of (hash, hour, count); rows of (hour, count) of those that are looked at elsewhere."""
+        topics = [(hash_, t.name, t.first_ms, t.last_ms) for hash_, t in self._topics.items() if t.pending]
+        hours = [(hash_, *hour) for hash_, t in self._topics.items() for hour in t.hours()]
+        elsewhere = [(hour, count) for hour, count in self._elsewhere.items() if count]
+        return topics, np.array(hours, np.int64).reshape(-1, 3), np.array(elsewhere, np.int64).reshape(-1, 2)
+
+    def restore(self, topics: list[TopicState], hours: Ints, elsewhere: Ints) -> None:
+        """What `state` told; nothing was added yet."""
+        for hash_, name, first_ms, last_ms in topics:
+            topic = self._topics[hash_] = _Topic(name)
+            topic.first_ms, topic.last_ms = first_ms, last_ms
+        for hash_, hour, count in hours.tolist():
+            self._topics[hash_].count(hour, count)
+        self._elsewhere.update(dict(elsewhere.tolist()))
 
     def counts(self) -> dict[str, int]:
         """By name, without those that have none."""

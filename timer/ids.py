@@ -43,6 +43,13 @@ class _Table:
         self.used = 0
         """Slots that are not empty: live ones and taken out ones."""
 
+    @classmethod
+    def of(cls, hashes: Ints, units: Ints) -> "_Table":
+        table = cls(0)
+        table.hashes, table.units, table._mask = hashes, units, len(units) - 1
+        table.used = int((units != _EMPTY).sum())
+        return table
+
     def insert(self, hashes: Ints, units: Ints) -> None:
         at = hashes & self._mask
         left = np.arange(len(hashes))
@@ -101,6 +108,19 @@ class IdIndex:
     def __len__(self) -> int:
         return self._live
 
+    def state(self) -> tuple[Ints, Ints]:
+        """The slots of the table, as `restored` takes them."""
+        while self._old is not None:
+            self._move_some()
+        return self._table.hashes, self._table.units
+
+    @classmethod
+    def restored(cls, hashes: Ints, units: Ints) -> "IdIndex":
+        index = cls()
+        index._table = _Table.of(hashes, units)
+        index._live = int((units > _EMPTY).sum())
+        return index
+
     def insert(self, hashes: Ints, units: Ints) -> None:
         for start in range(0, len(hashes), _MOVED_AT_ONCE):
             part = slice(start, start + _MOVED_AT_ONCE)
@@ -132,12 +152,16 @@ class IdIndex:
                 wanted *= 2
             self._old, self._table, self._moved = self._table, _Table(wanted), 0
         while self._old is not None:
-            part = slice(self._moved, self._moved + _MOVED_AT_ONCE)
-            live = self._old.units[part] > 0
-            self._table.insert(self._old.hashes[part][live], self._old.units[part][live] - _ABOVE)
-            self._old.units[part][live] = _GONE
-            self._moved += _MOVED_AT_ONCE
-            if self._moved >= len(self._old.units):
-                self._old = None
-            elif (self._table.used + coming) * 3 <= len(self._table.units) * 2:
+            self._move_some()
+            if (self._table.used + coming) * 3 <= len(self._table.units) * 2:
                 break
+
+    def _move_some(self) -> None:
+        assert self._old is not None
+        part = slice(self._moved, self._moved + _MOVED_AT_ONCE)
+        live = self._old.units[part] > 0
+        self._table.insert(self._old.hashes[part][live], self._old.units[part][live] - _ABOVE)
+        self._old.units[part][live] = _GONE
+        self._moved += _MOVED_AT_ONCE
+        if self._moved >= len(self._old.units):
+            self._old = None

@@ -28,6 +28,26 @@ class LiveCounts:
             first, last = self._units.get(segment, (_NO_UNIT, -1))
             self._units[segment] = (min(first, int(own["unit"].min())), max(last, int(own["unit"].max())))
 
+    def state(self) -> Ints:
+        """Rows of (segment, bytes, last visit, first unit, last unit), -1 for what is not known."""
+        rows = [
+            (s, self._bytes.get(s, -1), self._last_visit_ms.get(s, -1), *self._units.get(s, (-1, -1)))
+            for s in self._bytes.keys() | self._last_visit_ms.keys() | self._units.keys()
+        ]
+        return np.array(rows, np.int64).reshape(-1, 5)
+
+    @classmethod
+    def restored(cls, state: Ints) -> "LiveCounts":
+        counts = cls()
+        for segment, size, last_visit_ms, first, last in state.tolist():
+            if size >= 0:
+                counts._bytes[segment] = size
+            if last_visit_ms >= 0:
+                counts._last_visit_ms[segment] = last_visit_ms
+            if last >= 0:
+                counts._units[segment] = (first, last)
+        return counts
+
     def see(self, segment: int, visit_ms: int) -> None:
         """Something in `segment` is needed until `visit_ms` has passed."""
         self._last_visit_ms[segment] = max(self._last_visit_ms.get(segment, -1), visit_ms)
@@ -75,6 +95,11 @@ class EndedUnits:
             if segment not in self._flags:
                 self._flags[segment] = np.zeros(self._per_segment, np.bool_)
             self._flags[segment][within] = True
+
+    def state(self) -> Ints:
+        """The units."""
+        found = [segment * self._per_segment + np.flatnonzero(flags) for segment, flags in self._flags.items()]
+        return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
 
     def among(self, start: int, end: int) -> NDArray[np.bool_]:
         """For units [start, end), which lie in one segment."""

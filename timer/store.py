@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from schemas.journal import Flight
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer import resume
 from timer.batch import Batch, markers
 from timer.checkpoint import CLOSED, NAME, Checkpoint, runs
 from timer.checkpointing import Checkpointing
@@ -92,9 +93,12 @@ class Store:
         self._segment_bytes = segment_bytes
         self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes, units)
         self._bodies = FrameLog(disk, _BODIES, segment_bytes, bodies)
+        self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
         if disk.read(CLOSED):
             disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
-        disk.remove(_WHEEL)
+        if self._resumed is None:
+            disk.remove(_WHEEL)
+        disk.remove(resume.RESUME)
         self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
@@ -148,11 +152,47 @@ class Store:
         try:
             found = store._take_back(found)
             scan = LiveScan(store._units, found, progress.settled, _origins(held), _origins(ended))
-            store._rebuild(scan)
+            if not store._take_over():
+                store._rebuild(scan)
         except (CorruptStoreError, WheelFullError, OSError):
             store.close()
             raise
         return store
+
+    def _fits(self, found: Checkpoint, progress: Progress) -> bool:
+        """Whether what lay in the wheel then is what is to lie in it now."""
+        told = (found.progress, found.tick_ms, found.slots)
+        return told == (progress, self._options.tick_ms, self._options.slots)
+
+    def _take_over(self) -> bool:
+        """Wheel, index and counts as they were when the store was closed, where that is known."""
+        state, self._resumed = self._resumed, None
+        if state is None:
+            return False
+        if not self._wheel.is_sound():
+            self._wheel.clear()
+            return False
+        self._ids = IdIndex.restored(state.id_hashes, state.id_units)
+        self._ended.mark(state.ended)
+        self._live_units = LiveCounts.restored(state.live_units)
+        self._live_bodies = LiveCounts.restored(state.live_bodies)
+        self._dues.restore(state.topics, state.due_hours, state.elsewhere)
+        self._held.push(state.held)
+        self._pending = sum(self._dues.counts().values())
+        return True
+
+    def _state(self) -> resume.State:
+        topics, due_hours, elsewhere = self._dues.state()
+        return resume.State(
+            *self._ids.state(),
+            self._ended.state(),
+            self._live_units.state(),
+            self._live_bodies.state(),
+            due_hours,
+            elsewhere,
+            self._held.rows(),
+            topics,
+        )
 
     def _take_back(self, found: Checkpoint) -> Checkpoint:
         """What was written beyond the checkpoint is gone; the ticks are those of the options."""
@@ -372,7 +412,7 @@ class Store:
         block = _SCAN_UNITS if live * _SPARSE >= number - stop else _FIRST_BLOCK
         while number >= stop:
             start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
-            units = self._units.read(start, number + 1)
+            units = self._units.read_checked(start, number + 1)
             own = (visits_ms(units) // self._options.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
@@ -633,8 +673,9 @@ class Store:
         return is_same and not self._has_staged and self._checkpointing is None
 
     def _note_closed(self, told: Checkpoint) -> None:
-        """For `verify`, which then knows that the wheel must fit. Without it, it is as after a kill."""
+        """For the next opening, which takes over, and for `verify`. Without it, it is as after a kill."""
         with suppress(OSError):
+            resume.write(self._disk, told, self._state())
             wheel = self._disk.open(_WHEEL)
             self._disk.start_sync([wheel]).wait()
             wheel.close()

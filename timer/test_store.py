@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch
-from timer.checkpoint import NAME, Checkpoint
+from timer.checkpoint import CLOSED, NAME, Checkpoint
 from timer.disk import Disk, RealDisk
 from timer.dues import HOUR_MS
 from timer.entry import UNIT
@@ -214,6 +214,17 @@ class StoreAgainstList(RuleBasedStateMachine):
         if files:
             self.disk.remove(f"{name}/{files[int(at * len(files))]}")
         self.recover(may_be_wrong=True)
+
+    @rule()
+    def stop(self) -> None:
+        """In order: where nothing is staged, the next opening takes over wheel, index and counts."""
+        self.store.finish_checkpoint()
+        self.store.start_checkpoint(len(self.journal), (), ())
+        self.store.finish_checkpoint()
+        self.store.close()
+        self.store = self.catch_up(self.checkpoint_found())
+        self.staged = self.committed.copy()
+        self.start_anew()
 
     def recover(self, *, may_be_wrong: bool) -> None:
         """What bridge.recovery does, over a list."""
@@ -496,8 +507,48 @@ def test_a_flipped_byte_of_a_unit_is_noticed_at_the_opening(folder: str, at: int
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
     file = disk.open(f"{folder}/{disk.names(folder)[0]}")
     file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    disk.remove(CLOSED)  # as after a kill
     with pytest.raises(CorruptStoreError, match="check does not fit"):
         reopen(disk, progress, set())
+
+
+@pytest.mark.parametrize("at", [52 + 11, 52 + 20, 52 + 51])
+def test_behind_a_clean_end_a_flipped_byte_of_a_unit_is_noticed_when_its_tick_opens(at: int) -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    file = disk.open(f"timer/{disk.names('timer')[0]}")
+    file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    store = reopen(disk, progress, set())
+    with pytest.raises(CorruptStoreError, match="check does not fit"):
+        store.due(1500, 9, 1 << 20)
+
+
+def test_a_clean_end_is_taken_over_without_reading_the_log_and_once() -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    units = disk.open(f"timer/{disk.names('timer')[0]}")
+    whole = units.read(0, units.size())
+    units.overwrite(0, bytes(len(whole)))
+    store = reopen(disk, progress, set())
+    units.overwrite(0, whole)
+    assert (store.pending, store.due_ranges()) == (4, {"orders": (4, 1500, 1500)})
+    assert store.find([b"id-1"]).keys() == {b"id-1"}
+    disk.kill()
+    units = (disk := disk.reopen()).open(f"timer/{disk.names('timer')[0]}")
+    units.overwrite(0, bytes(len(whole)))
+    with pytest.raises(CorruptStoreError):  # killed since: now the log is read
+        reopen(disk, progress, set())
+
+
+@pytest.mark.parametrize("name", ["resume", "wheel"])
+def test_what_a_clean_end_left_is_made_anew_where_it_is_damaged(name: str) -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    file = disk.open(name)
+    for at in range(0, file.size(), 7):
+        file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    store = reopen(disk, progress, set())
+    assert origins(store, store.due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
 
 
 def test_a_lost_file_of_bodies_is_noticed_at_the_opening() -> None:

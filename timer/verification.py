@@ -15,6 +15,7 @@ What lies behind the ends was written after the checkpoint: the next start takes
 from collections.abc import Callable, Collection
 from itertools import pairwise
 
+from timer import resume
 from timer.checkpoint import CLOSED, Checkpoint
 from timer.checksum import COLUMN
 from timer.disk import Disk
@@ -46,7 +47,11 @@ def _is_closed(disk: Disk, told: Checkpoint) -> bool:
     data = disk.read(CLOSED)
     if data and Checkpoint.from_bytes(data) is None:
         raise FaultError(CLOSED, None, "", "no copy of any checkpoint")
-    return data == told.to_bytes()
+    if data != told.to_bytes():
+        return False
+    if resume.read(disk, told) is None:
+        raise FaultError(resume.RESUME, None, "", "its check does not fit, or it is another checkpoint's")
+    return True
 
 
 class _Verification:

@@ -51,6 +51,18 @@ class Wheel:
         self._slots = slots
         self._table = np.frombuffer(buffer, SLOT, count=slots)
 
+    def is_sound(self) -> bool:
+        """Whether the check of each slot fits."""
+        for start in range(0, self._slots, _SCAN_SLOTS):
+            slots = self._table[start : start + _SCAN_SLOTS]
+            if (slot_checks(slots) != slots["magic"]).any():
+                return False
+        return True
+
+    def clear(self) -> None:
+        """No slot holds anything."""
+        self._table[:] = np.zeros(1, SLOT)
+
     def close(self) -> None:
         """Lets go of the buffer."""
         del self._table
