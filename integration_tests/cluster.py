@@ -14,6 +14,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from schemas.headers import Headers
 
 TIMEOUT_S = 30.0
+_UNDECIDED_S = 90
+"""A broker that was killed writes the markers of what it had committed some time after it has started again."""
 
 
 class Cluster:
@@ -90,7 +92,7 @@ class Cluster:
         consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in ends])
         messages = []
         while ends:
-            message = consumer.poll(TIMEOUT_S)
+            message = consumer.poll(_UNDECIDED_S)
             assert message is not None, f"undecided: {ends}"
             error = message.error()
             assert error is None or error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001
