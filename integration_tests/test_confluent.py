@@ -645,6 +645,7 @@ class TestTrouble:
                 outcome = sink.begin(transaction).wait()
             assert world.cluster.values(target) == [b"1", b"2"]
 
+    @pytest.mark.slow  # on a busy machine the last record stays undecided for a minute and more: not understood yet
     def test_a_broker_killed_and_started_again(self, own_kafka: EmbeddedKafka) -> None:
         with closing(World(own_kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
