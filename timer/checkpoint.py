@@ -65,11 +65,17 @@ class Checkpoint(BaseModel):
     @classmethod
     def from_bytes(cls, data: bytes) -> "Checkpoint | None":
         """None where the bytes are torn, changed, or of a format this version does not know."""
-        checksum, _, text = data.partition(b"\n")
-        if checksum != b"%08x" % zlib.crc32(text):
+        text = sound_text(data)
+        if text is None:
             return None
         try:
             found = cls.model_validate_json(text)
         except ValidationError:
             return None
         return found if found.format == FORMAT else None
+
+
+def sound_text(data: bytes) -> bytes | None:
+    """The JSON behind the checksum, whatever its format; None where the two do not fit."""
+    checksum, _, text = data.partition(b"\n")
+    return text if checksum == b"%08x" % zlib.crc32(text) else None

@@ -9,14 +9,13 @@ The wheel is not asked: the log tells the same.
 """
 
 import json
-import zlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
 
-from timer.checkpoint import CLOSED, FORMAT, NAME, Checkpoint
+from timer.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
 from timer.disk import Disk
 from timer.entry import RUN, Rows
 from timer.errors import CorruptStoreError
@@ -76,8 +75,8 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
 
 def _format_of(data: bytes) -> int | None:
     """The format that a sound checkpoint names, None where it is not sound."""
-    checksum, _, text = data.partition(b"\n")
-    if checksum != b"%08x" % zlib.crc32(text):
+    text = sound_text(data)
+    if text is None:
         return None
     try:
         told = json.loads(text)
