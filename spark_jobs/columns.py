@@ -25,11 +25,6 @@ def present(headers: Column) -> Column:
     return F.coalesce(headers, F.array().cast(HEADERS_DDL))
 
 
-def count_of(headers: Column, name: str) -> Column:
-    """How often a header stands."""
-    return F.size(F.filter(headers, lambda header: header["key"] == name))
-
-
 def has(headers: Column, name: str) -> Column:
     return F.array_contains(headers["key"], name)
 

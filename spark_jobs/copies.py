@@ -20,7 +20,7 @@ from spark_jobs.requests import ASKED, says_of
 
 
 def claims(parsed: DataFrame) -> DataFrame:
-    """The rows of CLAIMS among `parsed` (spark_jobs.requests)."""
+    """Records among `parsed` (spark_jobs.requests) that say they are copies."""
     return parsed.where(F.col("asked.kind") == "copy").select(
         F.col("origin").alias("place"),
         *(F.col(f"asked.{name}") for name in ("topic", "partition", "offset", "requested_ms")),
