@@ -72,6 +72,7 @@ class Flights:
         self._flights: dict[tuple[int, int], Flight] = {}
         self._origins: set[int] = set()
         self._by_id: dict[str, set[tuple[int, int]]] = {}
+        self._rolled_ms: dict[tuple[int, int], int] = {}
         self.ended: set[int] = set()
         """Origins of those whose timer has ended."""
         self.depart(flights)
@@ -99,6 +100,11 @@ class Flights:
         encoded, _ = pack_headers(record.headers)
         return flight if digest(record.key, record.value, encoded) == flight.digest else None
 
+    def was_rolled_within(self, flight: Flight, span_ms: int, now_ms: int) -> bool:
+        """Whether this life rolled it, by its clock within the last `span_ms`."""
+        rolled_ms = self._rolled_ms.get((flight.origin, flight.rolls))
+        return rolled_ms is not None and rolled_ms <= now_ms < rolled_ms + span_ms
+
     def with_id(self, id_: bytes) -> list[Flight]:
         """Those under `id_` whose timer has not ended."""
         if not self._by_id:  # nearly always, and the hash is dear
@@ -106,8 +112,11 @@ class Flights:
         found = (self._flights[key] for key in self._by_id.get(id_hash(id_), ()))
         return [flight for flight in found if flight.origin not in self.ended]
 
-    def depart(self, flights: Iterable[Flight]) -> None:
+    def depart(self, flights: Iterable[Flight], now_ms: int | None = None) -> None:
+        """`now_ms`: by the bridge's clock, where this life rolls them."""
         for flight in flights:
+            if now_ms is not None:
+                self._rolled_ms[flight.origin, flight.rolls] = now_ms
             self._flights[flight.origin, flight.rolls] = flight
             self._origins.add(flight.origin)
             if flight.id_hash:
@@ -116,6 +125,7 @@ class Flights:
     def land(self, landed: Iterable[tuple[int, int]]) -> None:
         for key in landed:
             flight = self._flights.pop(key)
+            self._rolled_ms.pop(key, None)
             self._origins.discard(flight.origin)
             self.ended.discard(flight.origin)
             if flight.id_hash:

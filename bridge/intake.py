@@ -6,6 +6,7 @@
     key >  K                   -> store, in its place
     key <= K, visit <= now     -> late: leaves in the very transaction that moves C past it (invariant 3)
     key <= K, visit >  now     -> held: the clock went back behind K; stored, named in the journal
+    a copy that was rolled just now, and is to be rolled again soon -> held, and rests (timer.held)
 
 One rule for ids: a request with an id ends whatever is pending under it and came before, wherever that stands: in the
 store, earlier in this batch, late, or on its way as a copy; then it stands itself, unless it is a cancel. What leaves
@@ -29,7 +30,7 @@ from schemas.receipts import Kind
 from timer.batch import Batch
 from timer.entry import Rows, topic_hash
 from timer.record import Body, pack_headers
-from timer.roll import visit_ms
+from timer.roll import rest_of_window_ms, visit_ms
 
 ROLLED_EXTRA_BYTES = 512
 """At most what a copy is larger than its request: an absolute time, its origin, its number."""
@@ -243,7 +244,24 @@ class _Taking:
             self.taken.dropped.append(record.offset)
         else:
             visit = self._visit_ms(record.timestamp_ms, claim.schedule.due_ms)
-            self._place(body_of(record, claim.schedule, flight.origin, flight.rolls), visit)
+            body = body_of(record, claim.schedule, flight.origin, flight.rolls)
+            if self._must_rest(flight, visit):
+                self._rest(body, visit)
+            else:
+                self._place(body, visit)
+
+    def _must_rest(self, flight: Flight, visit: int) -> bool:
+        """Whether it would be rolled again before a fair part of a window is over, as our clock is ahead."""
+        rest_ms = rest_of_window_ms(self._rules.roll_window_ms)
+        is_soon = visit < min(self._now_ms + rest_ms, flight.due_ms) and flight.due_ms > self._now_ms
+        return is_soon and self._flights.was_rolled_within(flight, rest_ms, self._now_ms)
+
+    def _rest(self, body: Body, visit: int) -> None:
+        until_ms = self._now_ms + rest_of_window_ms(self._rules.roll_window_ms)
+        at = self.taken.batch.rest(body, visit, self._now_ms, until_ms)
+        self.taken.held.append(body.origin)
+        if body.id is not None:
+            self._placed[body.id] = _Place(late=False, at=at, body=body)
 
     def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:
         """Ends what is pending under `id_`; whether there was anything."""
@@ -285,6 +303,7 @@ class Decided(Protocol):
     dropped: set[int]
     rolled: set[tuple[int, int]]
     held: set[int]
+    released: set[int]
 
 
 def replay(
@@ -300,7 +319,8 @@ def replay(
     Raises ValueError where a request that the journal calls a timer does not read as one.
     """
     batch = Batch()
-    refused, dropped, ended, rolled = decided.refused, decided.dropped, decided.ended, decided.rolled
+    refused, dropped, ended, released = decided.refused, decided.dropped, decided.ended, decided.released
+    rolled = decided.rolled
     rules, until = rules_from(-1)
     for record in records:
         offset = record.offset
@@ -317,11 +337,11 @@ def replay(
             raise ValueError(f"offset {offset} was taken once, but now reads as {asked.code}: {asked.detail}")
         else:
             continue
-        if origin in ended or (rolled and (origin, rolls + 1) in rolled):
+        if origin in ended or origin in released or (rolled and (origin, rolls + 1) in rolled):
             continue
         visit = visit_ms(schedule.due_ms, record.timestamp_ms, rules.roll_window_ms)
-        if (visit, origin) > settled:
-            batch.add(body_of(record, schedule, origin, rolls), visit)
-        elif origin in decided.held:
+        if origin in decided.held:
             batch.hold(body_of(record, schedule, origin, rolls), visit)
+        elif (visit, origin) > settled:
+            batch.add(body_of(record, schedule, origin, rolls), visit)
     return batch

@@ -75,6 +75,8 @@ class Timer:
     is_fresh: bool = True
     """Its record was read by the commit that is judged."""
     is_held: bool = False
+    may_rest: bool = False
+    """It was rolled just now, and by the bridge's clock it would be rolled again soon."""
     is_flying: bool = False
     """Rolled, and the copy was not read yet."""
 
@@ -314,7 +316,7 @@ class Oracle:
             self._refuse(entry, "not-ours", expected)
             return
         self.counts["forged taken"] += entry.transaction is None
-        del book.flights[place]
+        rolled_ms = book.flights.pop(place).timestamp_ms
         origin, rolls = place
         timer = book.timers.get(origin)
         if timer is None:
@@ -322,6 +324,8 @@ class Oracle:
             return
         timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
         timer.is_fresh, timer.is_held, timer.is_flying = True, False, False
+        timer.may_rest = _may_rest(timer, rolled_ms, note)
+        self.counts["may rest"] += timer.may_rest
 
     # -- what it publishes
 
@@ -335,7 +339,8 @@ class Oracle:
         """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
         if self.only_outputs:
             return
-        _check(timer.is_held or timer.key <= reached.settled, f"left, but its key is above K: {reached}", entry)
+        is_its_turn = timer.is_held or timer.may_rest or timer.key <= reached.settled
+        _check(is_its_turn, f"left, but its key is above K: {reached}", entry)
         is_late = timer.is_fresh and timer.key <= book.progress.settled
         if not is_late and shard not in note.paused:
             skipped = [offset for offset in book.unread if offset < note.opened[shard]]
@@ -427,8 +432,8 @@ class Oracle:
         _check(progress.low_offset == low, f"{shard}: L is not {low}", progress)
         for timer in book.live():
             if timer.key <= progress.settled and not timer.is_held:
-                _check(timer.is_fresh, f"{shard}: K passed a live timer", (timer, progress))
-                is_held = timer.key.visit_ms > note.lowest_ms
+                _check(timer.is_fresh or timer.may_rest, f"{shard}: K passed a live timer", (timer, progress))
+                is_held = timer.may_rest or timer.key.visit_ms > note.lowest_ms
                 _check(is_held, f"{shard}: a late one was not settled", (timer, progress, note.lowest_ms))
                 timer.is_held = True
                 self.counts["held"] += 1
@@ -450,6 +455,12 @@ def _offset(name: str) -> int:
 
 def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
     return Key(visit_ms(due_ms, entry.append_ms, note.options.rules.roll_window_ms), origin)
+
+
+def _may_rest(timer: Timer, rolled_ms: int, note: Note) -> bool:
+    rest_ms = note.options.rules.roll_window_ms // 8
+    is_soon = timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms)
+    return is_soon and note.lowest_ms < rolled_ms + rest_ms and timer.due_ms > note.lowest_ms
 
 
 def _same(copy: Entry, entry: Entry) -> bool:

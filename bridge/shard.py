@@ -224,7 +224,7 @@ class OwnedShard:
         sealed = Sealed(staged, progress, self._journal(staged, progress), now_ms, ids)
         self._sealed.append(sealed)
         self._sealed_offset = progress.next_offset
-        self.flights.depart(staged.rolled)
+        self.flights.depart(staged.rolled, now_ms)
         self._dirty_since_ms = None
         return sealed
 

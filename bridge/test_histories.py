@@ -18,6 +18,7 @@ from schemas.origin import Shard
 
 SHARD = Shard(TIMERS, 0)
 WINDOW_MS = 1000
+LAP_MS = 10_240
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset({TIMERS}))
 
 
@@ -203,6 +204,46 @@ def test_case_5_an_old_disk_does_not_bring_back_what_was_held_when_the_journal_o
     world.bridge.start()
     world.bridge.run(1000)
     assert world.delivered() == ["ahead", "held"]
+    assert world.counts() == {}
+
+
+@TROUBLE
+def test_case_5_a_clock_far_ahead_of_the_brokers_rolls_no_timer_without_end(trouble: Trouble) -> None:
+    """A copy's place is reckoned from the brokers' time: by such a clock it is to be rolled again at once."""
+    world = World()
+    world.send("near", 500)
+    world.send("far", 4 * LAP_MS)
+    world.send("cancelled", 4 * LAP_MS, id_="x")
+    world.bridge.run(20)
+    world.bridge.clock.error_ms = LAP_MS + LAP_MS // 2
+    world.bridge.run(20)
+    assert world.delivered() == ["near"]
+    rolled = len(world.kafka.read(TIMERS)) - 3
+    world.bridge.run(WINDOW_MS)
+    assert len(world.kafka.read(TIMERS)) - 3 <= rolled + 2 * 10
+    world.cancel("x")
+    trouble(world)
+    world.bridge.run(20)
+    world.bridge.clock.error_ms = 0
+    world.send("behind", 500)
+    trouble(world)
+    world.bridge.run(500)
+    assert world.delivered() == ["near", "behind"]
+    world.bridge.run(4 * LAP_MS)
+    assert world.delivered() == ["near", "behind", "far"]
+    assert world.counts() == {}
+
+
+@TROUBLE
+def test_case_5_a_clock_nearly_a_window_ahead(trouble: Trouble) -> None:
+    world = World()
+    world.bridge.clock.error_ms = WINDOW_MS - 1
+    world.send("far", 10 * WINDOW_MS)
+    world.bridge.run(WINDOW_MS)
+    assert len(world.kafka.read(TIMERS)) <= 1 + 10
+    trouble(world)
+    world.bridge.run(8 * WINDOW_MS + 1)
+    assert world.delivered() == ["far"]
     assert world.counts() == {}
 
 

@@ -86,6 +86,8 @@ class Decisions:
         """(origin, rolls) of every copy that was ever made in this stretch."""
         self.held = set(held)
         """Held, not released."""
+        self.released: set[int] = set()
+        """Held once and gone since, whatever K says; a copy that landed later is a timer again."""
         waited = self.held.copy()
         self.waiting = self.held.copy()
         """Of those that waited, the ones never released: a copy of a released one may be held again, elsewhere."""
@@ -98,6 +100,8 @@ class Decisions:
             self.dropped.update(record.dropped)
             for landed in record.landed:
                 self.flights.pop(landed, None)
+                self.released.discard(landed[0])
+            self.released.update(record.released)
             for flight in record.rolled:
                 self.flights[flight.origin, flight.rolls] = flight
                 self.rolled.add((flight.origin, flight.rolls))
@@ -119,7 +123,7 @@ class Decisions:
         """The operator put progress back to `offset`: what was decided from there on is decided anew."""
         self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
         self.rolled = {key for key in self.rolled if key[0] < offset}
-        for decided in (self.refused, self.ended, self.dropped, self.held, self.waiting):
+        for decided in (self.refused, self.ended, self.dropped, self.held, self.released, self.waiting):
             decided.difference_update([o for o in decided if o >= offset])
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 

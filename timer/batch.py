@@ -32,6 +32,9 @@ class Batch:
 
     def __init__(self) -> None:
         self._rows: list[_Row | None] = []
+        self._resting: set[int] = set()
+        self.rest_ms = (0, 0)
+        """From when until when those rest that do."""
         self._ended: list[Rows] = []
 
     def __len__(self) -> int:
@@ -44,9 +47,15 @@ class Batch:
         return len(self._rows) - 1
 
     def hold(self, body: Body, visit_ms: int) -> int:
-        """One whose key is <= K although its visit has not come. Returns its place in the batch."""
+        """One that is no part of the order: K says nothing of it. Returns its place in the batch."""
         self._rows.append((body, visit_ms, MAGIC_UNCHAINED))
         return len(self._rows) - 1
+
+    def rest(self, body: Body, visit_ms: int, since_ms: int, until_ms: int) -> int:
+        """One that is not looked at before `until_ms`, whatever its visit, unless it is due; see HeldTimers.rest."""
+        self.rest_ms = (since_ms, until_ms)
+        self._resting.add(len(self._rows))
+        return self.hold(body, visit_ms)
 
     def drop(self, place: int) -> None:
         """The timer at `place` ended before it was stored."""
@@ -59,6 +68,12 @@ class Batch:
     def places(self) -> list[tuple[int, int]]:
         """(visit_ms, origin) of the timers to add."""
         return [(row[1], row[0].origin) for row in self._rows if row is not None]
+
+    def rests(self) -> NDArray[np.bool_]:
+        """Which of the timers to add rest."""
+        if not self._resting:
+            return np.zeros(len(self._rows) - self._rows.count(None), np.bool_)
+        return np.array([at in self._resting for at, row in enumerate(self._rows) if row is not None], np.bool_)
 
     def ended(self) -> Rows:
         """Timers of the store that end, as a RUN."""

@@ -15,7 +15,7 @@ from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Rows, run_of, visits_ms
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
 from timer.options import StoreOptions
-from timer.scan import LiveScan, above, blocks
+from timer.scan import LiveScan, blocks, to_come
 from timer.wheel import SLOT_SIZE, Wheel
 
 
@@ -34,7 +34,7 @@ def linked_anew(disk: Disk, log: UnitLog, found: Checkpoint, options: StoreOptio
     for start, end in blocks(log, found.low_unit):
         units, beside = log.read(start, end), log.beside(start, end)
         run = run_of(units, beside, start)
-        in_order = above(run, found.progress.settled) & ~np.isin(run["origin"], np.array(found.held, np.int64))
+        in_order = to_come(units, run, found.progress.settled) & ~np.isin(run["origin"], np.array(found.held, np.int64))
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)
         lives = is_timer & in_order | np.isin(run["unit"], held)
         _append(log, wheel, units[lives], beside[lives])

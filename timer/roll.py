@@ -17,3 +17,10 @@ def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
     if 3 * (rest_ms - window_ms) < window_ms:
         return timestamp_ms + window_ms // 2
     return timestamp_ms + window_ms
+
+
+def rest_of_window_ms(window_ms: int) -> int:
+    """A timer is not rolled twice within this time: else a clock that runs ahead of the brokers' by a window would roll
+    it without end, as a copy's visit is reckoned from their time.
+    """
+    return window_ms // 8

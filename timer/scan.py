@@ -1,7 +1,8 @@
 """What lives in a TimerLog when a store is opened: two passes over its units, block by block.
 
     pass 1   each unit by its check; delete markers -> which units have ended
-    pass 2   of the others: key > K lives; of those held, the last unit of the origin does (earlier ones were rolled)
+    pass 2   of the others: chained ones with a key > K live; of those held, the last unit of the origin does (earlier
+             ones were rolled)
 
 Between the checkpoint and now, the journal may have ended more: those get a marker of their own.
 """
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.checkpoint import Checkpoint
-from timer.entry import MAGIC_DELETE, Ints, Rows, run_of, visits_ms
+from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Ints, Rows, run_of, visits_ms
 from timer.errors import CorruptStoreError
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
@@ -28,6 +29,12 @@ def above(run: Rows, settled: Key) -> NDArray[np.bool_]:
         (visits == settled.visit_ms) & (run["origin"] > settled.origin)
     )
     return found
+
+
+def to_come(units: Rows, run: Rows, settled: Key) -> NDArray[np.bool_]:
+    """Which of `units`, the same as a RUN, have a place in the order that is above `settled`."""
+    chained: NDArray[np.bool_] = units["magic"] & MAGIC_UNCHAINED == 0
+    return above(run, settled) & chained
 
 
 def is_among(values: Ints, wanted: Ints) -> NDArray[np.bool_]:
@@ -79,13 +86,14 @@ class LiveScan:
         for start, end in blocks(self._log, self._found.low_unit):
             units = self._log.read(start, end)
             run = run_of(units, self._log.beside(start, end), start)
-            run = run[(units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)]
-            self._count(run)
+            stands = (units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)
+            units, run = units[stands], run[stands]
+            self._count(units, run)
             gone = is_among(run["origin"], self._journal_ended)
             is_held = is_among(run["origin"], self._held) & ~gone
             for at in np.flatnonzero(is_held).tolist():
                 self.held[int(run["origin"][at])] = run[at : at + 1]
-            is_above = above(run, self._settled) & ~is_held
+            is_above = to_come(units, run, self._settled) & ~is_held
             self.newly_ended.append(run[is_above & gone])
             yield run[is_above & ~gone]
         self._check_count()
@@ -95,8 +103,8 @@ class LiveScan:
         if counted != self._found.pending:
             raise CorruptStoreError("timer", f"{counted} live units where the checkpoint counts {self._found.pending}")
 
-    def _count(self, run: Rows) -> None:
+    def _count(self, units: Rows, run: Rows) -> None:
         """What lived at the time of the checkpoint."""
         held = is_among(run["origin"], self._held_then)
-        self._counted += int((above(run, self._found.progress.settled) & ~held).sum())
+        self._counted += int((to_come(units, run, self._found.progress.settled) & ~held).sum())
         self._holding_then.update(run["origin"][held].tolist())

@@ -3,7 +3,8 @@
     add(batch) -> body log, TimerLog, wheel          due(now) -> rows in order -> bodies(rows) -> committed(...)
 
 Rules:
-1. A row is live when its key (visit_ms, origin) is above K, or it is held; unless a delete marker says that it ended.
+1. A row is live when it is held, or else its key (visit_ms, origin) is above K; unless a delete marker says that it
+   ended.
    No mark is written when a timer leaves (invariant 3).
 2. What `add` and `due` do is staged until `committed`. There is no undo in memory: a store whose transaction is lost is
    closed and opened again, which takes it back to its checkpoint.
@@ -31,6 +32,7 @@ from timer.disk import Disk
 from timer.dues import HOUR_MS, DueCounts, DueRange, Edge
 from timer.entry import BESIDE, MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, run_of, visits_ms
 from timer.errors import CorruptStoreError, WheelFullError
+from timer.held import HeldTimers
 from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog, sweep
@@ -38,7 +40,7 @@ from timer.migration import linked_anew
 from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
-from timer.scan import LiveScan, above, blocks, is_among
+from timer.scan import LiveScan, above, blocks, is_among, to_come
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -102,7 +104,7 @@ class Store:
         self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
-        self._held = DueQueue()
+        self._held = HeldTimers()
         self._settled = progress.settled
         self._next_offset = progress.next_offset
         self._committed = progress
@@ -275,17 +277,17 @@ class Store:
     def _find_edges(self, hour: int, edges: list[Edge]) -> dict[Edge, int]:
         found: dict[Edge, int] = {}
         missing = {edge for edge in edges if not edge.is_last}
-        for run in self._due_in(hour):
+        for number, run in enumerate(self._due_in(hour)):
             for edge in edges:
                 dues = run["due_ms"][run["topic_hash"] == edge.topic_hash]
                 dues = dues[dues // HOUR_MS == hour]
                 if len(dues):
                     pick, due_ms = (max, int(dues.max())) if edge.is_last else (min, int(dues.min()))
                     found[edge] = pick(found.get(edge, due_ms), due_ms)
-            if not self._dues.elsewhere(hour):
-                missing -= found.keys()
-                if not missing and not any(edge.is_last for edge in edges):
-                    break
+                    if number > 0:  # the first run is of those held, which are in no order
+                        missing.discard(edge)
+            if not self._dues.elsewhere(hour) and not missing and not any(edge.is_last for edge in edges):
+                break
         return found
 
     def _due_in(self, hour: int) -> Iterator[Rows]:
@@ -325,7 +327,7 @@ class Store:
         added, beside, frames = batch.units()
         units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would turn the bytes' order
         units[: len(added)] = added
-        units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), above(ended, self._settled))
+        units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), ~self._is_held(ended))
         visits = visits_ms(units)
         is_timer = np.arange(len(units)) < len(added)
         chained = units["magic"] & MAGIC_UNCHAINED == 0
@@ -342,11 +344,13 @@ class Store:
         self._wheel.link(links)
         for at, visit in zip(range(first + len(added), first + len(units)), visits[~is_timer].tolist(), strict=True):
             self._live_units.see(self._units.segment(at), visit)
-        self._take_in(run_of(units[is_timer], beside, first), chained[is_timer])
+        self._take_in(run_of(units[is_timer], beside, first), chained[is_timer], batch)
         self._strike(ended)
 
-    def _take_in(self, run: Rows, chained: NDArray[np.bool_]) -> None:
-        self._held.push(run[~chained])
+    def _take_in(self, run: Rows, chained: NDArray[np.bool_], batch: Batch) -> None:
+        rests = batch.rests()
+        self._held.push(run[~chained & ~rests])
+        self._held.rest(run[rests], *batch.rest_ms)
         self._queue.push(run[chained & (run["visit_ms"] // self._options.tick_ms <= self._cursor)])
         self._count_in(run)
 
@@ -354,14 +358,16 @@ class Store:
         """`ended` rows leave queue, wheel, index and counts."""
         if len(ended) == 0:
             return
-        is_held = ~above(ended, self._settled)
-        self._wheel.settle(ended["visit_ms"][~is_held])
+        self._wheel.settle(ended["visit_ms"][~self._is_held(ended)])
         self._ended.mark(ended["unit"])
         if self._low_unit in ended["unit"]:
             self._low_key = None
         self._queue.remove(ended["unit"])
         self._held.remove(ended["unit"])
         self._count_out(ended)
+
+    def _is_held(self, rows: Rows) -> NDArray[np.bool_]:
+        return is_among(rows["unit"], self._held.rows()["unit"])
 
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
         """For each id under which a timer lives: its row, a RUN of one."""
@@ -387,6 +393,8 @@ class Store:
             self._settled = Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
         due = Due(rows, self._held.take(now_ms, limit, limit_bytes))
         self._has_staged |= due.total > 0
+        if self._low_unit in due.released["unit"]:
+            self._low_key = None
         if len(rows):
             self._wheel.settle(rows["visit_ms"])
         for part in due:
@@ -489,7 +497,7 @@ class Store:
             units = self._units.read(start, end)
             run = run_of(units, np.zeros(end - start, BESIDE), start)
             ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
-            live = run[(above(run, self._settled) | is_among(run["unit"], held)) & ~ended]
+            live = run[(to_come(units, run, self._settled) | is_among(run["unit"], held)) & ~ended]
             if len(live):
                 self._low_unit = int(live["unit"][0])
                 self._low_key = Key(int(live["visit_ms"][0]), int(live["origin"][0]))
@@ -635,7 +643,7 @@ class Store:
         units = self._units.read(start, end)
         run = run_of(units, self._units.beside(start, end), start)
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, end)
-        live: Rows = run[is_timer & (above(run, self._settled) | is_among(run["unit"], self._held.rows()["unit"]))]
+        live: Rows = run[is_timer & (to_come(units, run, self._settled) | self._is_held(run))]
         return live
 
     def _repointed(self, rows: Rows, positions: Ints) -> None:

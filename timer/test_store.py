@@ -39,6 +39,9 @@ def body(offset: int, due_ms: int, *, timestamp_ms: int = START_MS, size: int = 
     return Body("orders", -1, offset, timestamp_ms, due_ms, b"k", b"v" * size, b"", True, offset, 0, id_of(offset))
 
 
+REST_MS = 7
+
+
 def placed(offset: int, visit_ms: int, *, size: int = 3) -> Body:
     """One of two topics; each fifth is to be rolled at its visit, as it is due some hours later."""
     due_ms = visit_ms + (0 if offset % 5 else (offset % 7) * HOUR_MS)
@@ -76,16 +79,17 @@ class Model:
     settled: Key = NOTHING_SETTLED
     held: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
+    released: set[int] = field(default_factory=set)
 
     def live(self) -> list[Key]:
         return sorted(
             Key(visit, offset)
             for offset, visit in enumerate(self.requests)
-            if offset not in self.ended and (offset in self.held or Key(visit, offset) > self.settled)
+            if offset not in self.ended | self.released and (offset in self.held or Key(visit, offset) > self.settled)
         )
 
     def copy(self) -> "Model":
-        return Model(list(self.requests), self.settled, set(self.held), set(self.ended))
+        return Model(list(self.requests), self.settled, set(self.held), set(self.ended), set(self.released))
 
 
 class StoreAgainstList(RuleBasedStateMachine):
@@ -106,15 +110,22 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged_ended: set[int] = set()
         self.low = 0
         self.options = OPTIONS
+        self.resting: dict[int, tuple[int, int, int]] = {}
 
-    @rule(visits=st.lists(st.integers(-5, 400), min_size=1, max_size=12))
-    def add(self, visits: list[int]) -> None:
+    @rule(visits=st.lists(st.integers(-5, 400), min_size=1, max_size=12), rest=st.booleans())
+    def add(self, visits: list[int], *, rest: bool) -> None:
+        """`rest`: each third rests for a while, whatever its place."""
         batch = Batch()
+        until_ms = self.now_ms + REST_MS
         first = len(self.staged.requests)
-        added, held = [], set()
+        added, held, resting = [], set(), {}
         for offset, ahead in enumerate(visits, first):
             visit_ms = max(self.now_ms + ahead, START_MS)
-            if Key(visit_ms, offset) > self.staged.settled:
+            if rest and offset % 3 == 0:
+                batch.rest(placed(offset, visit_ms), visit_ms, self.now_ms, until_ms)
+                resting[offset] = (self.now_ms, until_ms, placed(offset, visit_ms).due_ms)
+                held.add(offset)
+            elif Key(visit_ms, offset) > self.staged.settled:
                 batch.add(placed(offset, visit_ms, size=offset % 50), visit_ms)
             else:
                 batch.hold(placed(offset, visit_ms), visit_ms)
@@ -127,6 +138,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.requests += added
         self.staged.held |= held
         self.staged_held |= held
+        self.resting |= resting
 
     @rule(chosen=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), unknown=st.integers(0, 400))
     def end(self, chosen: list[float], unknown: int) -> None:
@@ -145,18 +157,22 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.ended |= gone
         self.staged_ended |= gone
 
-    @rule(limit=st.integers(1, 8), passed_ms=st.integers(-60, 120))
+    @rule(limit=st.integers(1, 8), passed_ms=st.integers(-3, 5) | st.integers(-60, 120))
     def take_due(self, limit: int, passed_ms: int) -> None:
         self.now_ms = max(START_MS, self.now_ms + passed_ms)
         live = self.staged.live()
         rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms][:limit]
-        released = [k for k in live if k.origin in self.staged.held and k.visit_ms <= self.now_ms][:limit]
+        now_ms = self.now_ms
+        self.resting = {o: r for o, r in self.resting.items() if r[0] <= now_ms < min(r[1:])}
+        awake = [k for k in live if k.origin in self.staged.held - self.resting.keys()]
+        released = [k for k in awake if k.visit_ms <= now_ms][:limit]
         due = self.store.due(self.now_ms, limit, 1 << 20)
         assert origins(self.store, due) == [k.origin for k in rows + released]
         if rows:
             self.staged.settled = rows[-1]
         gone = {k.origin for k in released}
         self.staged.held -= gone
+        self.staged.released |= gone
         self.staged_released |= gone
 
     @rule()
@@ -224,6 +240,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.store.close()
         self.store = self.catch_up(self.checkpoint_found())
         self.staged = self.committed.copy()
+        self.resting = {}
         self.start_anew()
 
     def recover(self, *, may_be_wrong: bool) -> None:
@@ -240,6 +257,7 @@ class StoreAgainstList(RuleBasedStateMachine):
                 raise
             self.store = self.catch_up(None)
         self.staged = self.committed.copy()
+        self.resting = {}
         self.start_anew()
 
     def checkpoint_found(self) -> Checkpoint | None:
@@ -258,7 +276,8 @@ class StoreAgainstList(RuleBasedStateMachine):
     def catch_up(self, found: Checkpoint | None) -> Store:
         entries = self.journal[found.journal_offset if found else 0 :]
         held = {o for made, _, _ in entries for o in made} | set(found.held if found else ())
-        held -= {o for _, released, _ in entries for o in released}
+        released = {o for _, gone, _ in entries for o in gone}
+        held -= released
         ended = {o for _, _, gone in entries for o in gone}
         if found is None:
             store, start = Store.create(self.disk, self.options, self.progress), self.progress.low_offset
@@ -268,7 +287,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         batch = Batch()
         for offset in range(start, self.progress.next_offset):
             visit_ms = self.committed.requests[offset]
-            if offset in ended:
+            if offset in ended | released:
                 continue
             if offset in held:
                 batch.hold(placed(offset, visit_ms), visit_ms)
@@ -299,7 +318,8 @@ class StoreAgainstList(RuleBasedStateMachine):
         look_ms = self.store.next_visit_ms(10**6)
         if waiting:
             assert look_ms is not None
-            assert look_ms <= min(k.visit_ms for k in waiting)
+            looks = [min(self.resting[k.origin][1:]) if k.origin in self.resting else k.visit_ms for k in waiting]
+            assert look_ms <= min(looks)
 
 
 TestStoreAgainstList = StoreAgainstList.TestCase

@@ -1,0 +1,100 @@
+"""Live timers whose place in the order has passed, or does not count: K says nothing of them, the journal names them.
+
+push   waits for its visit: the clock went back behind K
+rest   waits for `until` or its due time, but not beyond a step back of the clock: it was rolled just now, and by
+       this clock, which runs ahead of the brokers', it would be rolled again soon
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from timer.entry import RUN, Ints, Rows
+from timer.plan import DueQueue
+
+_SPANS = 8
+"""What begins to rest within an eighth of a rest rests together."""
+
+
+@dataclass(slots=True)
+class _Resting:
+    since_ms: int
+    until_ms: int
+    runs: list[Rows] = field(default_factory=list)
+
+    def rows(self) -> Rows:
+        return np.concatenate(self.runs) if self.runs else np.empty(0, RUN)
+
+    def first_due_ms(self) -> int:
+        return min(int(run["due_ms"].min()) for run in self.runs)
+
+    def take(self, now_ms: int) -> list[Rows]:
+        """Those whose rest is over."""
+        if not self.since_ms <= now_ms < self.until_ms:
+            taken, self.runs = self.runs, []
+            return taken
+        if self.first_due_ms() > now_ms:
+            return []
+        rows = self.rows()
+        self.runs = [rows[rows["due_ms"] > now_ms]]
+        return [rows[rows["due_ms"] <= now_ms]]
+
+
+class HeldTimers:
+    """Rows of RUN; their bodies are on disk."""
+
+    def __init__(self) -> None:
+        self._queue = DueQueue()
+        self._resting: list[_Resting] = []
+
+    def rows(self) -> Rows:
+        """All of them."""
+        return np.concatenate([self._queue.rows(), *(each.rows() for each in self._resting)])
+
+    def push(self, run: Rows) -> None:
+        self._queue.push(run)
+
+    def rest(self, run: Rows, since_ms: int, until_ms: int) -> None:
+        """`run` is taken by nobody from `since_ms` to about `until_ms`, but for what is due before."""
+        if len(run) == 0:
+            return
+        last = self._resting[-1] if self._resting else None
+        if last is None or since_ms < last.since_ms or _SPANS * (since_ms - last.since_ms) > until_ms - since_ms:
+            last = _Resting(since_ms, until_ms)
+            self._resting.append(last)
+        last.runs.append(run)
+
+    def remove(self, units: Ints) -> None:
+        """Those of `units` that are here leave without being taken."""
+        self._queue.remove(units)
+        for each in self._resting:
+            each.runs = [kept for run in each.runs if len(kept := run[~np.isin(run["unit"], units)])]
+        self._forget_empty()
+
+    def repoint(self, units: Ints, bodies: Ints) -> None:
+        """Rows that are here have their bodies elsewhere now."""
+        self._queue.repoint(units, bodies)
+        where = dict(zip(units.tolist(), bodies.tolist(), strict=True))
+        for each in self._resting:
+            for run in each.runs:
+                run["body"] = [where.get(unit, body) for unit, body in run[["unit", "body"]].tolist()]
+
+    def next_visit_ms(self) -> int | None:
+        """The earliest visit, or end of a rest, None where nothing waits."""
+        looks = [min(each.until_ms, each.first_due_ms()) for each in self._resting]
+        visit_ms = self._queue.next_visit_ms()
+        return min(looks if visit_ms is None else [*looks, visit_ms], default=None)
+
+    def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
+        """Removes and returns those to be looked at, as DueQueue.take does."""
+        if self._resting:
+            for each in self._resting:
+                for run in each.take(now_ms):
+                    self._queue.push(run)
+            self._forget_empty()
+        return self._queue.take(now_ms, limit, limit_bytes)
+
+    def _forget_empty(self) -> None:
+        for each in self._resting:
+            each.runs = [run for run in each.runs if len(run)]
+        self._resting = [each for each in self._resting if each.runs]
