@@ -40,8 +40,18 @@ class DataDir:
     def disk_for(self, shard: Shard) -> RealDisk:
         """The same one each time, so that what it still syncs for a former opening comes before what is begun now."""
         if shard not in self._disks:
-            self._disks[shard] = RealDisk(self._root / shard.topic / str(shard.partition))
+            self._disks[shard] = RealDisk(self._folder_of(shard))
         return self._disks[shard]
+
+    def _folder_of(self, shard: Shard) -> Path:
+        return self._root / shard.topic / str(shard.partition)
+
+    def let_go(self, shard: Shard) -> Path:
+        """The shard's folder, for another process: nothing of ours is on its way there, until it is asked for again."""
+        disk = self._disks.pop(shard, None)
+        if disk is not None:
+            disk.close()
+        return self._folder_of(shard)
 
     def close(self) -> None:
         for disk in self._disks.values():

@@ -29,6 +29,8 @@ class TurnOptions:
     """How long requests that were only stored may wait for their progress to be committed."""
     min_free_bytes: int = 1 << 30
     """Room on the disk below which intake pauses; delivery goes on and gives room back."""
+    prepare_from: int = 100_000
+    """From so many timers and requests to be looked through at a start on, this is done beside the turns."""
     max_wait_ms: int = 500
     """The longest wait for a message; a due timer ends it earlier."""
     clock_skew_margin_ms: int = 60_000

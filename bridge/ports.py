@@ -100,6 +100,18 @@ class Source(Protocol):
         ...
 
 
+class Preparation(Protocol):
+    """A shard's store on its way to what Kafka says, beside the turns, while no store of it is open here."""
+
+    def is_done(self) -> bool:
+        """Whether nobody works at it any more. Not whether it went well: who opens the store recovers it again."""
+        ...
+
+    def give_up(self) -> None:
+        """The shard is not ours any more: when this returns, nobody writes to its directory."""
+        ...
+
+
 class History(Protocol):
     """What Kafka already holds, read_committed. Every call waits through passing faults."""
 

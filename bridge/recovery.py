@@ -23,7 +23,7 @@ from schemas.headers import Rules
 from schemas.journal import Decisions, JournalRecord
 from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
-from timer.checkpoint import NAME, Checkpoint
+from timer.checkpoint import CLOSED, NAME, Checkpoint
 from timer.disk import Disk
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.options import StoreOptions
@@ -57,15 +57,41 @@ def recover(shard: Shard, disk: Disk, history: History, options: TurnOptions) ->
     try:
         return _Recovery(shard, disk, history, options, progress).run(found)
     except CorruptStoreError as wrong:
-        return rebuild(shard, disk, history, options, progress, wrong)
+        distrust(shard, disk, wrong)
+        return _Recovery(shard, disk, history, options, progress).run(None)
 
 
-def rebuild(
-    shard: Shard, disk: Disk, history: History, options: TurnOptions, progress: Progress, wrong: CorruptStoreError
-) -> Recovered:
-    """The store made anew from Kafka alone, as the one on disk is `wrong`."""
+def work_ahead(shard: Shard, disk: Disk, history: History) -> int:
+    """How many timers and requests `recover` would have to look through."""
+    try:
+        progress = history.progress(shard)
+    except ForeignProgressError:
+        return 0  # `recover` says what is to be done
+    if progress is None:
+        return 0
+    found = read_checkpoint(disk)
+    if found is None or not _usable(found, progress, history.journal_bounds(shard)[0]):
+        return progress.next_offset - max(progress.low_offset, history.bounds(shard)[0])
+    was_closed = disk.read(CLOSED) == found.to_bytes()
+    return progress.next_offset - found.progress.next_offset + (0 if was_closed else found.pending)
+
+
+def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:
+    """Leaves on `disk` a closed store as the committed progress says it must be, for the next `recover`."""
+    # In this order: what was decided below the stable end of the journal is in the progress that is read then.
+    _, journal_offset = history.journal_bounds(shard)
+    store, flights = recover(shard, disk, history, options)
+    try:
+        store.start_checkpoint(journal_offset, flights.all(), sorted(flights.ended))
+        store.finish_checkpoint()
+    finally:
+        store.close()
+
+
+def distrust(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
+    """The store on `disk`, which is closed, is `wrong`: the next `recover` makes it anew from Kafka alone."""
     log.error("%s: the local store is damaged (%s): rebuilding it from Kafka, nothing is lost", shard, wrong)
-    return _Recovery(shard, disk, history, options, progress).run(None)
+    disk.start_replace(NAME, b"").wait()
 
 
 def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:

@@ -17,6 +17,7 @@ from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
+from bridge.preparing import Preparer
 from bridge.settings import Settings
 from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
 from bridge.turn import Bridge
@@ -150,6 +151,7 @@ def _live(
 ) -> None:
     """Builds a bridge and turns it until the end."""
     journals = {settings.timer_topic: settings.journal_topic}
+    options = settings.turn_options(max_message_bytes)
     with ExitStack() as ends:
         sink = ConfluentSink(connection, journals, patience)
         ends.callback(sink.close)
@@ -161,7 +163,8 @@ def _live(
             history=history,
             sink=sink,
             disk_for=folder.disk_for,
-            options=settings.turn_options(max_message_bytes),
+            options=options,
+            prepare=Preparer(connection, journals, folder, options).prepare,
         )
         ends.callback(bridge.stop)
         _turn(bridge, stop, lambda: _complain_about_topics(settings, topics))

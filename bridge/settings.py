@@ -82,6 +82,9 @@ class Settings(BaseSettings):
     max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
     max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
+    prepare_from: int = Field(
+        100_000, description="So much to look through at a start is left to a process of its own.", ge=0
+    )
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
@@ -140,6 +143,7 @@ class Settings(BaseSettings):
             max_poll_records=self.max_poll_records,
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,
+            prepare_from=self.prepare_from,
             adopt_progress=self.adopt_progress,
         )
 

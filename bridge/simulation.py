@@ -24,7 +24,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any
 from unittest import mock
 
 from bridge import recovery, turn
@@ -46,11 +45,12 @@ from bridge.random_requests import (
     Wish,
     Wishes,
 )
-from bridge.recovery import Recovered, rebuild
+from bridge.recovery import distrust
 from bridge.testing import FakeClock, FakeInstance
 from schemas.headers import Rules
 from schemas.origin import Shard
 from timer.disk import Disk
+from timer.errors import CorruptStoreError
 from timer.testing import Crash, SimDisk
 
 OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL, RECEIPTS})
@@ -93,6 +93,7 @@ def draw_options(rng: Random, reach_ms: int) -> TurnOptions:
         commit_interval_ms=rng.choice((0, 20, 100)),
         min_free_bytes=MIN_FREE_BYTES,
         max_wait_ms=rng.choice((20, 100, 300)),
+        prepare_from=rng.choice((0, 2, 10, 1000)),
         clock_skew_margin_ms=2 * SKEW_MS,
     )
 
@@ -658,12 +659,12 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
 def damage_judged() -> Iterator[None]:
     """A rebuild heals what the store itself got wrong, so it would never be seen."""
 
-    def judged(shard: Shard, disk: Disk, *rest: Any) -> Recovered:
+    def judged(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
         if isinstance(disk, SimDisk) and not disk.may_be_torn:
-            raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {rest[-1]}")
-        return rebuild(shard, disk, *rest)
+            raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {wrong}")
+        distrust(shard, disk, wrong)
 
-    with mock.patch.object(recovery, "rebuild", judged), mock.patch.object(turn, "rebuild", judged):
+    with mock.patch.object(recovery, "distrust", judged), mock.patch.object(turn, "distrust", judged):
         yield
 
 

@@ -14,9 +14,10 @@ ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next l
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 
-from bridge.errors import FencedError
+from bridge.errors import BridgeError, FencedError
 from bridge.fake_kafka import Entry as Entry
 from bridge.fake_kafka import FakeGroup as FakeGroup
 from bridge.fake_kafka import FakeKafka as FakeKafka
@@ -25,6 +26,7 @@ from bridge.fake_kafka import Partition, State
 from bridge.fake_kafka import Timeline as Timeline
 from bridge.options import TurnOptions
 from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.recovery import prepare
 from bridge.turn import Bridge
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -190,6 +192,10 @@ class FakeHistory:
         self._journal_topic = journal_topic
         self._fuse = fuse or Fuse()
         self._rng = rng
+
+    def in_process(self, fuse: Fuse) -> "FakeHistory":
+        """The same for another process."""
+        return FakeHistory(self._kafka, self._group, self._journal_topic, fuse=fuse, rng=self._rng)
 
     def progress(self, shard: Shard) -> Progress | None:
         self._fuse.step("history.progress")
@@ -457,6 +463,36 @@ def _origin_shard(headers: Headers) -> Shard | None:
     return Shard(topic, int(rest.partition("/")[0])) if rest else None
 
 
+class FakePreparation:
+    """A process of its own on the instance's disk. With `rng` it takes its time, and may die at any call."""
+
+    def __init__(self, instance: "FakeInstance", shard: Shard, history: FakeHistory, rng: Random | None) -> None:
+        self._instance = instance
+        self._shard = shard
+        self._history = history
+        self._rng = rng
+
+    def is_done(self) -> bool:
+        rng = self._rng
+        if self._instance.holds_preparations or (rng is not None and rng.random() < 0.6):
+            return False
+        self._work(rng.randint(1, 60) if rng is not None and rng.random() < 0.3 else None)
+        return True
+
+    def give_up(self) -> None:
+        if self._rng is not None:
+            self._work(self._rng.randint(1, 60))
+
+    def _work(self, steps: int | None) -> None:
+        instance, shard, fuse = self._instance, self._shard, Fuse()
+        if steps is not None:
+            fuse.arm(steps)
+        disk = instance.disks[shard].reopen(fuse)
+        with suppress(Crash, BridgeError, OSError):  # it has an exit code, of which nothing follows
+            prepare(shard, disk, self._history.in_process(fuse), instance.options)
+        instance.disks[shard] = disk.reopen(instance.fuse)
+
+
 class FakeInstance:
     """One bridge process and its data directory. `turn`, `run` and `start` are what a test calls; see the module."""
 
@@ -478,6 +514,8 @@ class FakeInstance:
         self.clock = clock or FakeClock(kafka.timeline)
         self.disks: dict[Shard, SimDisk] = {}
         self.fuse = Fuse()
+        self.holds_preparations = False
+        """None comes to an end."""
         self.bridge: Bridge | None = None
         self._last_member = ""
         self._fault_chance = 0.0
@@ -503,13 +541,15 @@ class FakeInstance:
         sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
         sink.fault_chance = self._fault_chance
         self.sink = sink
+        history = FakeHistory(kafka, group, topic, fuse=fuse, rng=rng)
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,
-            history=FakeHistory(kafka, group, topic, fuse=fuse, rng=rng),
+            history=history,
             sink=sink,
             disk_for=self._disk_for,
             options=self.options,
+            prepare=lambda shard: FakePreparation(self, shard, history, rng),
         )
 
     def turn(self) -> None:

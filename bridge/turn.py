@@ -18,9 +18,9 @@ from collections.abc import Callable
 from bridge.complaints import Complaints
 from bridge.intake import StillLeavingError
 from bridge.options import TurnOptions
-from bridge.ports import Clock, History, Ownership, Record, Sink, Source
+from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Publisher
-from bridge.recovery import Recovered, rebuild, recover
+from bridge.recovery import Recovered, distrust, recover, work_ahead
 from bridge.shard import OwnedShard
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -31,6 +31,7 @@ from timer.errors import CorruptStoreError, WheelFullError
 log = logging.getLogger(__name__)
 
 _READING_FIRST_WAIT_MS = 10
+_PREPARING_WAIT_MS = 50
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
@@ -47,6 +48,7 @@ class Bridge:
         sink: Sink,
         disk_for: Callable[[Shard], Disk],
         options: TurnOptions,
+        prepare: Callable[[Shard], Preparation],
     ) -> None:
         self._clock = clock
         self._source = source
@@ -54,12 +56,18 @@ class Bridge:
         self._publisher = Publisher(sink)
         self._disk_for = disk_for
         self._options = options
+        self._prepare = prepare
         self._shards: dict[Shard, OwnedShard] = {}
+        self._preparing: dict[Shard, Preparation] = {}
         self._complaints = Complaints(log)
         self._checkpoint_due_ms = 0
         self._stopping = False
-        self.ready = False
-        """Shards were assigned and recovered at least once."""
+        self._was_opened = False
+
+    @property
+    def ready(self) -> bool:
+        """Shards were assigned, and all that are ours are recovered."""
+        return self._was_opened and not self._preparing
 
     @property
     def pending(self) -> dict[Shard, int]:
@@ -100,6 +108,7 @@ class Bridge:
             self._publisher.finish()
         self._publisher.advance()
         self._change_hands(polled.ownership)
+        self._open_prepared()
         owners = dict(self._shards)
         fence = self._repeat(polled.fence)
         now_ms = self._clock.now_ms()
@@ -137,7 +146,7 @@ class Bridge:
         """A clean end between two turns: what is stored is committed already or will be read again."""
         self._stopping = True
         self._publisher.finish()
-        for shard in list(self._shards):
+        for shard in [*self._shards, *self._preparing]:
             self._give_up(shard, checkpoint=True)
         self._source.close()
 
@@ -147,6 +156,8 @@ class Bridge:
         now_ms = self._clock.now_ms()
         is_reading_first = any(owned.reads_first_until is not None for owned in self._shards.values())
         wait_ms = _READING_FIRST_WAIT_MS if is_reading_first else self._options.max_wait_ms
+        if self._preparing:
+            wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
         until_ms = now_ms + (wait_ms if self._publisher.is_idle else min(wait_ms, _UNDER_WAY_WAIT_MS))
         looks = [owned.next_look_ms(until_ms) for owned in self._shards.values()]
         return max(0, min(looks, default=until_ms) - now_ms)
@@ -158,8 +169,19 @@ class Bridge:
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
-            disk = self._disk_for(shard)
-            self._open(shard, disk, recover(shard, disk, self._history, self._options))
+            if work_ahead(shard, self._disk_for(shard), self._history) >= self._options.prepare_from:
+                self._preparing[shard] = self._prepare(shard)
+            else:
+                self._recover(shard)
+
+    def _open_prepared(self) -> None:
+        for shard in [shard for shard, preparation in self._preparing.items() if preparation.is_done()]:
+            del self._preparing[shard]
+            self._recover(shard)
+
+    def _recover(self, shard: Shard) -> None:
+        disk = self._disk_for(shard)
+        self._open(shard, disk, recover(shard, disk, self._history, self._options))
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
         first, end = self._history.bounds(shard)
@@ -174,9 +196,12 @@ class Bridge:
                 next_offset,
             )
         self._source.start(shard, max(first, next_offset))
-        self.ready = True
+        self._was_opened = True
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:
+        preparation = self._preparing.pop(shard, None)
+        if preparation is not None:
+            preparation.give_up()
         owned = self._shards.pop(shard, None)
         if owned is None:
             return
@@ -242,9 +267,12 @@ class Bridge:
         self._publisher.finish()
         del self._shards[owned.shard]
         owned.store.close()
-        progress = owned.committed_progress
-        recovered = rebuild(owned.shard, owned.disk, self._history, self._options, progress, wrong)
-        self._open(owned.shard, owned.disk, recovered)
+        distrust(owned.shard, owned.disk, wrong)
+        if owned.store.pending >= self._options.prepare_from:
+            self._source.pause(owned.shard)
+            self._preparing[owned.shard] = self._prepare(owned.shard)
+        else:
+            self._recover(owned.shard)
 
     # -- 5 publish, 6 advance
 

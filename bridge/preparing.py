@@ -1,0 +1,145 @@
+"""A store made ready by a process of its own: where much is to be read at a start, the other shards go on meanwhile.
+
+    bridge: shard assigned, much to read -> Preparer.prepare(shard) -> child: recover, checkpoint, close -> exit
+            turns go on, the shard is not started                                                            |
+            is_done: recover(shard) finds a store that is nearly as Kafka says          <--------------------+
+
+The child holds nothing that the parent needs: where it fails, or is killed, the parent does the work itself. It ends
+with its parent, so that nobody writes to a directory whose next owner has begun.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.connection import Connection
+from bridge.datadir import DataDir
+from bridge.options import TurnOptions
+from schemas.origin import Shard
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a child is told, by its standard input: the connection may hold secrets."""
+
+    parent: int
+    shard: Shard
+    folder: Path
+    connection: Connection
+    journal_topics: Mapping[str, str]
+    options: TurnOptions
+    log_level: int
+
+
+class Preparing:
+    """One shard's: it waits for its turn, is at work, or is over."""
+
+    def __init__(self, preparer: "Preparer", order: _Order) -> None:
+        self.order = order
+        self.process: subprocess.Popen[bytes] | None = None
+        self._preparer = preparer
+
+    def is_done(self) -> bool:
+        self._preparer.go_on()
+        code = None if self.process is None else self.process.poll()
+        if code:
+            log.warning("%s: its preparation ended with %d: it is recovered here", self.order.shard, code)
+        return code is not None
+
+    def give_up(self) -> None:
+        """When this returns, nobody writes any more."""
+        self._preparer.forget(self)
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Preparer:
+    """As many at a time as there are cores."""
+
+    def __init__(
+        self, connection: Connection, journal_topics: Mapping[str, str], folder: DataDir, options: TurnOptions
+    ) -> None:
+        self._connection = connection
+        self._journal_topics = journal_topics
+        self._folder = folder
+        self._options = options
+        self._most = os.cpu_count() or 1
+        self._waiting: deque[Preparing] = deque()
+        self._running: list[Preparing] = []
+
+    def prepare(self, shard: Shard) -> Preparing:
+        """No store of the shard is open; its disk is asked for anew when this is done."""
+        folder = self._folder.let_go(shard)
+        level = logging.getLogger().level
+        order = _Order(os.getpid(), shard, folder, self._connection, self._journal_topics, self._options, level)
+        made = Preparing(self, order)
+        self._waiting.append(made)
+        self.go_on()
+        return made
+
+    def go_on(self) -> None:
+        """Starts those whose turn it is."""
+        self._running = [each for each in self._running if each.process is None or each.process.poll() is None]
+        while self._waiting and len(self._running) < self._most:
+            each = self._waiting.popleft()
+            each.process = _started(each.order)
+            self._running.append(each)
+
+    def forget(self, preparing: Preparing) -> None:
+        for each in (self._waiting, self._running):
+            with contextlib.suppress(ValueError):
+                each.remove(preparing)
+
+
+def _started(order: _Order) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # its exit code tells
+        process.stdin.write(pickle.dumps(order))
+    return process
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the parent is gone")
+
+
+def main() -> None:
+    from bridge.confluent.history import ConfluentHistory
+    from bridge.confluent.waiting import Patience
+    from bridge.garbage import expect_batches
+    from bridge.recovery import prepare
+    from timer.disk import RealDisk
+
+    order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)
+    _die_with(order.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: it is our parent's to end us
+    logging.basicConfig(
+        level=order.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    expect_batches()
+    history = ConfluentHistory(order.connection, order.journal_topics, Patience())
+    disk = RealDisk(order.folder)
+    prepare(order.shard, disk, history, order.options)
+    disk.close()
+    history.close()
+
+
+if __name__ == "__main__":
+    sys.modules["bridge.preparing"] = sys.modules["__main__"]  # by that name the order was pickled
+    main()
