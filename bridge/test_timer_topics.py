@@ -243,7 +243,7 @@ def test_a_request_beyond_max_pending_is_refused_and_the_other_topic_is_not_aske
 def test_a_replace_is_not_beyond_it_and_a_cancel_makes_room(apart: bool) -> None:  # noqa: FBT001
     """Read in one batch or one by one: the same."""
     world = World(main=at_most(2))
-    for ask in (
+    asks: list[Callable[[], Entry]] = [
         lambda: world.send("a", id_="a"),
         lambda: world.send("b", id_="b"),
         lambda: world.send("a again", id_="a"),
@@ -254,7 +254,8 @@ def test_a_replace_is_not_beyond_it_and_a_cancel_makes_room(apart: bool) -> None
         lambda: world.send("d", id_="d"),
         lambda: world.send("d again", id_="d"),
         lambda: world.send("beyond again"),
-    ):
+    ]
+    for ask in asks:
         ask()
         if apart:
             world.pass_time(ms=20)

@@ -310,6 +310,9 @@ class FakeSink:
             made.finish()
         return made
 
+    def journal_of(self, shard: Shard) -> str:
+        return self._other_journals.get(shard.topic, self._journal_topic)
+
     def drift(self) -> None:
         """What is under way goes on by itself, or not."""
         for each in self._under_way:
@@ -355,8 +358,7 @@ class FakeSink:
             self._step("sink.journal")
             key = str(shard).encode()
             now_ms = self._kafka.timeline.now_ms
-            topic = self._other_journals.get(shard.topic, self._journal_topic)
-            self._append(begun, Outgoing(topic, shard.partition, key, value, [], now_ms))
+            self._append(begun, Outgoing(self.journal_of(shard), shard.partition, key, value, [], now_ms))
         return refused
 
     def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
