@@ -57,9 +57,10 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
     parameters = [_parameter("config", config)]
     for name, field in Settings.model_fields.items():
-        if name != "kafka":
+        if name not in ("kafka", "topics"):  # tables of the config
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-            help_ = f"{field.description} [{'required' if field.is_required() else f'default: {default}'}]"
+            shown = f"default: {'none' if default in (None, '') else default}"
+            help_ = f"{field.description} [{'required' if field.is_required() else shown}]"
             option = typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)
             parameters.append(_parameter(name, Annotated[str | None, option]))
     kafka = Annotated[list[str] | None, typer.Option("--kafka", help="A librdkafka setting, name=value; may repeat.")]

@@ -13,6 +13,9 @@ store, earlier in this batch, late, or on its way as a copy; then it stands itse
 is chosen behind intake, so a cancel that is read before the release commits wins.
 
 A copy that lands is a timer again, in its old origin's name; it ends nothing. One that is not awaited is refused.
+
+Policy and quota are asked here alone, once for each request: a replay goes by what the journal says was refused, and a
+copy was taken already.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bridge.flights import Flights
+from bridge.policy import Policy
 from bridge.ports import Record
 from schemas.headers import NOT_OURS, Cancel, Claim, Refusal, Rules, Schedule
 from schemas.journal import Flight
@@ -37,6 +41,11 @@ ROLLED_EXTRA_BYTES = 512
 
 
 _WITH_ID = (Schedule, Cancel)
+_EVERYWHERE = Policy()
+_BEYOND_QUOTA = Refusal(
+    "quota-exceeded",
+    "its partition holds as many pending timers as max_pending allows: send it again later, or have max_pending raised",
+)
 
 
 class Pending(Protocol):
@@ -110,20 +119,23 @@ def intake(
     leaving: Sequence[frozenset[bytes]] = (),
     *,
     tells_accepted: bool = True,
+    policy: Policy = _EVERYWHERE,
+    room: int | None = None,
 ) -> Intake:
     """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
 
     Raises StillLeavingError, and nothing is done, where one names an id that is in one of `leaving`.
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
-    `tells_accepted`: a receipt for each timer is wanted, too.
+    `tells_accepted`: a receipt for each timer is wanted, too. `room`: so many more timers may be pending; None: any.
     """
     asked = [(record, _read(record, rules)) for record in records]
     ids = list({ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None})
     ids += {ask.on[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.on is not None}
     if not all(each.isdisjoint(ids) for each in leaving):
         raise StillLeavingError
-    taking = _Taking(store, flights, delivered_lately, now_ms, rules, max_message_bytes, ids, late, tells_accepted)
+    limits = (rules, max_message_bytes, policy, room)
+    taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted)
     for record, ask in asked:
         taking.take(record, ask)
     return taking.taken
@@ -144,6 +156,8 @@ class _Taking:
         now_ms: int,
         rules: Rules,
         max_message_bytes: int,
+        policy: Policy,
+        room: int | None,
         ids: list[bytes],
         late: Mapping[int, Body],
         tells_accepted: bool,  # noqa: FBT001
@@ -155,6 +169,8 @@ class _Taking:
         self._now_ms = now_ms
         self._rules = rules
         self._max_message_bytes = max_message_bytes
+        self._policy = None if policy.is_open else policy
+        self._room = room
         self._tells_accepted = tells_accepted
         self._stored = dict(store.find(ids)) if ids else {}
         self._placed = {body.id: _Place(True, at, body) for at, body in late.items() if body.id is not None}
@@ -201,14 +217,32 @@ class _Taking:
 
     def _schedule(self, record: Record, ask: Schedule) -> None:
         visit = self._visit_ms(record.timestamp_ms, ask.due_ms)
-        if visit < ask.due_ms and self._too_large_to_roll(record, ask):
-            self._refuse(record, Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it"))
+        refusal = self._refusal(record, ask, visit)
+        if refusal is not None:
+            self._refuse(record, refusal)
             return  # a bad request changes nothing
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
             self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
         self._place(body_of(record, ask, record.offset, 0), visit)
+        if self._room is not None:
+            self._room -= 1
         if self._tells_accepted:
             self.taken.told.append(Told("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
+
+    def _refusal(self, record: Record, ask: Schedule, visit: int) -> Refusal | None:
+        """Why a request that is well made is not taken all the same."""
+        if self._policy is not None and (denied := self._policy.refusal(ask.target)):
+            return denied
+        if visit < ask.due_ms and self._too_large_to_roll(record, ask):
+            return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
+        if self._room is not None and self._room <= 0 and not self._is_pending(ask.id):
+            return _BEYOND_QUOTA
+        return None
+
+    def _is_pending(self, id_: bytes | None) -> bool:
+        if id_ is None:
+            return False
+        return id_ in self._placed or id_ in self._stored or bool(self._in_flight(id_))
 
     def _too_large_to_roll(self, record: Record, ask: Schedule) -> bool:
         size = len(record.key or b"") + len(record.value or b"")
@@ -279,6 +313,8 @@ class _Taking:
             self._ended.add(origin)
             self.taken.ended.append(origin)
             self.taken.told.append(Told(kind, record.offset, origin, id_, due_ms))
+        if self._room is not None:
+            self._room += len(origins)
         return bool(origins)
 
     def _in_flight(self, id_: bytes) -> list[Flight]:

@@ -14,6 +14,7 @@ from unittest import mock
 from bridge import flights, recovery
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
+from bridge.intake import _Taking
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.shard import OwnedShard, Sealed
 from bridge.testing import FakePublishing, FakeSink
@@ -42,13 +43,13 @@ def offset_before_store(patches: Patches) -> None:
     waiting: dict[OwnedShard, list[Batch]] = {}
     add = Store.add
 
-    def take_in(self: OwnedShard, records: list[Any], now_ms: int) -> None:
+    def take_in(self: OwnedShard, records: list[Any], now_ms: int, most: int | None = None) -> None:
         def add_later(store: Store, batch: Batch, next_offset: int) -> None:
             waiting.setdefault(self, []).append(batch)
             add(store, Batch(), next_offset)
 
         with mock.patch.object(Store, "add", add_later):
-            _take_in(self, records, now_ms)
+            _take_in(self, records, now_ms, most)
 
     def committed(self: OwnedShard, sealed: Sealed) -> None:
         _committed(self, sealed)
@@ -86,10 +87,10 @@ def late_not_settled(patches: Patches) -> None:
     """A request behind K leaves one transaction later than the one that moves C past it."""
     waiting: dict[OwnedShard, list[Body]] = {}
 
-    def take_in(self: OwnedShard, records: list[Any], now_ms: int) -> None:
+    def take_in(self: OwnedShard, records: list[Any], now_ms: int, most: int | None = None) -> None:
         before = len(self._staged.bodies)
         try:
-            _take_in(self, records, now_ms)
+            _take_in(self, records, now_ms, most)
         finally:
             waiting.setdefault(self, []).extend(self._staged.bodies[before:])
             del self._staged.bodies[before:]
@@ -135,7 +136,7 @@ def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], Non
 
 def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
     for shard, value in journal.items():
-        sink._kafka.produce(sink._journal_topic, value, partition=shard.partition)  # noqa: SLF001
+        sink._kafka.produce(sink.journal_of(shard), value, partition=shard.partition)  # noqa: SLF001
 
 
 def journal_before(patches: Patches) -> None:
@@ -243,6 +244,31 @@ def no_skew_margin(patches: Patches) -> None:
     _replace(patches, recovery._Recovery, "_since_ms", later)  # noqa: SLF001
 
 
+def copies_judged_again(patches: Patches) -> None:
+    """A copy that lands is asked for its target once more, by the policy of now."""
+    land = _Taking._land  # noqa: SLF001
+
+    def judged(self: _Taking, record: Record, claim: Claim) -> None:
+        refusal = self._policy and self._policy.refusal(claim.schedule.target)
+        if refusal and self._flights.claimed(record, claim):
+            self._refuse(record, refusal)
+        else:
+            land(self, record, claim)
+
+    _replace(patches, _Taking, "_land", judged)
+
+
+def quota_without_copies(patches: Patches) -> None:
+    """A timer does not count as pending while its copy is on its way."""
+    room = OwnedShard._room  # noqa: SLF001
+
+    def more(self: OwnedShard, late: int) -> int | None:
+        found = room(self, late)
+        return None if found is None else found + len(self.flights.alive())
+
+    _replace(patches, OwnedShard, "_room", more)
+
+
 def unstable_progress(patches: Patches) -> None:
     """Progress is read while a transaction may still change it."""
     _replace(patches, FakeKafka, "wait_stable", lambda *_: None)
@@ -273,6 +299,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "nothing read first": nothing_read_first,
     "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
+    "copies judged again": copies_judged_again,
+    "quota without copies": quota_without_copies,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

@@ -1,7 +1,9 @@
 """What the loop has to know, checked once. `bridge.settings` makes it from flags, environment and file."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bridge.policy import Policy
 from schemas.headers import Rules
 from schemas.receipts import Mode
 from timer.options import StoreOptions as StoreOptions
@@ -37,3 +39,15 @@ class TurnOptions:
     """How far the clocks of two brokers may stand apart: a rebuild reads the journal from this much before L."""
     adopt_progress: str | None = None
     """The operator's word where progress is gone: 'earliest', 'latest' or epoch ms."""
+    policy: Policy = field(default_factory=Policy)
+    """Which real topics a request may name."""
+    max_requests_per_s: int | None = None
+    """Of the timer topic, on this instance: beyond it, intake of that topic pauses."""
+    max_pending: int | None = None
+    """Timers of one shard: beyond it, a request is refused."""
+    topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
+    """Of timer topics that have their own; all others have these."""
+
+    def of(self, timer_topic: str) -> "TurnOptions":
+        """What holds for the shards of `timer_topic`; the limits of a turn are not looked up there."""
+        return self.topics.get(timer_topic, self)

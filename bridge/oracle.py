@@ -4,7 +4,7 @@ Looked at after each commit, in the order of the commits. What a commit reads (t
 and its own) is taken in first, by the settings of the instance that publishes; then its records must be just these:
 1. An output names a request of a shard whose progress stands in the same transaction, and moves C past it or did so.
 2. Each refused request lies on the rejected topic, once, in the transaction that reads it, with its one code, its bytes
-   and headers kept.
+   and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota.
 3. Each other schedule is a timer until its one end: delivered at or after its due time by the publishing instance's
    clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
    its id, and then never seen again. What is read in a commit ends what would have left in it.
@@ -24,15 +24,18 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.options import TurnOptions
-from bridge.random_requests import CANCEL, DELIVERED, REPLACE, Header, Wish
+from bridge.random_requests import CANCEL, DELIVERED, MORE_TIMERS, REPLACE, TIMERS, Header, Wish
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
 REJECTED, JOURNAL, RECEIPTS = "timer.rejected", "timer.journal", "timer.receipts"
+JOURNALS = {TIMERS: JOURNAL, MORE_TIMERS: "timer.more.journal"}
+"""Of each timer topic."""
 BEGINNING = Progress(0, NOTHING_SETTLED, 0)
 _ADDED = ("timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls")
 _REASON = ("timer-error", "timer-error-detail", "timer-origin")
@@ -214,13 +217,14 @@ class Oracle:
         reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
         outputs: dict[Shard, list[tuple[Partition, Entry]]] = {shard: [] for shard in reached}
         for log, entry in transaction.records:
-            if log.topic != JOURNAL:
+            if log.topic not in JOURNALS.values():
                 shard, origin = _about(log, entry)
                 known = shard in reached and origin < reached[shard].next_offset
                 _check(known, "published without its progress", entry)
                 outputs[shard].append((log, entry))
         for shard, progress in reached.items():
-            self._judge_shard(shard, progress, outputs[shard], note)
+            own = note._replace(options=note.options.of(shard.topic))
+            self._judge_shard(shard, progress, outputs[shard], own)
 
     def _judge_shard(
         self, shard: Shard, progress: Progress, outputs: list[tuple[Partition, Entry]], note: Note
@@ -287,7 +291,7 @@ class Oracle:
         offset, rules = entry.offset, note.options.rules
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
-            code = _refusal(wish, due_ms, entry, note.options)
+            code = _refusal(wish, due_ms, entry, note.options, book)
             if code:
                 self._refuse(entry, code, expected)
                 return
@@ -467,12 +471,21 @@ def _same(copy: Entry, entry: Entry) -> bool:
     return (copy.key, copy.value, [*copy.headers]) == (entry.key, entry.value, [*entry.headers])
 
 
-def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions) -> str:
+def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook) -> str:
     """Why a schedule that is well made is refused all the same; empty where it is not."""
     if due_ms - entry.append_ms > options.rules.max_delay_ms:
         return "too-far"
+    if _is_any(wish.target, options.policy.deny) or not _is_any(wish.target, options.policy.allow):
+        return "denied-target"
     is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
-    return "too-large" if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes else ""
+    if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes:
+        return "too-large"
+    is_full = options.max_pending is not None and len(book.timers) >= options.max_pending
+    return "quota-exceeded" if is_full and wish.id not in book.ids else ""
+
+
+def _is_any(target: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(target, pattern) for pattern in patterns)
 
 
 def _size(wish: Wish) -> int:

@@ -85,7 +85,9 @@ class Preparer:
         """No store of the shard is open; its disk is asked for anew when this is done."""
         folder = self._folder.let_go(shard)
         level = logging.getLogger().level
-        order = _Order(os.getpid(), shard, folder, self._connection, self._journal_topics, self._options, level)
+        order = _Order(
+            os.getpid(), shard, folder, self._connection, self._journal_topics, self._options.of(shard.topic), level
+        )
         made = Preparing(self, order)
         self._waiting.append(made)
         self.go_on()

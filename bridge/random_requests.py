@@ -13,7 +13,7 @@ from random import Random
 Header = tuple[str, bytes | None]
 
 DELIVERED = "delivered"
-TIMERS = "timer.requests"
+TIMERS, MORE_TIMERS = "timer.requests", "timer.more"
 ORDERS, BILLS, NOWHERE, SECRET, SMALL = "orders", "bills", "nowhere", "secret", "small"
 ORDERS_PARTITIONS = 3
 SMALL_BYTES = 300
@@ -62,6 +62,7 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("bad-target", [_SOON, ("timer-topic", b"__consumer_offsets")]),
     ("bad-target", [_SOON, ("timer-topic", b"a b")]),
     ("bad-target", [_SOON, ("timer-topic", TIMERS.encode())]),
+    ("bad-target", [_SOON, ("timer-topic", MORE_TIMERS.encode())]),
 )
 FOREIGN: tuple[Header, ...] = (
     ("trace", b"1"),

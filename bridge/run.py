@@ -17,9 +17,10 @@ from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
+from bridge.options import TurnOptions
 from bridge.preparing import Preparer
 from bridge.settings import Settings
-from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
+from bridge.topics import Found, faults, receipts_topic, rejected_faults, rejected_topic, timer_topic
 from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
@@ -77,37 +78,49 @@ def run(settings: Settings) -> None:
 def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience) -> None:
     topics = ConfluentTopics(settings.connection(), patience)
     patience.give_up_in(settings.startup_timeout / 1000)
-    max_message_bytes = prepare_topics(settings, topics)
+    options = settings.turn_options(prepare_topics(settings, topics))
     connection = settings.connection(folder.instance_id())
     while not stop.asked:
         stop.begin()
         try:
-            _live(settings, connection, folder, stop, patience, topics, max_message_bytes)
+            _live(settings, connection, folder, stop, patience, topics, options)
         except OutcomeUnknownError as unknown:
             log.warning("%s", unknown)
 
 
-def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
-    """Makes what is missing; returns the bytes of a message that the timer topic takes.
+def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Found]:
+    """Makes what is missing; returns what each timer topic is.
 
     Raises SettingsError where a topic would lose timers.
     """
-    window_ms = settings.roll_window
-    partitions = _made(settings, topics, settings.timer_topic, settings.partitions, timer_topic(window_ms))
-    max_message_bytes = int(topics.config(settings.timer_topic)["max.message.bytes"])
-    journals = _made(settings, topics, settings.journal_topic, partitions, timer_topic(window_ms))
-    _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(max_message_bytes))
+    found: dict[str, Found] = {}
+    journals: dict[str, int] = {}
+    config = timer_topic(settings.roll_window)
+    for name, topic in settings.timer_topics().items():
+        partitions = _made(settings, topics, name, settings.partitions, config)
+        found[name] = Found(partitions, int(topics.config(name)["max.message.bytes"]))
+        journals[name] = _made(settings, topics, topic.journal_topic, partitions, config)
+    largest = max(each.max_message_bytes for each in found.values())
+    partitions = found[settings.timer_topic].partitions
+    _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(largest))
     if settings.receipts != "none":
         _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
     check_topics(settings, topics)
-    if journals < partitions:
-        log.warning(
-            "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
-            " sent before may not meet it",
-            *(settings.timer_topic, journals, partitions),
-        )
-        topics.grow(settings.journal_topic, partitions)
-    return max_message_bytes
+    for fault in rejected_faults(settings.rejected_topic, topics.config(settings.rejected_topic), largest):
+        log.warning("%s; what does not fit there stops the bridge, as nothing may vanish", fault)
+    for name, topic in settings.timer_topics().items():
+        if journals[name] < found[name].partitions:
+            _grow(topics, name, topic.journal_topic, journals[name], found[name].partitions)
+    return found
+
+
+def _grow(topics: ConfluentTopics, name: str, journal_topic: str, before: int, partitions: int) -> None:
+    log.warning(
+        "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
+        " sent before may not meet it",
+        *(name, before, partitions),
+    )
+    topics.grow(journal_topic, partitions)
 
 
 def _made(settings: Settings, topics: ConfluentTopics, name: str, partitions: int, config: dict[str, str]) -> int:
@@ -123,7 +136,8 @@ def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
     """Raises SettingsError where retention or clean-up would take a timer that lives."""
     wrong = [
         fault
-        for topic in (settings.timer_topic, settings.journal_topic)
+        for name, each in settings.timer_topics().items()
+        for topic in (name, each.journal_topic)
         for fault in faults(topic, topics.config(topic), settings.roll_window)
     ]
     if wrong:
@@ -147,11 +161,10 @@ def _live(
     stop: Stop,
     patience: Patience,
     topics: ConfluentTopics,
-    max_message_bytes: int,
+    options: TurnOptions,
 ) -> None:
     """Builds a bridge and turns it until the end."""
-    journals = {settings.timer_topic: settings.journal_topic}
-    options = settings.turn_options(max_message_bytes)
+    journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
     with ExitStack() as ends:
         sink = ConfluentSink(connection, journals, patience)
         ends.callback(sink.close)
@@ -159,7 +172,7 @@ def _live(
         ends.callback(history.close)
         stop.bridge = bridge = Bridge(
             clock=SystemClock(),
-            source=ConfluentSource(connection, [settings.timer_topic], patience),
+            source=ConfluentSource(connection, list(journals), patience),
             history=history,
             sink=sink,
             disk_for=folder.disk_for,

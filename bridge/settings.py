@@ -5,6 +5,7 @@ file over default; only the brokers' address has to be given.
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,12 @@ from bridge.connection import RESERVED, Connection
 from bridge.durations import parse_duration_ms
 from bridge.errors import SettingsError
 from bridge.options import TurnOptions
+from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
+from bridge.topics import Found
 from schemas.headers import Rules
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
-from schemas.profiles import NATIVE, PROFILES
+from schemas.profiles import NATIVE
 from schemas.receipts import Mode
 from timer.options import StoreOptions
 
@@ -32,14 +35,6 @@ def _milliseconds(value: object) -> object:
 
 Duration = Annotated[int, BeforeValidator(_milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
-
-
-def _names(value: object) -> object:
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-"""A list in the TOML; 'one,other' in the environment and as a flag."""
 
 
 def _by_full_name(table: object) -> object:
@@ -67,6 +62,15 @@ class Settings(BaseSettings):
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
     receipts_topic: str = Field("timer.receipts", description="Where it is told what became of requests.")
+    allow_targets: Patterns = Field(("*",), description="Real topics that timer_topic takes: patterns with * and ?.")
+    deny_targets: Patterns = Field((), description="Those of them that it does not take.")
+    max_requests_per_s: Limit = Field(None, description="Of timer_topic on this instance; more wait.")
+    max_pending: Limit = Field(
+        None, description="Timers of timer_topic, shared out to its partitions; no more is taken."
+    )
+    topics: dict[str, TopicSettings] = Field(
+        default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
+    )
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
@@ -110,22 +114,53 @@ class Settings(BaseSettings):
         if self.slots * self.tick_ms <= 2 * self.roll_window:
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
-        check_profiles(self.profiles)
+        self._check_topics()
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
         return self
 
-    def turn_options(self, max_message_bytes: int) -> TurnOptions:
-        """`max_message_bytes`: what the timer topic takes."""
-        own = frozenset({self.timer_topic, self.rejected_topic, self.journal_topic, self.receipts_topic})
+    def timer_topics(self) -> dict[str, TopicSettings]:
+        """Every timer topic by name, `timer_topic` first, with nothing left open."""
+        main = TopicSettings(
+            allow=self.allow_targets,
+            deny=self.deny_targets,
+            max_requests_per_s=self.max_requests_per_s,
+            max_pending=self.max_pending,
+            journal_topic=self.journal_topic,
+        )
+        named = {self.timer_topic: main} | self.topics
+        return {name: topic.of(name, self.profiles) for name, topic in named.items()}
+
+    def _check_topics(self) -> frozenset[str]:
+        """The bridge's own topics. Raises ValueError."""
+        if self.timer_topic in self.topics:
+            raise ValueError(
+                f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
+                f" deny_targets, profiles, max_requests_per_s, max_pending and journal_topic, outside of a table"
+            )
+        shared = {"rejected_topic": self.rejected_topic, "receipts_topic": self.receipts_topic}
+        return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
+
+    def turn_options(self, found: Mapping[str, Found]) -> TurnOptions:
+        """`found`: of each timer topic. Raises SettingsError where a quota leaves a partition without any timer."""
+        own, topics = self._check_topics(), self.timer_topics()
+        main, *others = [self._options_of(name, topic, found[name], own) for name, topic in topics.items()]
+        return replace(main, topics=dict(zip(self.topics, others, strict=True)))
+
+    def _options_of(self, name: str, topic: TopicSettings, found: Found, own: frozenset[str]) -> TurnOptions:
+        if topic.max_pending is not None and topic.max_pending < found.partitions:
+            raise SettingsError(
+                f"max_pending = {topic.max_pending}: {name} has {found.partitions} partitions, each of which takes its"
+                f" part: give {found.partitions} or more"
+            )
         return TurnOptions(
             rules=Rules(
                 max_delay_ms=self.max_delay,
                 roll_window_ms=self.roll_window,
                 levels_ms=parse_levels(self.levels),
-                profiles=self.profiles,
+                profiles=topic.profiles or (NATIVE,),
                 own_topics=own,
             ),
             store=StoreOptions(
@@ -135,32 +170,24 @@ class Settings(BaseSettings):
                 checkpoint_interval_ms=self.checkpoint_interval,
             ),
             rejected_topic=self.rejected_topic,
-            journal_topic=self.journal_topic,
+            journal_topic=topic.journal_topic,
             receipts_topic=self.receipts_topic,
             receipts=self.receipts,
-            max_message_bytes=max_message_bytes,
+            max_message_bytes=found.max_message_bytes,
             min_free_bytes=self.min_free_bytes,
             max_poll_records=self.max_poll_records,
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,
             prepare_from=self.prepare_from,
             adopt_progress=self.adopt_progress,
+            policy=topic.policy,
+            max_requests_per_s=topic.max_requests_per_s,
+            max_pending=topic.max_pending and topic.max_pending // found.partitions,
         )
 
     def connection(self, instance: str = "") -> Connection:
         """`instance`: what tells this process from the others of its group."""
         return Connection(self.bootstrap_servers, self.group, instance, self.kafka)
-
-
-def check_profiles(names: tuple[str, ...]) -> None:
-    """Raises ValueError."""
-    for name in names:
-        if name != NATIVE and name not in PROFILES:
-            raise ValueError(f"profiles: {name!r} is none: write a list of {', '.join((NATIVE, *PROFILES))}")
-    if NATIVE not in names:
-        raise ValueError("profiles: native has to be among them, as the bridge's own copies are native")
-    if len(set(names)) < len(names):
-        raise ValueError("profiles: one stands twice: name each once")
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
@@ -200,5 +227,21 @@ def _told(error: Any) -> str:
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
     if name.startswith("kafka"):  # its values may be secrets
         return f"{name}: give a table [kafka] of librdkafka settings in the config, or --kafka name=value"
+    if name.startswith("topics"):
+        return _told_of_topics(error)
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {text}" if name else text
+
+
+def _told_of_topics(error: Any) -> str:
+    _, *place = (str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        table, key = place[0], place[1]
+        near = difflib.get_close_matches(key, TopicSettings.model_fields, n=1)
+        remedy = (
+            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [topics."{table}.{key}"]'
+        )
+        return f'topics."{table}" has no key {key!r}: {remedy}'
+    if len(place) < 2:
+        return 'topics: write a table [topics."NAME"] for each timer topic in the config'
+    return f'topics."{place[0]}".{place[1]} = {error["input"]!r}: {error["msg"]}'

@@ -29,6 +29,7 @@ from timer.dues import HOUR_MS, DueRange
 from timer.errors import WheelFullError
 from timer.record import Body
 
+_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
 
 
@@ -86,6 +87,8 @@ class OwnedShard:
         self.committed_progress = self.store.progress()
         self.backlog: list[Record] = []
         """Read, but not taken in: the disk or the wheel is full."""
+        self.admitted = 0
+        """Requests taken in; not counted are copies, which were requests before."""
         self.reads_first_until: int | None = readable_end
         """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
         self._options = options
@@ -117,24 +120,28 @@ class OwnedShard:
             found.setdefault(flight.target, Counter())[flight.due_ms // HOUR_MS * HOUR_MS] += 1
         return found
 
-    def take_in(self, records: list[Record], now_ms: int) -> None:
-        """Puts `records` where they belong. Raises OSError or WheelFullError; then the rest waits in `backlog`.
+    def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
+        """Puts `records` where they belong, at most `most` (None: all) of those that wait.
 
+        Raises OSError or WheelFullError. What is not taken in waits in `backlog`.
         Raises StillLeavingError where that is to be called again, without records, when no transaction is under way.
         A batch that spans more than a lap of the wheel goes in by parts, as far as it goes.
         """
         self.backlog += records
-        count = len(self.backlog)
+        left = count = len(self.backlog) if most is None else min(most, len(self.backlog))
         late, self._late = self._late, {}
         try:
             self._demand_room()
-            while self.backlog:
+            while left:
+                count = min(count, left)
                 try:
-                    late = self._take_in_first(min(count, len(self.backlog)), late, now_ms)
+                    late = self._take_in_first(count, late, now_ms)
                 except WheelFullError:
                     if count == 1:
                         raise
-                    count = max(1, min(count, len(self.backlog)) // 2)
+                    count = max(1, count // 2)
+                else:
+                    left -= count
         except StillLeavingError:
             self._late, late = late, {}
             raise
@@ -159,9 +166,12 @@ class OwnedShard:
             late,
             [sealed.ids for sealed in self._sealed],
             tells_accepted=is_sent("accepted", self._options.receipts),
+            policy=self._options.policy,
+            room=self._room(len(late)),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
         del self.backlog[:count]
+        self.admitted += count - len(taken.landed)
         self.flights.land(taken.landed)
         self.flights.end(taken.ended)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
@@ -169,6 +179,13 @@ class OwnedShard:
         if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
         return taken.late
+
+    def _room(self, late: int) -> int | None:
+        """How many more timers may be pending, `late` ones and copies on their way among those that are."""
+        if self._options.max_pending is None:
+            return None
+        on_their_way = len(self.flights.alive()) + len(self._staged.rolled)
+        return self._options.max_pending - self.store.pending - on_their_way - late
 
     def note_read(self, *, nothing_more: bool) -> None:
         """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""
@@ -220,6 +237,8 @@ class OwnedShard:
         """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone."""
         staged, self._staged = self._staged, Staged()
         staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
+        own = self._options.rules.own_topics
+        staged.parked = {row: _OURS_SINCE for row, body in enumerate(staged.bodies) if body.target in own}
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
         sealed = Sealed(staged, progress, self._journal(staged, progress), now_ms, ids)
         self._sealed.append(sealed)

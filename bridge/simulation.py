@@ -1,11 +1,12 @@
 """The whole bridge in a world that is against it: one seed, one history, checked from outside (bridge.oracle).
 
 Requests come in crowds, with and without ids, cancels among them, some malformed, some of another sender's open
-transaction; most lie several roll windows ahead, and somebody forges copies. Instances crash at a drawn call and come
-back on their disk as it was, torn, emptied or as it was long ago, often with other settings; shards move, politely or
-not, also in the middle of a transaction; clocks jump; transactions end in passing faults; disks are full for a while,
-or nearly. Then the world is mended, and everything runs out: each request must have its one outcome, also after one
-more life from nothing.
+transaction; most lie several roll windows ahead, and somebody forges copies. There may be a second timer topic, and
+each may deny targets, hold few timers or take few requests a second. Instances crash at a drawn call and come back on
+their disk as it was, torn, emptied or as it was long ago, often with other settings; shards move, politely or not, also
+in the middle of a transaction; clocks jump; transactions end in passing faults; disks are full for a while, or nearly.
+Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
+nothing.
 
     python -m bridge.simulation 0 10000          10,000 seeds, as many processes as cores; figures, and the bad seeds
     python -m bridge.simulation 4711             one seed, its story told
@@ -30,10 +31,12 @@ from bridge import recovery, turn
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.mutations import applied
 from bridge.options import StoreOptions, TurnOptions
-from bridge.oracle import JOURNAL, RECEIPTS, REJECTED, Note, Oracle, Violation
+from bridge.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
+from bridge.policy import Policy
 from bridge.random_requests import (
     BILLS,
     CANCEL,
+    MORE_TIMERS,
     NOWHERE,
     ORDERS,
     ORDERS_PARTITIONS,
@@ -53,7 +56,7 @@ from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.testing import Crash, SimDisk
 
-OWN_TOPICS = frozenset({TIMERS, REJECTED, JOURNAL, RECEIPTS})
+OWN_TOPICS = frozenset({*JOURNALS.keys(), *JOURNALS.values(), REJECTED, RECEIPTS})
 MOST_TURNS = 3000
 """A world that is mended and has not run out after so many turns never will."""
 TRANSACTION_TIMEOUT_MS = 800
@@ -68,7 +71,12 @@ ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key",
 
 
 def draw_options(rng: Random, reach_ms: int) -> TurnOptions:
-    """Small numbers of everything, so that every edge is near."""
+    """Small numbers of everything, so that every edge is near. Each timer topic has its own rules and limits."""
+    main, more = _draw_options(rng, reach_ms), _draw_options(rng, reach_ms)
+    return replace(main, topics={MORE_TIMERS: replace(more, journal_topic=JOURNALS[MORE_TIMERS])})
+
+
+def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
     rules = draw_rules(rng, reach_ms)
     tick_ms = rng.choice((1, 7, 10, 100))
     lap_ms = min(rules.max_delay_ms, rules.roll_window_ms) * rng.choice((1, 1, 2, 10)) + 2 * tick_ms
@@ -95,6 +103,9 @@ def draw_options(rng: Random, reach_ms: int) -> TurnOptions:
         max_wait_ms=rng.choice((20, 100, 300)),
         prepare_from=rng.choice((0, 2, 10, 1000)),
         clock_skew_margin_ms=2 * SKEW_MS,
+        policy=rng.choice((*[Policy()] * 6, Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
+        max_pending=rng.choice((*[None] * 8, 2, 8)),
+        max_requests_per_s=rng.choice((*[None] * 8, 30, 300)),
     )
 
 
@@ -128,6 +139,8 @@ class World:
         self.timeline = Timeline()
         self.kafka = FakeKafka(self.timeline, rng, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         self.shards = [Shard(TIMERS, number) for number in range(rng.choice((1, 1, 2, 3)))]
+        if rng.random() < 0.3:
+            self.shards.append(Shard(MORE_TIMERS, 0))
         self._create_topics()
         reach_ms = rng.choice((200, 1000, 3000))
         self.reach_ms = reach_ms
@@ -146,8 +159,11 @@ class World:
         self.instances = [Life(self, name, options) for name in names]
 
     def _create_topics(self) -> None:
-        for name, partitions in ((TIMERS, len(self.shards)), (JOURNAL, len(self.shards)), (ORDERS, ORDERS_PARTITIONS)):
-            self.kafka.create(name, partitions)
+        for timer_topic, journal in JOURNALS.items():
+            count = sum(shard.topic == timer_topic for shard in self.shards)
+            for name in (timer_topic, journal):
+                self.kafka.create(name, max(1, count))
+        self.kafka.create(ORDERS, ORDERS_PARTITIONS)
         for name in (REJECTED, RECEIPTS, BILLS):
             self.kafka.create(name)
         self.kafka.create(SECRET, denied=True)
@@ -199,7 +215,7 @@ class World:
         self.oracle.ask(shard, wish, entry)
         if wish.target and wish.action != CANCEL:
             self.schedules.append((shard, wish, entry))
-        self.tell(f"request {shard.partition}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
+        self.tell(f"request {shard}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
 
     def forge(self) -> None:
         """Somebody sends what says that it is a copy: a true one again, one that is altered, one made in advance."""
@@ -213,7 +229,7 @@ class World:
                 shard.topic, found.value, key=found.key, headers=found.headers, partition=shard.partition
             )
             self.oracle.forged(shard, entry)
-            self.tell(f"forged {shard.partition}/{entry.offset} at {entry.append_ms}: {entry.headers}")
+            self.tell(f"forged {shard}/{entry.offset} at {entry.append_ms}: {entry.headers}")
 
     def _forged(self) -> tuple[Shard, Entry | None]:
         rng, drawn = self.rng, self.rng.random()
@@ -231,8 +247,12 @@ class World:
         return shard, copy if drawn < 0.8 else self._altered(copy)
 
     def _due_ms(self, asked: tuple[Shard, Wish, Entry]) -> int:
-        _, wish, entry = asked
-        return wish.due_ms(entry.append_ms, self.instances[0].instance.options.rules.levels_ms)
+        shard, wish, entry = asked
+        return wish.due_ms(entry.append_ms, self.rules_of(shard).levels_ms)
+
+    def rules_of(self, shard: Shard) -> Rules:
+        """Of one of the instances, by now."""
+        return self.instances[0].instance.options.of(shard.topic).rules
 
     def _altered(self, copy: Entry) -> Entry:
         rng = self.rng
@@ -333,7 +353,7 @@ class World:
         hung = self.kafka.begin("sender")
         self.ask(shard, self.wishes.draw(self.timeline.now_ms), hung)
         self.ask(shard, self.wishes.cancel_of(wish.id))
-        self.timeline.advance(self.instances[0].instance.options.rules.roll_window_ms)
+        self.timeline.advance(self.rules_of(shard).roll_window_ms)
         for life in self.instances:
             life.turn()
         self.rng.choice((self.kafka.commit, self.kafka.abort))(hung)
@@ -363,7 +383,7 @@ class World:
     def move(self) -> None:
         shard, life = self.rng.choice(self.shards), self.rng.choice(self.instances)
         if life.is_up:
-            self.tell(f"{shard.partition} is to move to {life.name}")
+            self.tell(f"{shard} is to move to {life.name}")
             self.counts["moves"] += 1
             self.group.move(shard, life.member)
 
@@ -392,7 +412,10 @@ class World:
         """Retention takes what lies below L, and the journal of that time."""
         for shard in self.shards:
             low = self.oracle.low_offset(shard)
-            log, journal = self.kafka.partition(shard), self.kafka.partition(Shard(JOURNAL, shard.partition))
+            log, journal = (
+                self.kafka.partition(shard),
+                self.kafka.partition(Shard(JOURNALS[shard.topic], shard.partition)),
+            )
             low_ms = next((entry.append_ms for entry in log.everything() if entry.offset >= low), self.timeline.now_ms)
             log.delete_before(min(low, log.last_stable))
             decided_ms = low_ms - 2 * SKEW_MS

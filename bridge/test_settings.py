@@ -1,11 +1,14 @@
 """Settings: where they come from, and what is told about a wrong one."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from bridge.errors import SettingsError
+from bridge.policy import Policy
 from bridge.settings import Settings, load
+from bridge.topics import Found
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:1"}
 
@@ -20,7 +23,7 @@ def settings(tmp_path: Path, *, flag: str | None = None, env: str | None = None,
 def test_native_and_rocketmq_are_on(tmp_path: Path) -> None:
     found = settings(tmp_path)
     assert found.profiles == ("native", "rocketmq")
-    assert found.turn_options(1000).rules.profiles == ("native", "rocketmq")
+    assert found.turn_options({"timer.requests": Found(4, 1000)}).rules.profiles == ("native", "rocketmq")
 
 
 def test_profiles_are_a_list_in_the_file_and_parted_by_commas_elsewhere(tmp_path: Path) -> None:
@@ -42,3 +45,91 @@ def test_profiles_are_a_list_in_the_file_and_parted_by_commas_elsewhere(tmp_path
 def test_a_wrong_profile_is_named_with_the_remedy(tmp_path: Path, flag: str, told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         settings(tmp_path, flag=flag)
+
+
+PAYMENTS = """
+timer_topic = "timers"
+allow_targets = ["orders.*", "bills"]
+[topics."timer.payments"]
+allow = ["payments.*"]
+deny = ["*.secret"]
+profiles = ["native"]
+max_requests_per_s = 100
+max_pending = 10
+[topics."timer.other"]
+journal_topic = "kept.elsewhere"
+"""
+FOUND = {"timers": Found(4, 1000), "timer.payments": Found(3, 2000), "timer.other": Found(1, 3000)}
+
+
+def from_file(tmp_path: Path, toml: str, environment: Mapping[str, str] | None = None, **flags: str) -> Settings:
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml)
+    return load({**SERVERS, **flags}, environment or {}, file)
+
+
+def test_each_timer_topic_has_its_own_settings_and_the_main_one_those_outside_of_a_table(tmp_path: Path) -> None:
+    options = from_file(tmp_path, PAYMENTS).turn_options(FOUND)
+    payments, other = options.of("timer.payments"), options.of("timer.other")
+    assert options.of("timers") is options
+    assert [each.policy for each in (options, payments, other)] == [
+        Policy(("orders.*", "bills"), ()),
+        Policy(("payments.*",), ("*.secret",)),
+        Policy(("*",), ()),
+    ]
+    assert [each.journal_topic for each in (options, payments, other)] == [
+        "timer.journal",
+        "timer.payments.journal",
+        "kept.elsewhere",
+    ]
+    assert [each.rules.profiles for each in (payments, other)] == [("native",), ("native", "rocketmq")]
+    assert [(each.max_requests_per_s, each.max_pending) for each in (options, payments)] == [(None, None), (100, 3)]
+    assert [each.max_message_bytes for each in (options, payments, other)] == [1000, 2000, 3000]
+
+
+def test_the_own_topics_of_all_are_targets_of_none(tmp_path: Path) -> None:
+    options = from_file(tmp_path, PAYMENTS).turn_options(FOUND)
+    own = {"timers", "timer.journal", "timer.rejected", "timer.receipts"}
+    own |= {"timer.payments", "timer.payments.journal", "timer.other", "kept.elsewhere"}
+    assert all(options.of(name).rules.own_topics == own for name in FOUND)
+
+
+def test_the_main_topics_targets_come_from_anywhere(tmp_path: Path) -> None:
+    environment = {"TIMER_BRIDGE_ALLOW_TARGETS": "orders.*, bills", "TIMER_BRIDGE_DENY_TARGETS": ""}
+    found = from_file(tmp_path, 'deny_targets = ["x"]', environment, allow_targets="bills", max_pending="8")
+    assert (found.allow_targets, found.deny_targets, found.max_pending) == (("bills",), (), 8)
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("[topics.timer.payments]\nallow = []", 'stands in quotes: [topics."timer.payments"]'),
+        ('[topics."t.x"]\nalow = ["a"]', "topics.\"t.x\" has no key 'alow': did you mean 'allow'?"),
+        ('[topics."t.x"]\nmax_pending = 0', 'topics."t.x".max_pending = 0: Input should be greater than or equal to 1'),
+        ('[topics."t.x"]\nprofiles = ["etf2"]', "topics.\"t.x\".profiles: 'etf2' is none: write a list of native"),
+        ('[topics."t.x"]\nprofiles = []', 'topics."t.x".profiles: native has to be among them'),
+        ('[topics."t.x"]\nallow = []', 'topics."t.x".allow is empty, so nothing could be sent'),
+        ('[topics."t.x"]\nallow = ["a"]\ndeny = ["*"]', "'a' is denied as a whole by '*' of topics.\"t.x\".deny"),
+        ('[topics."t.x"]\nallow = ["t.x.journal"]', "'t.x.journal' is internal or the bridge's own, never a target"),
+        ('[topics."timer.requests"]\nmax_pending = 5', "is timer_topic: write its keys as the settings allow_targets"),
+        ('[topics."timer.rejected"]', 'topics."timer.rejected" and rejected_topic are both timer.rejected: give each'),
+        ('[topics."t.x"]\njournal_topic = "timer.journal"', "journal_topic and journal_topic are both timer.journal"),
+        ('[topics.a]\njournal_topic = "b"\n[topics.b]', 'topics."b" and topics."a".journal_topic are both b'),
+        ('[topics."__x"]', "topics.\"__x\" is '__x', which Kafka takes for no topic of ours: write at most 249"),
+        ("topics = 3", 'topics: write a table [topics."NAME"]'),
+        ('allow_targets = ["a b"]', "allow_targets: 'a b' matches no topic"),
+        ('deny_targets = ["*"]', "allow_targets: '*' is denied as a whole by '*' of deny_targets"),
+        ('timer_topic = "timer.rejected"', "rejected_topic and timer_topic are both timer.rejected"),
+        ("max_requests_per_s = 0", "max_requests_per_s = 0"),
+    ],
+)
+def test_a_wrong_timer_topic_is_named_with_the_remedy(tmp_path: Path, toml: str, told: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        from_file(tmp_path, toml)
+    assert told in str(wrong.value)
+
+
+def test_a_quota_that_leaves_a_partition_nothing_is_told_when_partitions_are_known(tmp_path: Path) -> None:
+    few = from_file(tmp_path, '[topics."t.x"]\nmax_pending = 3')
+    with pytest.raises(SettingsError, match=r"max_pending = 3: t\.x has 4 partitions.*give 4 or more"):
+        few.turn_options({"timer.requests": Found(1, 1000), "t.x": Found(4, 1000)})

@@ -13,9 +13,11 @@ ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next l
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from random import Random
+from types import MappingProxyType
 
 from bridge.errors import BridgeError, FencedError
 from bridge.fake_kafka import Entry as Entry
@@ -37,6 +39,7 @@ from timer.testing import SimDisk as SimDisk
 
 RECORD_OVERHEAD_BYTES = 70
 MAX_METADATA_CHARACTERS = 1024
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class FakeClock:
@@ -176,7 +179,7 @@ def record_of(entry: Entry) -> Record:
 
 
 class FakeHistory:
-    """With `rng`, batches are of any size."""
+    """`other_journals`: of timer topics that have another. With `rng`, batches are of any size."""
 
     def __init__(
         self,
@@ -184,18 +187,22 @@ class FakeHistory:
         group: FakeGroup,
         journal_topic: str,
         *,
+        other_journals: Mapping[str, str] = _NONE,
         fuse: Fuse | None = None,
         rng: Random | None = None,
     ) -> None:
         self._kafka = kafka
         self._group = group
         self._journal_topic = journal_topic
+        self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
 
     def in_process(self, fuse: Fuse) -> "FakeHistory":
         """The same for another process."""
-        return FakeHistory(self._kafka, self._group, self._journal_topic, fuse=fuse, rng=self._rng)
+        twin = copy(self)
+        twin._fuse = fuse  # noqa: SLF001  (its own)
+        return twin
 
     def progress(self, shard: Shard) -> Progress | None:
         self._fuse.step("history.progress")
@@ -240,7 +247,8 @@ class FakeHistory:
             yield entry.value
 
     def _journal(self, shard: Shard) -> Partition:
-        return self._kafka.partition(Shard(self._journal_topic, shard.partition))
+        topic = self._other_journals.get(shard.topic, self._journal_topic)
+        return self._kafka.partition(Shard(topic, shard.partition))
 
     def _batches(self, records: list[Record]) -> Iterator[list[Record]]:
         waiting = deque(records)
@@ -258,7 +266,7 @@ class FakeSink:
 
     Without `rng` what is begun comes to its end at once (but see `is_slow`); with it, when it is drawn.
     `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
-    it begins stays with the transaction in FakeKafka.
+    it begins stays with the transaction in FakeKafka. `other_journals`: of timer topics that have another.
     """
 
     def __init__(
@@ -268,6 +276,7 @@ class FakeSink:
         transactional_id: str,
         journal_topic: str,
         *,
+        other_journals: Mapping[str, str] = _NONE,
         fuse: Fuse | None = None,
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
@@ -276,6 +285,7 @@ class FakeSink:
         self._kafka = kafka
         self._group = group
         self._journal_topic = journal_topic
+        self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
         self._meanwhile = meanwhile
@@ -308,6 +318,9 @@ class FakeSink:
         if self._rng is None and not self.is_slow:
             made.finish()
         return made
+
+    def journal_of(self, shard: Shard) -> str:
+        return self._other_journals.get(shard.topic, self._journal_topic)
 
     def drift(self) -> None:
         """What is under way goes on by itself, or not."""
@@ -354,7 +367,7 @@ class FakeSink:
             self._step("sink.journal")
             key = str(shard).encode()
             now_ms = self._kafka.timeline.now_ms
-            self._append(begun, Outgoing(self._journal_topic, shard.partition, key, value, [], now_ms))
+            self._append(begun, Outgoing(self.journal_of(shard), shard.partition, key, value, [], now_ms))
         return refused
 
     def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
@@ -489,7 +502,7 @@ class FakePreparation:
             fuse.arm(steps)
         disk = instance.disks[shard].reopen(fuse)
         with suppress(Crash, BridgeError, OSError):  # it has an exit code, of which nothing follows
-            prepare(shard, disk, self._history.in_process(fuse), instance.options)
+            prepare(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
         instance.disks[shard] = disk.reopen(instance.fuse)
 
 
@@ -534,14 +547,22 @@ class FakeInstance:
         self.kill()
         self._group.expire(self._last_member)
         kafka, group, topic = self._kafka, self._group, self.options.journal_topic
+        others = {timer_topic: own.journal_topic for timer_topic, own in self.options.topics.items()}
         fuse, rng = self.fuse, self._rng
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
         self.source.on_start = self._on_start
         self._last_member = self.source.member
-        sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
+        sink = FakeSink(
+            *(kafka, group, self.name, topic),
+            other_journals=others,
+            fuse=fuse,
+            rng=rng,
+            meanwhile=self._meanwhile,
+            note=self._note,
+        )
         sink.fault_chance = self._fault_chance
         self.sink = sink
-        history = FakeHistory(kafka, group, topic, fuse=fuse, rng=rng)
+        history = FakeHistory(kafka, group, topic, other_journals=others, fuse=fuse, rng=rng)
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,

@@ -74,7 +74,10 @@ def _bytes(content: bytes | str | None) -> bytes | None:
 
 
 class TimerWorld:
-    """A fake Kafka with the real topics `topics`, one timer partition, and one bridge, which has started."""
+    """A fake Kafka with the real topics `topics`, one partition of each timer topic, and one bridge, which has started.
+
+    Timer topics: timer.requests, and those of `options.topics`.
+    """
 
     def __init__(
         self,
@@ -84,10 +87,12 @@ class TimerWorld:
         meanwhile: Callable[[str], None] = nothing_happens,
     ) -> None:
         self.kafka = FakeKafka(Timeline())
-        for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts", *topics):
-            self.kafka.create(topic)
         self.options = options or usual_options()
-        self.group = FakeGroup("timers", [Shard(TIMERS, 0)])
+        others = self.options.topics
+        own = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")
+        for topic in (*own, *others, *(other.journal_topic for other in others.values()), *topics):
+            self.kafka.create(topic)
+        self.group = FakeGroup("timers", [Shard(topic, 0) for topic in (TIMERS, *others)])
         self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng, meanwhile=meanwhile)
         self.producer = FakeProducer(self.kafka)
         self.bridge.run(0)

@@ -7,9 +7,17 @@ rejected      takes what the timer topic takes, and the reason
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
+
+
+class Found(NamedTuple):
+    """What a timer topic is on this cluster. `max_message_bytes`: what it takes."""
+
+    partitions: int
+    max_message_bytes: int
 
 
 def timer_topic(roll_window_ms: int) -> dict[str, str]:
@@ -28,6 +36,14 @@ def receipts_topic() -> dict[str, str]:
 
 def rejected_topic(max_message_bytes: int) -> dict[str, str]:
     return {"max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
+
+
+def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: int) -> list[str]:
+    """What is wrong with the rejected topic, where a timer topic takes messages of up to `max_message_bytes`."""
+    found, least = int(config["max.message.bytes"]), max_message_bytes + REASON_BYTES
+    if found >= least:
+        return []
+    return [f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least}"]
 
 
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:

@@ -22,6 +22,7 @@ from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, S
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, distrust, recover, work_ahead
 from bridge.shard import OwnedShard
+from bridge.throttle import Throttle
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.disk import Disk
@@ -59,6 +60,10 @@ class Bridge:
         self._prepare = prepare
         self._shards: dict[Shard, OwnedShard] = {}
         self._preparing: dict[Shard, Preparation] = {}
+        self._throttles: dict[str, Throttle] = {}
+        """Of each timer topic with a rate."""
+        self._throttled: set[Shard] = set()
+        """Those of which intake waits for its rate."""
         self._complaints = Complaints(log)
         self._checkpoint_due_ms = 0
         self._stopping = False
@@ -154,12 +159,18 @@ class Bridge:
 
     def _wait_ms(self) -> int:
         now_ms = self._clock.now_ms()
-        is_reading_first = any(owned.reads_first_until is not None for owned in self._shards.values())
+        shards = self._shards.values()
+        is_reading_first = any(owned.reads_first_until is not None and not owned.backlog for owned in shards)
         wait_ms = _READING_FIRST_WAIT_MS if is_reading_first else self._options.max_wait_ms
         if self._preparing:
             wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
         until_ms = now_ms + (wait_ms if self._publisher.is_idle else min(wait_ms, _UNDER_WAY_WAIT_MS))
-        looks = [owned.next_look_ms(until_ms) for owned in self._shards.values()]
+        looks = [owned.next_look_ms(until_ms) for owned in shards]
+        looks += [
+            self._throttles[owned.shard.topic].next_ms(len(owned.backlog), now_ms)
+            for owned in shards
+            if owned.shard in self._throttled
+        ]
         return max(0, min(looks, default=until_ms) - now_ms)
 
     def _change_hands(self, ownership: Ownership) -> None:
@@ -181,11 +192,15 @@ class Bridge:
 
     def _recover(self, shard: Shard) -> None:
         disk = self._disk_for(shard)
-        self._open(shard, disk, recover(shard, disk, self._history, self._options))
+        self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
         first, end = self._history.bounds(shard)
-        self._shards[shard] = owned = OwnedShard(shard, disk, recovered, self._options, readable_end=end)
+        options = self._options.of(shard.topic)
+        self._shards[shard] = owned = OwnedShard(shard, disk, recovered, options, readable_end=end)
+        self._throttled.discard(shard)
+        if options.max_requests_per_s is not None:
+            self._throttles.setdefault(shard.topic, Throttle(options.max_requests_per_s))
         next_offset = owned.store.next_offset
         if first > next_offset:
             log.error(
@@ -236,16 +251,40 @@ class Bridge:
 
     def _take_in_one(self, owned: OwnedShard, records: list[Record], now_ms: int) -> None:
         waited = bool(owned.backlog)
+        self._throttled.discard(owned.shard)
         try:
-            owned.take_in(records, now_ms)
+            self._admit(owned, records, now_ms)
         except (OSError, WheelFullError) as full:
             self._source.pause(owned.shard)
             self._complaints.say(now_ms, str(owned.shard), f"{owned.shard}: intake pauses: {full}")
         else:
+            if owned.backlog:
+                self._wait_for_rate(owned, now_ms)
+                return
             if waited:
                 self._source.resume(owned.shard)
                 self._complaints.over(str(owned.shard))
             self._note_read(owned, was_empty=not records)
+
+    def _admit(self, owned: OwnedShard, records: list[Record], now_ms: int) -> None:
+        throttle = self._throttles.get(owned.shard.topic)
+        if throttle is None:
+            owned.take_in(records, now_ms)
+            return
+        before = owned.admitted
+        try:
+            owned.take_in(records, now_ms, throttle.allowance(len(owned.backlog) + len(records), now_ms))
+        finally:
+            throttle.spend(owned.admitted - before)
+            if owned.admitted > before:  # behind the others of its topic, so that they take turns
+                self._shards[owned.shard] = self._shards.pop(owned.shard)
+
+    def _wait_for_rate(self, owned: OwnedShard, now_ms: int) -> None:
+        self._throttled.add(owned.shard)
+        self._source.pause(owned.shard)
+        per_s = self._throttles[owned.shard.topic].per_s
+        told = f"{owned.shard.topic}: intake keeps to max_requests_per_s, {per_s}; more than that waits"
+        self._complaints.say(now_ms, f"throttle {owned.shard.topic}", told)
 
     def _note_read(self, owned: OwnedShard, *, was_empty: bool) -> None:
         """A shard that was opened just now: is all read that was there then? Markers at the end are never read."""

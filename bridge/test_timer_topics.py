@@ -1,0 +1,461 @@
+"""Histories of several timer topics: policy, quota and rate of each, seen from outside."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bridge.options import StoreOptions, TurnOptions
+from bridge.policy import Policy
+from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.timer_world import TIMERS, TimerWorld
+from schemas.headers import Rules
+from schemas.origin import Shard
+
+PAYMENTS = "timer.payments"
+WINDOW_MS = 1000
+OWN = (TIMERS, "timer.journal", PAYMENTS, f"{PAYMENTS}.journal", "timer.rejected", "timer.receipts")
+SMALL = TurnOptions(
+    rules=Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset(OWN)),
+    store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
+    receipts="all",
+    commit_interval_ms=10,
+)
+
+
+class World(TimerWorld):
+    """Two timer topics. `main`: the options of timer.requests, `payments`: of timer.payments."""
+
+    def __init__(self, *, main: TurnOptions = SMALL, payments: TurnOptions = SMALL) -> None:
+        super().__init__("orders", "bills", options=_both(main, payments))
+
+    def set(self, *, main: TurnOptions = SMALL, payments: TurnOptions = SMALL) -> None:
+        """From the next start on."""
+        self.bridge.options = _both(main, payments)
+
+    def send(
+        self, value: str, delay_ms: int = 500, *, to: str = "orders", on: str = TIMERS, id_: str | None = None
+    ) -> Entry:
+        headers: list[tuple[str, bytes | None]] = [("timer-topic", to.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
+        if id_ is not None:
+            headers.append(("timer-id", id_.encode()))
+        return self.kafka.produce(on, value.encode(), headers=headers)
+
+    def cancel(self, id_: str, *, on: str = TIMERS) -> Entry:
+        return self.kafka.produce(on, None, headers=[("timer-action", b"cancel"), ("timer-id", id_.encode())])
+
+    def delivered(self, topic: str = "orders") -> list[str]:
+        return [(entry.value or b"").decode() for entry in self.kafka.read(topic)]
+
+    def rejected(self) -> list[tuple[str, str]]:
+        """(value, code)."""
+        found = [(entry.value or b"", dict(entry.headers)["timer-error"] or b"") for entry in self._on_rejected()]
+        return [(value.decode(), code.decode()) for value, code in found]
+
+    def _on_rejected(self) -> list[Entry]:
+        return self.kafka.read("timer.rejected")
+
+    def receipts(self, *kinds: str, on: str = TIMERS) -> list[tuple[str, int]]:
+        """(kind, offset of the request) of one timer topic."""
+        said = [json.loads(entry.value or b"{}") for entry in self.kafka.read("timer.receipts")]
+        places = [(r["kind"], r["request"].split("/")) for r in said]
+        return [(kind, int(offset)) for kind, (topic, _, offset) in places if topic == on and kind in kinds]
+
+    def accepted(self, on: str = TIMERS) -> int:
+        return len(self.receipts("accepted", on=on))
+
+    def pending(self, on: str = TIMERS) -> int:
+        assert self.bridge.bridge is not None
+        return self.bridge.bridge.pending[Shard(on, 0)]
+
+    def refused_by_journal(self, topic: str) -> list[int]:
+        values = [json.loads(entry.value or b"{}") for entry in self.kafka.read(topic)]
+        return [offset for value in values for offset in value["refused"]]
+
+
+def _both(main: TurnOptions, payments: TurnOptions) -> TurnOptions:
+    return replace(main, topics={PAYMENTS: replace(payments, journal_topic=f"{PAYMENTS}.journal")})
+
+
+def only(*allow: str, deny: tuple[str, ...] = ()) -> TurnOptions:
+    return replace(SMALL, policy=Policy(allow, deny))
+
+
+def at_most(pending: int) -> TurnOptions:
+    return replace(SMALL, max_pending=pending)
+
+
+def at_rate(per_s: int) -> TurnOptions:
+    return replace(SMALL, max_requests_per_s=per_s)
+
+
+def stop(world: World) -> None:
+    world.bridge.stop()
+
+
+def crash(world: World) -> None:
+    world.bridge.kill()
+
+
+def lose_power(world: World) -> None:
+    world.bridge.lose_power()
+
+
+def lose_disk(world: World) -> None:
+    world.bridge.lose_disks()
+
+
+ENDS = pytest.mark.parametrize("end", [stop, crash, lose_power, lose_disk])
+End = Callable[[World], None]
+
+
+# -- policy
+
+
+def test_each_timer_topic_has_its_own_targets() -> None:
+    world = World(main=only("*", deny=("bills",)), payments=only("bill*"))
+    for on in (TIMERS, PAYMENTS):
+        for to in ("orders", "bills"):
+            world.send(f"{on} to {to}", to=to, on=on)
+    world.pass_time(ms=500)
+    assert world.delivered("orders") == [f"{TIMERS} to orders"]
+    assert world.delivered("bills") == [f"{PAYMENTS} to bills"]
+    assert sorted(world.rejected()) == [
+        (f"{PAYMENTS} to orders", "denied-target"),
+        (f"{TIMERS} to bills", "denied-target"),
+    ]
+    assert world.receipts("rejected", on=PAYMENTS) == [("rejected", 0)]
+    assert world.refused_by_journal("timer.journal") == [1]
+    assert world.refused_by_journal(f"{PAYMENTS}.journal") == [0]
+
+
+def test_what_is_denied_is_kept_whole_with_the_remedy_and_ends_nothing() -> None:
+    world = World(main=only("orders"))
+    world.send("stands", id_="x")
+    denied = world.send("denied", to="bills", id_="x")
+    world.pass_time(ms=500)
+    assert world.delivered() == ["stands"]
+    (entry,) = world.kafka.read("timer.rejected")
+    headers = list(entry.headers)
+    assert (entry.value, headers[: len(denied.headers)]) == (b"denied", list(denied.headers))
+    told = dict(headers)["timer-error-detail"] or b""
+    assert b"bills is no target of this timer topic: send it to one that allows it" in told
+
+
+@pytest.mark.parametrize("on", [TIMERS, PAYMENTS])
+@pytest.mark.parametrize("target", [*OWN, "__consumer_offsets", "__transaction_state"])
+def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_targets(on: str, target: str) -> None:
+    world = World(main=only("*"), payments=only("*", "timer.*"))
+    world.send("self", to=target, on=on)
+    world.pass_time(ms=500)
+    assert world.rejected() == [("self", "bad-target")]
+
+
+@pytest.mark.parametrize("profile", ["rocketmq", "etf1"])
+def test_a_policy_knows_no_spelling(profile: str) -> None:
+    options = only("orders")
+    options = replace(options, rules=options.rules.model_copy(update={"profiles": ("native", profile)}))
+    world = World(main=options)
+    due_s = b"%d" % (world.now_ms // 1000 + 1)
+    spelled = {
+        "rocketmq": [("REAL_TOPIC", b"bills"), ("TIMER_DELAY_MS", b"10")],
+        "etf1": [("scheduler-target-topic", b"bills"), ("scheduler-epoch", due_s)],
+    }
+    world.kafka.produce(TIMERS, b"m", key=b"k", headers=spelled[profile])
+    world.pass_time(ms=2000)
+    assert world.rejected() == [("m", "denied-target")]
+    assert world.delivered("bills") == []
+
+
+@ENDS
+def test_case_36_what_was_taken_is_delivered_though_the_policy_denies_it_by_now(end: End) -> None:
+    """One waits in the store, one has rolled, the copy of one is on its way: none is judged again."""
+    world = World()
+    world.send("far", 3 * WINDOW_MS)
+    world.pass_time(ms=100)
+    world.send("rolled", 2 * WINDOW_MS)
+    world.send("pending", WINDOW_MS)
+    world.pass_time(ms=880)
+    hung = world.kafka.begin("sender")  # what is behind it cannot be read: the copies are still on their way
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    world.pass_time(ms=30)
+    assert world.pending() == 3
+    end(world)
+    world.set(main=only("bills"))
+    world.kafka.abort(hung)
+    world.send("denied", 10)
+    world.bridge.start()
+    world.pass_time(ms=3 * WINDOW_MS)
+    assert world.delivered() == ["pending", "rolled", "far"]
+    assert world.rejected() == [("denied", "denied-target")]
+
+
+@ENDS
+def test_what_was_denied_stays_denied_though_the_policy_allows_it_by_now(end: End) -> None:
+    world = World(main=only("bills"))
+    world.send("kept", 900, to="bills")
+    world.send("denied", 900)
+    world.pass_time(ms=100)
+    end(world)
+    world.set()
+    world.bridge.start()
+    world.pass_time(ms=1000)
+    assert (world.delivered(), world.delivered("bills")) == ([], ["kept"])
+    assert world.rejected() == [("denied", "denied-target")]
+
+
+@ENDS
+def test_a_target_that_became_the_bridges_own_topic_meanwhile_is_parked(end: End) -> None:
+    """A delivery to a journal would be read as the bridge's own word."""
+    world = World()
+    world.send("early", 900)
+    world.send("other", 900, to="bills")
+    world.pass_time(ms=100)
+    end(world)
+    grown = SMALL.rules.model_copy(update={"own_topics": frozenset((*OWN, "orders"))})
+    world.set(main=replace(SMALL, rules=grown), payments=replace(SMALL, rules=grown))
+    world.bridge.start()
+    world.pass_time(ms=1000)
+    assert (world.delivered(), world.delivered("bills")) == ([], ["other"])
+    assert world.rejected() == [("early", "bad-target")]
+    assert world.receipts("rejected", "delivered") == [("rejected", 0), ("delivered", 1)]
+
+
+# -- pending timers
+
+
+def test_a_request_beyond_max_pending_is_refused_and_the_other_topic_is_not_asked() -> None:
+    world = World(payments=at_most(2))
+    for number in range(4):
+        world.send(f"{number}", on=PAYMENTS)
+        world.send(f"main {number}", to="bills")
+    world.pass_time(ms=500)
+    assert world.delivered() == ["0", "1"]
+    assert world.delivered("bills") == [f"main {number}" for number in range(4)]
+    assert world.rejected() == [("2", "quota-exceeded"), ("3", "quota-exceeded")]
+    assert world.refused_by_journal(f"{PAYMENTS}.journal") == [2, 3]
+    told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
+    assert b"send it again later, or have max_pending raised" in told
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_replace_is_not_beyond_it_and_a_cancel_makes_room(apart: bool) -> None:  # noqa: FBT001
+    """Read in one batch or one by one: the same."""
+    world = World(main=at_most(2))
+    asks: list[Callable[[], Entry]] = [
+        lambda: world.send("a", id_="a"),
+        lambda: world.send("b", id_="b"),
+        lambda: world.send("a again", id_="a"),
+        lambda: world.send("beyond", id_="c"),
+        lambda: world.send("beyond without id"),
+        lambda: world.cancel("b"),
+        lambda: world.cancel("unknown"),
+        lambda: world.send("d", id_="d"),
+        lambda: world.send("d again", id_="d"),
+        lambda: world.send("beyond again"),
+    ]
+    for ask in asks:
+        ask()
+        if apart:
+            world.pass_time(ms=20)
+    world.pass_time(ms=20)
+    assert world.pending() == 2
+    world.pass_time(ms=500)
+    assert world.delivered() == ["a again", "d again"]
+    assert [value for value, _ in world.rejected()] == ["beyond", "beyond without id", "beyond again"]
+    world.send("room")
+    world.pass_time(ms=500)
+    assert world.delivered()[-1] == "room"
+
+
+def test_overdue_ones_count_until_they_leave() -> None:
+    world = World(main=at_most(3))
+    for number in range(5):
+        world.send(f"{number}", 0)
+    world.pass_time(ms=20)
+    assert world.delivered() == ["0", "1", "2"]
+    for number in range(5, 10):  # they are late: what was due is settled up to now
+        due = ("timer-deliver-ms", b"%d" % (world.now_ms - 100))
+        world.kafka.produce(TIMERS, b"%d" % number, headers=[("timer-topic", b"orders"), due])
+    world.pass_time(ms=20)
+    assert len(world.rejected()) == 4
+    assert len(world.delivered()) == 6
+
+
+@ENDS
+def test_rolled_timers_count_once_and_are_never_refused(end: End) -> None:
+    """Also where the quota is smaller by now than what is pending."""
+    world = World(main=at_most(3))
+    for number in range(3):
+        world.send(f"{number}", 3 * WINDOW_MS + number)
+    world.pass_time(ms=WINDOW_MS + 200)
+    world.send("beyond")
+    hung = world.kafka.begin("sender")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    world.pass_time(ms=WINDOW_MS)
+    assert world.pending() == 3
+    end(world)
+    world.set(main=at_most(1))
+    world.kafka.abort(hung)
+    world.send("beyond too")
+    world.bridge.start()
+    world.pass_time(ms=2 * WINDOW_MS)
+    assert world.delivered() == ["0", "1", "2"]
+    assert world.rejected() == [("beyond", "quota-exceeded"), ("beyond too", "quota-exceeded")]
+    world.send("room")
+    world.pass_time(ms=500)
+    assert world.delivered()[-1] == "room"
+
+
+@ENDS
+def test_what_was_beyond_the_quota_stays_refused_and_what_was_not_stays_taken(end: End) -> None:
+    world = World(main=at_most(2))
+    for number in range(4):
+        world.send(f"{number}", 900)
+    world.pass_time(ms=100)
+    end(world)
+    world.set(main=at_most(1) if end is lose_disk else SMALL)
+    world.bridge.start()
+    world.pass_time(ms=900)
+    assert world.delivered() == ["0", "1"]
+    assert world.rejected() == [("2", "quota-exceeded"), ("3", "quota-exceeded")]
+
+
+# -- requests per second
+
+
+def test_a_rate_holds_nothing_is_rejected_and_the_other_topic_goes_on_at_full_speed() -> None:
+    world = World(payments=at_rate(100))
+    for number in range(1000):
+        world.send(f"{number}", 0, on=PAYMENTS)
+        world.send(f"main {number}", 0, to="bills")
+    world.pass_time(ms=0)
+    assert (world.accepted(), world.accepted(PAYMENTS)) == (1000, 100)
+    assert len(world.delivered("bills")) == 1000
+    assert world.bridge.source is not None
+    assert world.bridge.source.paused == {Shard(PAYMENTS, 0)}
+    for second in range(1, 9):
+        world.send(f"main {second}", 10, to="bills")
+        world.pass_time(ms=1000)
+        assert world.accepted(PAYMENTS) == 100 * (second + 1)
+        assert world.delivered("bills")[-1] == f"main {second}"
+    world.pass_time(ms=1000)
+    assert world.delivered() == [f"{number}" for number in range(1000)]
+    assert world.rejected() == []
+
+
+def test_a_throttled_topic_is_read_at_full_speed_again_when_the_line_is_gone() -> None:
+    world = World(main=at_rate(100))
+    for number in range(150):
+        world.send(f"{number}", 0)
+    world.pass_time(ms=5000)
+    for number in range(100):
+        world.send(f"later {number}", 0)
+    world.pass_time(ms=0)
+    assert world.accepted() == 250
+
+
+def test_what_is_due_leaves_in_time_while_requests_wait_in_line() -> None:
+    world = World(main=at_rate(10))
+    world.send("due", 300)
+    for number in range(100):
+        world.send(f"{number}", 60_000)
+    world.pass_time(ms=299)
+    assert world.delivered() == []
+    world.pass_time(ms=1)
+    assert world.delivered() == ["due"]
+
+
+def test_a_cancel_waits_in_line_with_the_rest() -> None:
+    world = World(main=at_rate(10))
+    world.send("too late", 500, id_="a")
+    world.send("in time", 3000, id_="b")
+    for number in range(18):
+        world.send(f"{number}", 60_000)
+    world.cancel("a")
+    world.cancel("b")
+    world.pass_time(ms=3000)
+    assert world.delivered() == ["too late"]
+    assert world.receipts("too-late", "cancelled") == [("too-late", 20), ("cancelled", 21)]
+
+
+@ENDS
+def test_a_line_goes_on_behind_a_restart(end: End) -> None:
+    world = World(main=at_rate(10))
+    for number in range(100):
+        world.send(f"{number}", 0)
+    world.pass_time(ms=3000)
+    assert world.accepted() == 40
+    end(world)
+    world.bridge.start()
+    world.pass_time(ms=0)
+    assert 40 <= world.accepted() <= 50
+    world.pass_time(ms=6000)
+    assert sorted(map(int, world.delivered())) == list(range(100))
+    assert world.rejected() == []
+
+
+def test_a_rate_that_is_lifted_lets_the_line_in_at_once() -> None:
+    world = World(main=at_rate(10))
+    for number in range(1000):
+        world.send(f"{number}", 0)
+    world.pass_time(ms=1000)
+    stop(world)
+    world.set()
+    world.bridge.start()
+    world.pass_time(ms=100)
+    assert len(world.delivered()) == 1000
+
+
+def test_copies_are_no_requests_of_a_sender_and_cost_nothing() -> None:
+    """More timers roll at a time than the rate would let in before they are due."""
+    world = World(main=at_rate(100))
+    for number in range(300):
+        world.send(f"{number}", 5000 - 10 * number // 3)
+    world.pass_time(ms=2500)
+    assert world.accepted() == 300
+    world.set(main=at_rate(1))
+    stop(world)
+    world.bridge.start()
+    world.pass_time(ms=3000)
+    assert len(world.delivered()) == 300
+    released = [dict(entry.headers) for entry in world.kafka.read("orders")]
+    assert all(int(h["timer-rolls"] or b"") >= 1 for h in released)
+    assert max(int(h["timer-released-ms"] or b"") - int(h["timer-deliver-ms"] or b"") for h in released) < 50
+
+
+def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
+    world = World(main=at_rate(10))
+    for number in range(50):
+        world.send(f"{number}", 0)
+    world.pass_time(ms=1000)
+    (disk,) = [disk for shard, disk in world.bridge.disks.items() if shard.topic == TIMERS]
+    disk.free = 0
+    world.pass_time(ms=5000)
+    assert world.accepted() == 20
+    disk.free = 1 << 40
+    world.pass_time(ms=0)
+    assert world.accepted() == 30
+    world.pass_time(ms=2000)
+    assert world.accepted() == 50
+
+
+@pytest.mark.parametrize("per_s", [2, 100])
+def test_the_partitions_of_a_throttled_topic_take_turns(per_s: int) -> None:
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal"):
+        kafka.create(topic, 3)
+    for topic in ("timer.rejected", "timer.receipts", "orders"):
+        kafka.create(topic)
+    shards = [Shard(TIMERS, number) for number in range(3)]
+    for shard in shards:
+        for number in range(1000):
+            headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
+            kafka.produce(TIMERS, b"%d/%d" % (shard.partition, number), headers=headers, partition=shard.partition)
+    bridge = FakeInstance(kafka, FakeGroup("timers", shards), at_rate(per_s))
+    bridge.run(9000)
+    delivered = [(entry.value or b"").split(b"/") for entry in kafka.read("orders")]
+    by_partition = [sum(int(partition) == shard.partition for partition, _ in delivered) for shard in shards]
+    assert sum(by_partition) == 10 * per_s
+    assert max(by_partition) - min(by_partition) <= per_s
