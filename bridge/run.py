@@ -28,6 +28,9 @@ END_S = 5.0
 _CHECK_EACH_S = 600.0
 """How often retention is looked at again: somebody may have shortened it."""
 
+_LOOK_EACH_S = 15.0
+"""How often open transactions are looked at: one that is open at two looks hangs. A dead bridge's own end sooner."""
+
 
 class SystemClock:
     def now_ms(self) -> int:
@@ -169,7 +172,7 @@ def _live(
 
 def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
     is_said = False
-    checked_s = time.monotonic()
+    checked_s = looked_s = time.monotonic()
     while not stop.asked:
         bridge.turn()
         if bridge.ready and not is_said:
@@ -179,3 +182,6 @@ def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
             checked_s = time.monotonic()
             check()
             bridge.look_at_retention()
+        if time.monotonic() - looked_s >= _LOOK_EACH_S:
+            looked_s = time.monotonic()
+            bridge.look_at_open_transactions()

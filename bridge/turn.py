@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bridge.complaints import Complaints
+from bridge.hanging import Hang, Hanging
 from bridge.intake import StillLeavingError
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Record, Sink, Source
@@ -56,6 +57,7 @@ class Bridge:
         self._options = options
         self._shards: dict[Shard, OwnedShard] = {}
         self._complaints = Complaints(log)
+        self._hanging = Hanging()
         self._checkpoint_due_ms = 0
         self._stopping = False
         self.ready = False
@@ -127,6 +129,26 @@ class Bridge:
                     low,
                     first - 1,
                 )
+
+    def look_at_open_transactions(self) -> None:
+        """Complains where a sender's transaction has hidden what stands behind it since the last look."""
+        now_ms, before = self._clock.now_ms(), self._hanging.now
+        self._hanging.look(self._history.open_ends(list(self._shards)) if self._shards else {}, now_ms)
+        for shard, _, since_ms, waiting in self._hanging.now.values():
+            self._complaints.say(
+                now_ms,
+                f"hanging {shard}",
+                f"{shard}: a sender's transaction has been open for {(now_ms - since_ms) // 1000} s: the {waiting}"
+                " offsets behind its first record, requests and cancels, are not read before it ends; find the sender,"
+                " or end it by kafka-transactions.sh find-hanging and abort",
+            )
+        for shard in before.keys() - self._hanging.now.keys():
+            self._complaints.over(f"hanging {shard}")
+
+    @property
+    def hanging(self) -> dict[Shard, Hang]:
+        """Timer partitions that cannot be read to their end, as `look_at_open_transactions` has found them."""
+        return self._hanging.now
 
     def request_stop(self) -> None:
         """Ends a waiting poll and any repeating of a transaction; for a signal handler."""
