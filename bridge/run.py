@@ -178,6 +178,7 @@ def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
         if bridge.ready and not is_said:
             print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
             is_said = True
+            bridge.look_at_retention()
         if time.monotonic() - checked_s >= _CHECK_EACH_S:
             checked_s = time.monotonic()
             check()

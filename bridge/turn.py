@@ -175,8 +175,10 @@ class Bridge:
 
     def _change_hands(self, ownership: Ownership) -> None:
         for shard in ownership.lost:
+            log.warning("%s: the group has put us out: it may be another's by now", shard)
             self._give_up(shard, checkpoint=False)
         for shard in ownership.revoked:
+            log.info("%s: given up", shard)
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
