@@ -32,6 +32,8 @@ from timer.errors import CorruptStoreError, WheelFullError
 log = logging.getLogger(__name__)
 
 _READING_FIRST_WAIT_MS = 10
+_LATEST_CHECKPOINT_MS = 10_000
+"""When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
@@ -58,7 +60,7 @@ class Bridge:
         self._shards: dict[Shard, OwnedShard] = {}
         self._complaints = Complaints(log)
         self._hanging = Hanging()
-        self._checkpoint_due_ms = 0
+        self._checkpoints_due_ms: dict[Shard, int] = {}
         self._stopping = False
         self.ready = False
         """Shards were assigned and recovered at least once."""
@@ -108,8 +110,11 @@ class Bridge:
         records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
-        if any(owned.is_urgent(now_ms) for owned in self._shards.values()):
+        is_overdue = any(self._is_overdue(owned, now_ms) for owned in self._shards.values())
+        if is_overdue or any(owned.is_urgent(now_ms) for owned in self._shards.values()):
             self._publish(fence, now_ms)  # 5, 6
+        if is_overdue:
+            self._publisher.finish()
         self._checkpoint(now_ms)
 
     @property
@@ -202,6 +207,7 @@ class Bridge:
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:
         owned = self._shards.pop(shard, None)
+        self._checkpoints_due_ms.pop(shard, None)
         if owned is None:
             return
         try:
@@ -306,19 +312,25 @@ class Bridge:
         self._each(note)
         return reached
 
+    def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
+        """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""
+        due_ms = self._checkpoints_due_ms.get(owned.shard, now_ms)
+        return now_ms - due_ms >= _LATEST_CHECKPOINT_MS and not owned.is_quiet
+
     def _checkpoint(self, now_ms: int) -> None:
-        begin = not 0 <= self._checkpoint_due_ms - now_ms <= self._options.store.checkpoint_interval_ms
+        interval_ms = self._options.store.checkpoint_interval_ms
         for owned in list(self._shards.values()):
+            is_due = not 0 < self._checkpoints_due_ms.setdefault(owned.shard, now_ms) - now_ms <= interval_ms
             try:
                 owned.store.compact_some()
-                if owned.store.continue_checkpoint() and begin and owned.store.may_checkpoint:
-                    self._start_checkpoint(owned)
+                if owned.store.continue_checkpoint() and is_due and owned.is_quiet:
+                    self._checkpoints_due_ms[owned.shard] = now_ms + interval_ms
+                    if owned.store.may_checkpoint:
+                        self._start_checkpoint(owned)
             except OSError as wrong:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
-        if begin:
-            self._checkpoint_due_ms = now_ms + self._options.store.checkpoint_interval_ms
 
     def _start_checkpoint(self, owned: OwnedShard) -> None:
         """Not where another owner has gone on behind us: what it decided may stand in the journal before its end.
