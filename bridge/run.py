@@ -15,7 +15,7 @@ from types import FrameType
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
 from bridge.connection import Connection
 from bridge.datadir import DataDir
-from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
+from bridge.errors import BridgeError, BrokerUnavailableError, NameTakenError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
 from bridge.settings import Settings
 from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
@@ -27,6 +27,9 @@ END_S = 5.0
 
 _CHECK_EACH_S = 600.0
 """How often retention is looked at again: somebody may have shortened it."""
+
+_NAME_TRIES = 10
+"""As many waits were in vain: the next is a long one."""
 
 _LOOK_EACH_S = 15.0
 """How often open transactions are looked at: one that is open at two looks hangs. A dead bridge's own end sooner."""
@@ -87,6 +90,8 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience) ->
             _live(settings, connection, folder, stop, patience, topics, max_message_bytes)
         except OutcomeUnknownError as unknown:
             log.warning("%s", unknown)
+        except NameTakenError as taken:
+            patience.wait("joining the group", str(taken), _NAME_TRIES)
 
 
 def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
