@@ -28,5 +28,9 @@ class ProgressLostError(BridgeError):
     """
 
 
+class NameTakenError(BridgeError):
+    """Wait: the group still knows a member of our instance id; its session has to expire. A start follows."""
+
+
 class OutcomeUnknownError(BridgeError):
     """A commit broke off, and nobody here knows whether it stands. Kafka does: a start follows, as after a crash."""

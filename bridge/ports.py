@@ -8,7 +8,7 @@
 A shard is one partition of one timer topic. Ownership moves only inside `Source.poll` and `Source.check`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -124,6 +124,10 @@ class History(Protocol):
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         """First offset of the timer partition that is kept, and the last stable offset: the end of what can be read."""
+        ...
+
+    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        """Last stable offset and end of each timer partition. Asked once: whoever does not answer is left out."""
         ...
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:

@@ -180,7 +180,11 @@ class _Recovery:
         store.committed(progress)
         ended = decisions.ended | set(found.ended_flights if found else ())
         flights = Flights(self._shard, decisions.flights.values(), ended)
-        log.info("%s: recovered to offset %d, %d timers pending", self._shard, progress.next_offset, store.pending)
+        log.info(
+            "%s: recovered to offset %d, %d timers pending; %s, read from offset %d",
+            *(self._shard, progress.next_offset, store.pending),
+            *("from Kafka alone" if found is None else "from its directory", start),
+        )
         return Recovered(store, flights)
 
     def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:

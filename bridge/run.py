@@ -15,7 +15,7 @@ from types import FrameType
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
 from bridge.connection import Connection
 from bridge.datadir import DataDir
-from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
+from bridge.errors import BridgeError, BrokerUnavailableError, NameTakenError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
 from bridge.options import TurnOptions
 from bridge.preparing import Preparer
@@ -29,6 +29,12 @@ END_S = 5.0
 
 _CHECK_EACH_S = 600.0
 """How often retention is looked at again: somebody may have shortened it."""
+
+_NAME_TRIES = 10
+"""As many waits were in vain: the next is a long one."""
+
+_LOOK_EACH_S = 15.0
+"""How often open transactions are looked at: one that is open at two looks hangs. A dead bridge's own end sooner."""
 
 
 class SystemClock:
@@ -86,6 +92,8 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience) ->
             _live(settings, connection, folder, stop, patience, topics, options)
         except OutcomeUnknownError as unknown:
             log.warning("%s", unknown)
+        except NameTakenError as taken:
+            patience.wait("joining the group", str(taken), _NAME_TRIES)
 
 
 def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Found]:
@@ -185,13 +193,17 @@ def _live(
 
 def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
     is_said = False
-    checked_s = time.monotonic()
+    checked_s = looked_s = time.monotonic()
     while not stop.asked:
         bridge.turn()
         if bridge.ready and not is_said:
             print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
             is_said = True
+            bridge.look_at_retention()
         if time.monotonic() - checked_s >= _CHECK_EACH_S:
             checked_s = time.monotonic()
             check()
             bridge.look_at_retention()
+        if time.monotonic() - looked_s >= _LOOK_EACH_S:
+            looked_s = time.monotonic()
+            bridge.look_at_open_transactions()

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
     data_dir: Path = Field(Path("timer-data"), description="Where the local cache lies.")
     group: str = Field("timer-bridge", description="The consumer group, shared by all instances.", min_length=1)
+    group_protocol: Literal["classic", "consumer"] = Field(
+        "classic", description="How the group balances; with consumer, the session time-out is the broker's."
+    )
+    static_membership: bool = Field(
+        False, description="A restart within the session time-out moves no partition; a stop hands over only then."
+    )
     timer_topic: str = Field("timer.requests", description="Where producers send requests.")
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
@@ -187,7 +193,10 @@ class Settings(BaseSettings):
 
     def connection(self, instance: str = "") -> Connection:
         """`instance`: what tells this process from the others of its group."""
-        return Connection(self.bootstrap_servers, self.group, instance, self.kafka)
+        of_group: dict[str, str] = {"group.protocol": self.group_protocol}
+        if self.static_membership and instance:
+            of_group["group.instance.id"] = instance
+        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:

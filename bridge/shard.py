@@ -220,6 +220,11 @@ class OwnedShard:
             return True
         return self._dirty_since_ms is not None and now_ms - self._dirty_since_ms >= self._options.commit_interval_ms
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is staged or on its way."""
+        return not self._sealed and not self.has_news()
+
     def has_news(self) -> bool:
         return self._staged.has_output() or self._dirty_since_ms is not None
 
@@ -305,4 +310,4 @@ class OwnedShard:
         assert sealed is oldest, "out of order"
         self._lately.add(sealed.ids, sealed.at_ms)
         self.committed_progress = sealed.progress
-        self.store.committed(sealed.progress, is_all=not self._sealed and not self.has_news())
+        self.store.committed(sealed.progress, is_all=self.is_quiet)

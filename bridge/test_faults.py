@@ -6,10 +6,14 @@ from random import Random
 
 import pytest
 
+from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
+from bridge.testing import FakeInstance
 from bridge.timer_world import TIMERS
+from schemas.headers import Headers
 from schemas.levels import parse_levels
+from schemas.origin import Shard
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -87,6 +91,52 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     world.bridge.run(600)
     assert world.bridge.source.paused == set()
     assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
+
+
+def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka = FakeKafka(Timeline(), transaction_timeout_ms=600_000)
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
+    instance = FakeInstance(kafka, group, replace(World().options, receipts="none"))
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"100")]
+
+    def send(value: bytes, partition: int, transaction: FakeTransaction | None = None) -> None:
+        kafka.produce(TIMERS, value, headers=headers, partition=partition, transaction=transaction)
+
+    def delivered() -> set[bytes | None]:
+        return {entry.value for entry in kafka.read("orders")}
+
+    def look() -> None:
+        assert instance.bridge is not None
+        instance.bridge.look_at_open_transactions()
+
+    instance.run(0)
+    hung = kafka.begin("sender")
+    send(b"before", 0)
+    send(b"hung", 0, hung)
+    send(b"behind", 0)
+    send(b"other", 1)
+    instance.run(1000)
+    assert delivered() == {b"before", b"other"}
+    look()
+    assert caplog.text == ""
+    instance.run(20_000)
+    send(b"later", 1)
+    instance.run(1000)
+    assert delivered() == {b"before", b"other", b"later"}
+    look()
+    assert f"{TIMERS}/0: a sender's transaction has been open for 21 s: the 2 offsets behind its first" in caplog.text
+    assert f"{TIMERS}/1:" not in caplog.text
+    assert instance.bridge is not None
+    assert instance.bridge.hanging.keys() == {Shard(TIMERS, 0)}
+    kafka.commit(hung)
+    instance.run(1000)
+    look()
+    assert instance.bridge.hanging == {}
+    assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
 
 
 def truncated(world: World) -> int:

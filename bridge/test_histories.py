@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from bridge.options import StoreOptions, TurnOptions
+from bridge.recovery import read_checkpoint
 from bridge.testing import Crash, Entry, FakeInstance, SimDisk, nothing_happens
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
@@ -727,6 +728,24 @@ def test_a_crash_with_two_under_way_loses_and_doubles_nothing() -> None:
     crash(world)
     world.bridge.run(100)
     assert world.delivered() == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one under way"])
+def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_slow: bool) -> None:
+    """Else the next start would read all that has come since the last quiet moment."""
+    world = World()
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow = is_slow
+    for number in range(1500):
+        world.send(str(number), 0)
+        world.kafka.timeline.advance(20)
+        world.bridge.turn()
+    found = read_checkpoint(world.bridge.disks[SHARD])
+    assert found is not None
+    assert found.progress.next_offset > 900
+    crash(world)
+    world.bridge.run(100)
+    assert world.delivered() == [str(number) for number in range(1500)]
 
 
 @pytest.mark.parametrize("faults", [0, 1])

@@ -49,6 +49,20 @@ def test_every_client_gets_them() -> None:
         assert config["bootstrap.servers"] == "here:9092"
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_static_membership_and_the_protocol_reach_the_member_of_the_group_alone(protocol: str) -> None:
+    settings = load(SERVERS | {"static_membership": "true", "group_protocol": protocol}, {}, None)
+    connection = settings.connection("one")
+    member, reader = clients.member(connection), clients.reader(connection)
+    assert (member["group.protocol"], member["group.instance.id"]) == (protocol, "one")
+    assert ("session.timeout.ms" in member) is (protocol == "classic")
+    assert reader["group.protocol"] == "classic"
+    assert "group.instance.id" not in reader
+    own = load(SERVERS | {"static_membership": "true", "kafka": {"group.instance.id": "pod-1"}}, {}, None)
+    assert clients.member(own.connection("one"))["group.instance.id"] == "pod-1"
+    assert "group.instance.id" not in clients.member(load(SERVERS, {}, None).connection("one"))
+
+
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_what_is_not_the_operators_to_set_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is not to be set: ") as refused:

@@ -214,6 +214,11 @@ class FakeHistory:
         log = self._kafka.partition(shard)
         return log.first, log.last_stable
 
+    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        self._fuse.step("history.open_ends")
+        logs = {shard: self._kafka.partition(shard) for shard in shards}
+        return {shard: (log.last_stable, log.end) for shard, log in logs.items()}
+
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         self._fuse.step("history.offset_at")
         log = self._kafka.partition(shard)

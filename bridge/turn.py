@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bridge.complaints import Complaints
+from bridge.hanging import Hang, Hanging
 from bridge.intake import StillLeavingError
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
+_LATEST_CHECKPOINT_MS = 10_000
+"""When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
@@ -65,7 +68,8 @@ class Bridge:
         self._throttled: set[Shard] = set()
         """Those of which intake waits for its rate."""
         self._complaints = Complaints(log)
-        self._checkpoint_due_ms = 0
+        self._hanging = Hanging()
+        self._checkpoints_due_ms: dict[Shard, int] = {}
         self._stopping = False
         self._was_opened = False
 
@@ -120,8 +124,11 @@ class Bridge:
         records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
-        if any(owned.is_urgent(now_ms) for owned in self._shards.values()):
+        is_overdue = any(self._is_overdue(owned, now_ms) for owned in self._shards.values())
+        if is_overdue or any(owned.is_urgent(now_ms) for owned in self._shards.values()):
             self._publish(fence, now_ms)  # 5, 6
+        if is_overdue:
+            self._publisher.finish()
         self._checkpoint(now_ms)
 
     @property
@@ -141,6 +148,26 @@ class Bridge:
                     low,
                     first - 1,
                 )
+
+    def look_at_open_transactions(self) -> None:
+        """Complains where a sender's transaction has hidden what stands behind it since the last look."""
+        now_ms, before = self._clock.now_ms(), self._hanging.now
+        self._hanging.look(self._history.open_ends(list(self._shards)) if self._shards else {}, now_ms)
+        for shard, _, since_ms, waiting in self._hanging.now.values():
+            self._complaints.say(
+                now_ms,
+                f"hanging {shard}",
+                f"{shard}: a sender's transaction has been open for {(now_ms - since_ms) // 1000} s: the {waiting}"
+                " offsets behind its first record, requests and cancels, are not read before it ends; find the sender,"
+                " or end it by kafka-transactions.sh find-hanging and abort",
+            )
+        for shard in before.keys() - self._hanging.now.keys():
+            self._complaints.over(f"hanging {shard}")
+
+    @property
+    def hanging(self) -> dict[Shard, Hang]:
+        """Timer partitions that cannot be read to their end, as `look_at_open_transactions` has found them."""
+        return self._hanging.now
 
     def request_stop(self) -> None:
         """Ends a waiting poll and any repeating of a transaction; for a signal handler."""
@@ -175,8 +202,10 @@ class Bridge:
 
     def _change_hands(self, ownership: Ownership) -> None:
         for shard in ownership.lost:
+            log.warning("%s: the group has put us out: it may be another's by now", shard)
             self._give_up(shard, checkpoint=False)
         for shard in ownership.revoked:
+            log.info("%s: given up", shard)
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
@@ -218,6 +247,7 @@ class Bridge:
         if preparation is not None:
             preparation.give_up()
         owned = self._shards.pop(shard, None)
+        self._checkpoints_due_ms.pop(shard, None)
         if owned is None:
             return
         try:
@@ -349,19 +379,25 @@ class Bridge:
         self._each(note)
         return reached
 
+    def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
+        """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""
+        due_ms = self._checkpoints_due_ms.get(owned.shard, now_ms)
+        return now_ms - due_ms >= _LATEST_CHECKPOINT_MS and not owned.is_quiet
+
     def _checkpoint(self, now_ms: int) -> None:
-        begin = not 0 <= self._checkpoint_due_ms - now_ms <= self._options.store.checkpoint_interval_ms
+        interval_ms = self._options.store.checkpoint_interval_ms
         for owned in list(self._shards.values()):
+            is_due = not 0 < self._checkpoints_due_ms.setdefault(owned.shard, now_ms) - now_ms <= interval_ms
             try:
                 owned.store.compact_some()
-                if owned.store.continue_checkpoint() and begin and owned.store.may_checkpoint:
-                    self._start_checkpoint(owned)
+                if owned.store.continue_checkpoint() and is_due and owned.is_quiet:
+                    self._checkpoints_due_ms[owned.shard] = now_ms + interval_ms
+                    if owned.store.may_checkpoint:
+                        self._start_checkpoint(owned)
             except OSError as wrong:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
-        if begin:
-            self._checkpoint_due_ms = now_ms + self._options.store.checkpoint_interval_ms
 
     def _start_checkpoint(self, owned: OwnedShard) -> None:
         """Not where another owner has gone on behind us: what it decided may stand in the journal before its end.

@@ -645,12 +645,17 @@ class TestTrouble:
                 outcome = sink.begin(transaction).wait()
             assert world.cluster.values(target) == [b"1", b"2"]
 
-    @pytest.mark.slow  # on a busy machine the last record stays undecided for a minute and more: not understood yet
     def test_a_broker_killed_and_started_again(self, own_kafka: EmbeddedKafka) -> None:
+        """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.
+
+        See ARCHITECTURE.md, "Markers that Kafka forgets"; kills without that wait: test_brokers.py.
+        """
         with closing(World(own_kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
             member.own(1)
             publish(world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.fence))
+            assert world.cluster.values(target) == [b"1"]
+            assert world.history().progress(world.shard()) == progress(1)
             own_kafka.kill()
             starter = threading.Timer(1.0, own_kafka.start)
             starter.start()
@@ -663,32 +668,6 @@ class TestTrouble:
             starter.join()
             assert world.cluster.values(target) == [b"1", b"2"]
             assert world.history().progress(world.shard()) == progress(2)
-
-    def test_two_on_their_way_when_the_broker_is_killed(self, own_kafka: EmbeddedKafka) -> None:
-        """Whatever becomes of each, none is skipped, doubled or out of order."""
-        with closing(World(own_kafka.bootstrap_servers)) as world:
-            target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
-            member.own(1)
-
-            def carry(number: int) -> Transaction:
-                records = [out(target, b"%d/%d" % (number, n)) for n in range(50)]
-                return Transaction(records, {}, {world.shard(): progress(number)}, member.fence)
-
-            next_, last, killed_at = 1, 40, 10
-            starter = threading.Timer(1.0, own_kafka.start)
-            while next_ <= last:
-                numbers = range(next_, min(next_ + 2, last + 1))
-                on_their_way = [sink.begin(carry(number)) for number in numbers]
-                if starter.ident is None and next_ >= killed_at:
-                    own_kafka.kill()
-                    starter.start()
-                outcomes = [each.wait() for each in on_their_way]
-                assert outcomes in ([Committed()] * 2, [Committed(), Aborted({})], [Aborted({})] * 2, [Committed()])
-                next_ += outcomes.count(Committed())
-                member.poll()
-            starter.join()
-            assert world.cluster.values(target) == [b"%d/%d" % (k, n) for k in range(1, last + 1) for n in range(50)]
-            assert world.history().progress(world.shard()) == progress(last)
 
     def test_a_sink_is_closed_though_no_broker_answers(self, own_kafka: EmbeddedKafka) -> None:
         world = World(own_kafka.bootstrap_servers)

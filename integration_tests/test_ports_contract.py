@@ -609,6 +609,13 @@ class TestHistory:
         with pytest.raises(ForeignProgressError):
             harness.history().progress(shard)
 
+    def test_an_open_transaction_is_seen_by_its_ends(self, harness: Harness, shard: Shard) -> None:
+        history, other = harness.history(), Shard(shard.topic, 1)
+        harness.send(b"a")
+        harness.hang(harness.timers)
+        harness.send(b"b")
+        assert history.open_ends([shard, other]) == {shard: (1, 3), other: (0, 0)}
+
     def test_requests_are_those_of_the_range_that_stand(self, harness: Harness, shard: Shard) -> None:
         for value in (b"a", b"b"):
             harness.send(value)

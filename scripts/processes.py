@@ -82,7 +82,7 @@ class BridgeProcess:
         self.await_ready(timeout_s=timeout_s)
 
     def launch(self) -> None:
-        """Returns at once."""
+        """It ends with the thread that calls this."""
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C reaches only us, and we end it in order.
             self._process = subprocess.Popen(
@@ -95,6 +95,7 @@ class BridgeProcess:
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 
     def await_ready(self, *, timeout_s: float = 60.0) -> None:
+        """Behind `launch`. Raises BridgeError."""
         self._ready_or_ended.wait(timeout_s)
         if not self._ready:
             ended = "ended before it was ready" if self._ready_or_ended.is_set() else f"not ready in {timeout_s:.0f} s"

@@ -98,7 +98,9 @@ def reader(connection: Connection) -> Config:
     """A consumer that reads what stands, outside the group's balance, and sees where a partition ends."""
     outside = {"group.protocol": "classic", "group.id": connection.group, "enable.partition.eof": True}
     # The end of a partition is seen only when a fetch comes back empty.
-    return _config(connection, READER | {"fetch.wait.max.ms": 10}, READER_MUSTS | outside)
+    config = _config(connection, READER | {"fetch.wait.max.ms": 10}, READER_MUSTS | outside)
+    config.pop("group.instance.id", None)  # that is the member's
+    return config
 
 
 def producer(connection: Connection, number: int) -> Config:

@@ -5,7 +5,9 @@ journal    up to the end as it is now: that the coordinator answered "committed"
            reached the journal, so a read that stops at the last stable offset could miss the last decision
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -27,6 +29,7 @@ T = TypeVar("T")
 _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _BATCH = 2000
 _WAIT_S = 0.1
+_GLANCE_S = 0.5
 _UNKNOWN = frozenset(
     {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 )
@@ -56,6 +59,14 @@ class ConfluentHistory:
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         return self._bounds(shard, IsolationLevel.READ_COMMITTED)
+
+    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        asked = {TopicPartition(*shard): _END for shard in shards}
+        levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        answers = [self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S) for level in levels]
+        until_s = time.monotonic() + _GLANCE_S
+        stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
+        return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         found = self._ask(shard, OffsetSpec.for_timestamp(timestamp_ms))
@@ -167,6 +178,13 @@ class ConfluentHistory:
         if not is_passing(error):
             raise explained(f"{place}: reading", error)
         self._patience.hear(error)
+
+
+def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
+    """Those that come until then: a partition without a leader must not hold the others up."""
+    for place, answer in answers.items():
+        with suppress(KafkaException, TimeoutError):
+            yield place, _told(answer.result(max(0.0, until_s - time.monotonic())).offset)
 
 
 def _told(offset: int) -> int:

@@ -14,7 +14,7 @@ from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_denied, make
 from bridge.confluent.waiting import Patience, log
 from bridge.connection import Connection
-from bridge.errors import BridgeError, FencedError
+from bridge.errors import BridgeError, FencedError, NameTakenError
 from bridge.ports import Ownership, Polled, Record
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -28,6 +28,12 @@ UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 _GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 _SLICE_S = 0.1
 """A wake is seen within this; so is a change of hands without a record."""
+
+
+def _is(code: int, error: KafkaError) -> bool:
+    """Of a fatal error only the text says which it is."""
+    is_fatal = error.code() == KafkaError._FATAL  # noqa: SLF001
+    return error.code() == code or (is_fatal and KafkaError(code).str() in error.str())
 
 
 def headers_of(message: Message) -> Headers:
@@ -164,9 +170,11 @@ class ConfluentSource:
                 f" yet and are gone from the topic. Raise its retention.ms; to go on with what is left, start once"
                 f" with --adopt-progress earliest"
             )
-        if error.code() == KafkaError.FENCED_INSTANCE_ID:
+        if _is(KafkaError.FENCED_INSTANCE_ID, error):
             raise FencedError(f"{error.str()}: another process is this member of the group; this one ends")
-        if error.fatal() or is_denied(error):
+        if _is(KafkaError.UNRELEASED_INSTANCE_ID, error):
+            raise NameTakenError("a member of our instance id was killed, or still runs: waiting for its session's end")
+        if error.fatal() or error.code() == KafkaError._FATAL or is_denied(error):  # noqa: SLF001
             raise explained("reading the timer topic", error)
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
             log.warning("a turn took longer than max.poll.interval.ms: the group gave our shards away (%s)", error)

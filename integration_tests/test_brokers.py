@@ -1,0 +1,56 @@
+"""Brokers that die at any moment, where another one leads then: what was committed stands, once and in order."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from bridge.ports import Aborted, Committed, Transaction
+from integration_tests.brokers import ThreeBrokers
+from integration_tests.test_confluent import World, out, progress
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[ThreeBrokers]:
+    with ThreeBrokers("three") as brokers:
+        yield brokers
+
+
+def led_elsewhere(brokers: ThreeBrokers, make: Callable[[], str]) -> tuple[str, int]:
+    """A topic whose leader may be killed, and that leader."""
+    while True:
+        topic = make()
+        leader = brokers.leader(topic)
+        if leader != 1:
+            return topic, leader
+
+
+def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None:
+    """Whatever becomes of each, none is skipped, doubled or out of order, also without waiting for markers."""
+    with closing(World(brokers.bootstrap_servers)) as world:
+        target, leader = led_elsewhere(brokers, lambda: world.cluster.topic("target"))
+        sink, member = world.sink(), world.member()
+        member.own(1)
+
+        def carry(number: int) -> Transaction:
+            records = [out(target, b"%d/%d" % (number, n)) for n in range(50)]
+            return Transaction(records, {}, {world.shard(): progress(number)}, member.fence)
+
+        next_, last, killed_at = 1, 40, 10
+        starter = threading.Timer(1.0, brokers.node(leader).start)
+        while next_ <= last:
+            numbers = range(next_, min(next_ + 2, last + 1))
+            on_their_way = [sink.begin(carry(number)) for number in numbers]
+            if starter.ident is None and next_ >= killed_at:
+                brokers.node(leader).kill()
+                starter.start()
+            outcomes = [each.wait() for each in on_their_way]
+            assert outcomes in ([Committed()] * 2, [Committed(), Aborted({})], [Aborted({})] * 2, [Committed()])
+            next_ += outcomes.count(Committed())
+            member.poll()
+        starter.join()
+        assert world.cluster.values(target) == [b"%d/%d" % (k, n) for k in range(1, last + 1) for n in range(50)]
+        assert world.history().progress(world.shard()) == progress(last)
