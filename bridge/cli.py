@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge import logs
 from bridge.client_commands import kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
@@ -22,6 +23,7 @@ from bridge.errors import BridgeError
 from bridge.settings import Settings, load
 from bridge.store_commands import register as register_store_commands
 
+log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 register_client_commands(app)
 register_store_commands(app)
@@ -29,7 +31,7 @@ register_store_commands(app)
 
 def main() -> None:
     """The console script: errors of ours become one line and an exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure()
     try:
         app()
     except BridgeError as wrong:
@@ -85,7 +87,14 @@ def run(settings: Settings) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.run import run as run_bridge
 
-    run_bridge(settings)
+    logs.configure(settings.log_format, settings.log_level, settings.kafka)
+    try:
+        run_bridge(settings)
+    except BridgeError as wrong:
+        if settings.log_format == "text":
+            raise
+        log.critical("%s", wrong)
+        raise typer.Exit(wrong.exit_code) from wrong
 
 
 @app.command()

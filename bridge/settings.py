@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from bridge.connection import RESERVED, Connection
 from bridge.durations import parse_duration_ms
 from bridge.errors import SettingsError
+from bridge.logs import Format, Level
 from bridge.options import TurnOptions
 from schemas.headers import Rules
 from schemas.levels import DEFAULT as LEVELS
@@ -84,6 +85,8 @@ class Settings(BaseSettings):
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
+    log_format: Format = Field("text", description="Of log lines: text or json.")
+    log_level: Level = Field("info", description="debug, info, warning or error.")
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
         default_factory=dict, description="librdkafka settings, passed through.", repr=False
     )
