@@ -25,6 +25,7 @@ from bridge.fake_kafka import Partition, State
 from bridge.fake_kafka import Timeline as Timeline
 from bridge.options import TurnOptions
 from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.status import Status
 from bridge.turn import Bridge
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -479,6 +480,7 @@ class FakeInstance:
         self.disks: dict[Shard, SimDisk] = {}
         self.fuse = Fuse()
         self.bridge: Bridge | None = None
+        self.status = Status()
         self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
@@ -503,6 +505,7 @@ class FakeInstance:
         sink = FakeSink(kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=self._meanwhile, note=self._note)
         sink.fault_chance = self._fault_chance
         self.sink = sink
+        self.status = Status(lambda: kafka.timeline.now_ms / 1000)
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,
@@ -510,6 +513,7 @@ class FakeInstance:
             sink=sink,
             disk_for=self._disk_for,
             options=self.options,
+            status=self.status,
         )
 
     def turn(self) -> None:
@@ -518,6 +522,7 @@ class FakeInstance:
         assert self.sink is not None
         self.sink.drift()
         self.bridge.turn()
+        self.status.turned()
 
     def run(self, ms: int) -> None:
         """Turns until `ms` have passed and nothing is left to do at that moment."""

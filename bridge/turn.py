@@ -13,7 +13,7 @@ anything. A crash behind it: the next life reads (C, K) and the journal, and set
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bridge.complaints import Complaints
 from bridge.intake import StillLeavingError
@@ -22,6 +22,7 @@ from bridge.ports import Clock, History, Ownership, Record, Sink, Source
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, rebuild, recover
 from bridge.shard import OwnedShard
+from bridge.status import Status
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.disk import Disk
@@ -47,19 +48,27 @@ class Bridge:
         sink: Sink,
         disk_for: Callable[[Shard], Disk],
         options: TurnOptions,
+        status: Status | None = None,
     ) -> None:
+        """`status` is told what becomes of shards."""
         self._clock = clock
         self._source = source
         self._history = history
         self._publisher = Publisher(sink)
         self._disk_for = disk_for
         self._options = options
+        self._status = status or Status()
         self._shards: dict[Shard, OwnedShard] = {}
         self._complaints = Complaints(log)
         self._checkpoint_due_ms = 0
         self._stopping = False
         self.ready = False
         """Shards were assigned and recovered at least once."""
+
+    @property
+    def shards(self) -> Mapping[Shard, OwnedShard]:
+        """Those that are ours and open."""
+        return self._shards
 
     @property
     def pending(self) -> dict[Shard, int]:
@@ -158,6 +167,8 @@ class Bridge:
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
+            self._status.recovering(shard)
+        for shard in ownership.assigned:
             disk = self._disk_for(shard)
             self._open(shard, disk, recover(shard, disk, self._history, self._options))
 
@@ -174,9 +185,11 @@ class Bridge:
                 next_offset,
             )
         self._source.start(shard, max(first, next_offset))
+        self._status.running(shard)
         self.ready = True
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:
+        self._status.gone(shard)
         owned = self._shards.pop(shard, None)
         if owned is None:
             return
@@ -215,10 +228,12 @@ class Bridge:
             owned.take_in(records, now_ms)
         except (OSError, WheelFullError) as full:
             self._source.pause(owned.shard)
-            self._complaints.say(now_ms, str(owned.shard), f"{owned.shard}: intake pauses: {full}")
+            self._status.paused(owned.shard, "disk" if isinstance(full, OSError) else "wheel", str(full))
+            self._complaints.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
         else:
             if waited:
                 self._source.resume(owned.shard)
+                self._status.running(owned.shard)
                 self._complaints.over(str(owned.shard))
             self._note_read(owned, was_empty=not records)
 
@@ -240,6 +255,7 @@ class Bridge:
 
     def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
         self._publisher.finish()
+        self._status.recovering(owned.shard)
         del self._shards[owned.shard]
         owned.store.close()
         progress = owned.committed_progress
@@ -290,7 +306,7 @@ class Bridge:
                 if owned.store.continue_checkpoint() and begin and owned.store.may_checkpoint:
                     self._start_checkpoint(owned)
             except OSError as wrong:
-                self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
+                self._complaints.say(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
         if begin:
