@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal
 
@@ -36,7 +36,7 @@ def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[st
     """For the whole process, in place of what was configured before. `kafka`: librdkafka settings, see rule 2."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json() if format_ == "json" else _text())
-    handler.addFilter(_Line(value for name, value in (kafka or {}).items() if is_secret(name)))
+    handler.addFilter(_Line(kafka or {}))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     sys.excepthook = _log_mistake if format_ == "json" else sys.__excepthook__
 
@@ -62,26 +62,34 @@ def _in_utc(formatter: logging.Formatter) -> logging.Formatter:
     return formatter
 
 
+def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
+    """`text` without the values of those settings that may be secrets, and without any word of them.
+
+    librdkafka quotes the rest of a value, from the word on that it does not understand.
+    """
+    values = [value for name, value in kafka.items() if is_secret(name)]
+    secrets = {part for value in values for part in (value, *value.split()) if len(part) >= _SHORTEST}
+    if not secrets:
+        return text
+    return re.sub("|".join(map(re.escape, sorted(secrets, key=len, reverse=True))), HIDDEN, text)
+
+
 class _Line(logging.Filter):
     """Rules 1 and 2, before a line is laid out."""
 
-    def __init__(self, secrets: Iterable[str]) -> None:
+    def __init__(self, kafka: Mapping[str, str]) -> None:
         super().__init__()
-        long_first = sorted({secret for secret in secrets if len(secret) >= _SHORTEST}, key=len, reverse=True)
-        self._secrets = re.compile("|".join(map(re.escape, long_first))) if long_first else None
+        self._kafka = kafka
 
     def filter(self, record: logging.LogRecord) -> bool:
         for argument in record.args if isinstance(record.args, tuple) else ():
             if isinstance(argument, Shard):
                 record.shard, record.topic, record.partition = str(argument), argument.topic, argument.partition
-        record.msg, record.args = self._without_secrets(record.getMessage()), None
+        record.msg, record.args = without_secrets(record.getMessage(), self._kafka), None
         if record.exc_info:
-            record.exc_text = self._without_secrets(logging.Formatter().formatException(record.exc_info))
-            record.exc_info = None
+            trace = logging.Formatter().formatException(record.exc_info)
+            record.exc_text, record.exc_info = without_secrets(trace, self._kafka), None
         return True
-
-    def _without_secrets(self, text: str) -> str:
-        return text if self._secrets is None else self._secrets.sub(HIDDEN, text)
 
 
 def _log_mistake(kind: type[BaseException], wrong: BaseException, trace: TracebackType | None) -> None:

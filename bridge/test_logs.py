@@ -104,6 +104,12 @@ def test_no_secret_is_in_any_line_though_a_library_quotes_it(
     assert shown.count("bridge could not connect us") == 3
 
 
+def test_a_part_of_a_secret_is_none_the_less_one() -> None:
+    """As librdkafka says it: "Unrecognized sasl.oauthbearer.config beginning at: ..."."""
+    told = logs.without_secrets("beginning at: word2=b c", {"sasl.oauthbearer.config": "word1=a word2=b c"})
+    assert told == f"beginning at: {logs.HIDDEN} c"
+
+
 def test_what_is_secret() -> None:
     secret = {*SECRETS, "ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.config", "ssl.key.pem"}
     assert all(map(logs.is_secret, secret))
