@@ -20,12 +20,14 @@ from bridge.client_commands import kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
+from bridge.pending_command import register as register_pending_command
 from bridge.settings import Settings, load
 from bridge.store_commands import register as register_store_commands
 
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 register_client_commands(app)
+register_pending_command(app)
 register_store_commands(app)
 
 
@@ -91,9 +93,10 @@ def run(settings: Settings) -> None:
     try:
         run_bridge(settings)
     except BridgeError as wrong:
-        if settings.log_format == "text":
-            raise
-        log.critical("%s", wrong)
+        if settings.log_format == "json":
+            log.critical("%s", wrong)
+        else:
+            typer.echo(f"timer-bridge: {logs.without_secrets(str(wrong), settings.kafka)}", err=True)
         raise typer.Exit(wrong.exit_code) from wrong
 
 

@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
+    http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
+    http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
     log_format: Format = Field("text", description="Of log lines: text or json.")
     log_level: Level = Field("info", description="debug, info, warning or error.")
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(

@@ -78,6 +78,11 @@ class BridgeProcess:
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Returns when it says that it is ready."""
+        self.launch()
+        self.await_ready(timeout_s=timeout_s)
+
+    def launch(self) -> None:
+        """Returns at once."""
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C reaches only us, and we end it in order.
             self._process = subprocess.Popen(
@@ -88,6 +93,9 @@ class BridgeProcess:
                 start_new_session=True,
             )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+
+    def await_ready(self, *, timeout_s: float = 60.0) -> None:
+        """Raises BridgeError where it ends or takes longer."""
         self._ready_or_ended.wait(timeout_s)
         if not self._ready:
             ended = "ended before it was ready" if self._ready_or_ended.is_set() else f"not ready in {timeout_s:.0f} s"
