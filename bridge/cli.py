@@ -15,21 +15,25 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge import logs
 from bridge.client_commands import kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
+from bridge.pending_command import register as register_pending_command
 from bridge.settings import Settings, load
 from bridge.store_commands import register as register_store_commands
 
+log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 register_client_commands(app)
+register_pending_command(app)
 register_store_commands(app)
 
 
 def main() -> None:
     """The console script: errors of ours become one line and an exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure()
     try:
         app()
     except BridgeError as wrong:
@@ -86,7 +90,15 @@ def run(settings: Settings) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.run import run as run_bridge
 
-    run_bridge(settings)
+    logs.configure(settings.log_format, settings.log_level, settings.kafka)
+    try:
+        run_bridge(settings)
+    except BridgeError as wrong:
+        if settings.log_format == "json":
+            log.critical("%s", wrong)
+        else:
+            typer.echo(f"timer-bridge: {logs.without_secrets(str(wrong), settings.kafka)}", err=True)
+        raise typer.Exit(wrong.exit_code) from wrong
 
 
 @app.command()

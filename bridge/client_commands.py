@@ -1,16 +1,20 @@
 """`timer-bridge send`, `cancel` and `replace`: bridge.client on the command line."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bridge.client import TimerProducer
+from bridge.client import Sent, TimerProducer
 from bridge.errors import SettingsError
+from bridge.option_groups import with_groups
 from bridge.settings import PREFIX, Settings, load
 
 Servers = Annotated[
@@ -35,86 +39,101 @@ Everywhere = Annotated[
     bool,
     typer.Option("--all-partitions", help="Where the timer's partition was not chosen by its id (murmur2)."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Where each request was acknowledged, as JSON.")]
 _SEND_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `send` and `replace` say of the message."""
+
+    topic: Topic
+    value: Value
+    in_: In = None
+    at: At = None
+    level: Level = None
+    key: Key = None
+    partition: Partition = None
+    header: HeaderPairs = None
+
+    def text(self) -> str:
+        return sys.stdin.read() if self.value == "-" else self.value
+
+    def asked(self) -> dict[str, Any]:
+        """As TimerProducer has it. Raises SettingsError."""
+        if [self.in_, self.at, self.level].count(None) != 2:
+            raise SettingsError("give one of --in, --at and --level")
+        return {
+            "delay": self.in_,
+            "at": self.at,
+            "level": self.level,
+            "key": self.key,
+            "partition": self.partition,
+            "headers": pairs(self.header),
+        }
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which cluster, and which timer topic there."""
+
+    bootstrap_servers: Servers = None
+    timer_topic: TimerTopic = None
+    config: Config = None
+    kafka: Kafka = None
+
+    def settings(self) -> Settings:
+        """Raises SettingsError."""
+        flags = {**vars(self), "kafka": kafka_settings(self.kafka)}
+        return load({name: flags[name] for name in flags if name != "config"}, os.environ, self.config)
 
 
 def register(app: typer.Typer) -> None:
     """Puts the commands on `app`."""
     for command in (send, cancel, replace):
-        app.command()(command)
+        app.command()(with_groups(command))
 
 
 def send(
-    topic: Topic,
-    value: Value,
-    bootstrap_servers: Servers = None,
-    in_: In = None,
-    at: At = None,
-    level: Level = None,
+    request: Request,
+    where: Where,
     id_: Annotated[
         str | None, typer.Option("--id", help="For cancel and replace; ends what is pending under it.")
     ] = None,
-    key: Key = None,
-    partition: Partition = None,
-    header: HeaderPairs = None,
-    timer_topic: TimerTopic = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
-    config: Config = None,
-    kafka: Kafka = None,
+    as_json: AsJson = False,
 ) -> None:
     """Send a message, or each line of one, to be delivered later."""
     if lines and id_ is not None:
         raise SettingsError("--id with --lines: each line would replace the one before it; leave one of them out")
-    text = _text(value)
+    asked, text = request.asked(), request.text()
     values = text.splitlines() if lines else [text]
-    asked = _asked(in_, at, level, key, partition, header)
-    settings = _settings(bootstrap_servers, timer_topic, config, kafka)
+    settings = where.settings()
+    sent: list[Future[Sent]] = []
     with _client(settings) as client:
         for each in values:
-            client.schedule(topic, each, id=id_, **asked)
-    typer.echo(f"{len(values)} sent to {settings.timer_topic}")
+            future = client.schedule(request.topic, each, id=id_, **asked)
+            sent += [future] if as_json else []
+    _tell(f"{len(values)} sent to {settings.timer_topic}", sent, as_json=as_json)
 
 
-def cancel(
-    id_: Id,
-    bootstrap_servers: Servers = None,
-    all_partitions: Everywhere = False,
-    timer_topic: TimerTopic = None,
-    config: Config = None,
-    kafka: Kafka = None,
-) -> None:
+def cancel(id_: Id, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
     """End what is pending under an id. Whether something was, its receipt tells."""
-    settings = _settings(bootstrap_servers, timer_topic, config, kafka)
-    with _client(settings) as client:
+    with _client(where.settings()) as client:
         sent = client.cancel_everywhere(id_) if all_partitions else [client.cancel(id_)]
-    typer.echo(f"cancel of {id_} sent to {_places(settings.timer_topic, [each.result().partition for each in sent])}")
+    _tell(f"cancel of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def replace(
-    id_: Id,
-    topic: Topic,
-    value: Value,
-    bootstrap_servers: Servers = None,
-    in_: In = None,
-    at: At = None,
-    level: Level = None,
-    key: Key = None,
-    partition: Partition = None,
-    header: HeaderPairs = None,
-    all_partitions: Everywhere = False,
-    timer_topic: TimerTopic = None,
-    config: Config = None,
-    kafka: Kafka = None,
+    id_: Id, request: Request, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False
 ) -> None:
     """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
-    asked = _asked(in_, at, level, key, partition, header)
-    text = _text(value)
-    settings = _settings(bootstrap_servers, timer_topic, config, kafka)
-    with _client(settings) as client:
+    asked, text = request.asked(), request.text()
+    with _client(where.settings()) as client:
         if all_partitions:
             client.cancel_everywhere(id_)
-        sent = client.replace(id_, topic, text, **asked)
-    typer.echo(f"replacement of {id_} sent to {_places(settings.timer_topic, [sent.result().partition])}")
+        sent = [client.replace(id_, request.topic, text, **asked)]
+    _tell(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:
@@ -135,39 +154,13 @@ def kafka_settings(given: list[str] | None) -> dict[str, str] | None:
     return dict(pairs(given)) or None
 
 
-def _asked(
-    in_: str | None,
-    at: str | None,
-    level: int | None,
-    key: str | None,
-    partition: int | None,
-    header: list[str] | None,
-) -> dict[str, Any]:
-    if [in_, at, level].count(None) != 2:
-        raise SettingsError("give one of --in, --at and --level")
-    return {
-        "delay": in_,
-        "at": at,
-        "level": level,
-        "key": key,
-        "partition": partition,
-        "headers": pairs(header),
-    }
+def _tell(text: str, sent: "list[Future[Sent]]", *, as_json: bool) -> None:
+    """All of `sent` are acknowledged."""
+    typer.echo(json.dumps({"sent": [each.result()._asdict() for each in sent]}) if as_json else text)
 
 
-def _text(value: str) -> str:
-    return sys.stdin.read() if value == "-" else value
-
-
-def _places(topic: str, partitions: list[int]) -> str:
-    return ", ".join(f"{topic}/{number}" for number in partitions)
-
-
-def _settings(
-    bootstrap_servers: str | None, timer_topic: str | None, config: Path | None, kafka: list[str] | None
-) -> Settings:
-    flags = {"bootstrap_servers": bootstrap_servers, "timer_topic": timer_topic, "kafka": kafka_settings(kafka)}
-    return load(flags, os.environ, config)
+def _places(sent: "list[Future[Sent]]") -> str:
+    return ", ".join(f"{each.result().topic}/{each.result().partition}" for each in sent)
 
 
 @contextmanager

@@ -13,12 +13,12 @@ class Complaints:
         self._said_ms: dict[str, int] = {}
         self._times: dict[str, int] = {}
 
-    def say(self, now_ms: int, key: str, message: str) -> None:
-        """Logs `message` unless one of the same `key` was logged within the last minute."""
+    def say(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
+        """Logs `message` with its %-arguments, unless one of the same `key` was logged within the last minute."""
         times = self._times[key] = self._times.get(key, 0) + 1
         if now_ms - self._said_ms.get(key, -_EACH_MS) >= _EACH_MS:
             self._said_ms[key] = now_ms
-            self._log.warning("%s%s", message, f" ({times} times so far)" if times > 1 else "")
+            self._log.warning(f"{message}%s", *arguments, f" ({times} times so far)" if times > 1 else "")
 
     def over(self, key: str) -> None:
         """It is good again: the next time is a first time."""

@@ -1,7 +1,9 @@
-"""Times as people write them: 500ms, 5s, 2h30m, 2d; or plain ms."""
+"""Times as people write them: 500ms, 5s, 2h30m, 2d, or plain ms; 2026-12-24T18:00:00Z, or plain epoch ms."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
+
+from schemas.instants import parse_iso8601_ms
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+)(ms|s|m|h|d)")
@@ -17,13 +19,20 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_instant_ms(text: str) -> int:
-    """Epoch ms of ISO 8601 with a zone, or of plain epoch ms. Raises ValueError with what would be right."""
+    """Epoch ms, rounded up, of ISO 8601 with a zone or of epoch ms. Raises ValueError with what would be right."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise ValueError(f"{text!r} is no instant: write 2026-12-24T18:00:00Z (with a zone), or epoch milliseconds")
-    return round(at.timestamp() * 1000)
+        return parse_iso8601_ms(text)
+    except ValueError as wrong:
+        raise ValueError(
+            f"{text!r} is no instant: {wrong}: write 2026-12-24T18:00:00Z (with a zone), or epoch milliseconds"
+        ) from None
+
+
+def instant_text(at_ms: int) -> str:
+    """Epoch ms for reading, in UTC."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

@@ -321,10 +321,6 @@ class FakeKafka:
         """Somebody else's hand: an operator, a consumer that uses our group."""
         self._offsets[group, shard] = (next(self._positions), offset, metadata)
 
-    def forget_offset(self, group: str, shard: Shard) -> None:
-        """The group's offsets expire."""
-        self._offsets.pop((group, shard), None)
-
     def wait_readable(self, log: Partition, end: int) -> None:
         """Until nothing below `end` is undecided."""
         while log.last_stable < end:

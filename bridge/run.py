@@ -11,15 +11,19 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
+from typing import NamedTuple
 
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
 from bridge.connection import Connection
 from bridge.datadir import DataDir
+from bridge.desk import Desk
 from bridge.errors import BridgeError, BrokerUnavailableError, NameTakenError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
+from bridge.logs import without_secrets
 from bridge.options import TurnOptions
 from bridge.preparing import Preparer
 from bridge.settings import Settings
+from bridge.status import Status
 from bridge.topics import Found, faults, receipts_topic, rejected_faults, rejected_topic, timer_topic
 from bridge.turn import Bridge
 
@@ -40,6 +44,13 @@ _LOOK_EACH_S = 15.0
 class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+class Asked(NamedTuple):
+    """What others may ask while the loop turns; it stays the same through every life of the bridge."""
+
+    status: Status
+    desk: Desk
 
 
 class Stop:
@@ -69,19 +80,25 @@ class Stop:
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
-    patience = Patience()
+    asked = Asked(Status(time.monotonic), Desk())
+    patience = Patience(told=lambda why: asked.status.waits(why and without_secrets(why, settings.kafka)))
     stop = Stop(patience)
-    folder = DataDir(settings.data_dir)
-    try:
-        _run(settings, folder, stop, patience)
-    except BrokerUnavailableError:
-        if not stop.asked or stop.bridge is not None:
-            raise
-    finally:
-        folder.close()
+    with ExitStack() as ends:
+        folder = DataDir(settings.data_dir)
+        ends.callback(folder.close)
+        if settings.http_port:
+            from bridge.web import application, serving  # only here: without a port, no web server is needed
+
+            answers = application(asked.status, asked.desk, SystemClock())
+            ends.enter_context(serving(settings.http_host, settings.http_port, answers))
+        try:
+            _run(settings, folder, stop, patience, asked)
+        except BrokerUnavailableError:
+            if not stop.asked or stop.bridge is not None:
+                raise
 
 
-def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience) -> None:
+def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: Asked) -> None:
     topics = ConfluentTopics(settings.connection(), patience)
     patience.give_up_in(settings.startup_timeout / 1000)
     options = settings.turn_options(prepare_topics(settings, topics))
@@ -89,7 +106,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience) ->
     while not stop.asked:
         stop.begin()
         try:
-            _live(settings, connection, folder, stop, patience, topics, options)
+            _live(settings, connection, folder, stop, patience, asked, topics, options)
         except OutcomeUnknownError as unknown:
             log.warning("%s", unknown)
         except NameTakenError as taken:
@@ -168,6 +185,7 @@ def _live(
     folder: DataDir,
     stop: Stop,
     patience: Patience,
+    asked: Asked,
     topics: ConfluentTopics,
     options: TurnOptions,
 ) -> None:
@@ -186,16 +204,19 @@ def _live(
             disk_for=folder.disk_for,
             options=options,
             prepare=Preparer(connection, journals, folder, options).prepare,
+            status=asked.status,
         )
         ends.callback(bridge.stop)
-        _turn(bridge, stop, lambda: _complain_about_topics(settings, topics))
+        _turn(bridge, stop, asked, lambda: _complain_about_topics(settings, topics))
 
 
-def _turn(bridge: Bridge, stop: Stop, check: Callable[[], None]) -> None:
+def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None]) -> None:
     is_said = False
     checked_s = looked_s = time.monotonic()
     while not stop.asked:
         bridge.turn()
+        asked.status.turned()
+        asked.desk.serve(bridge)
         if bridge.ready and not is_said:
             print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
             is_said = True

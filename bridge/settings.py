@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from bridge.connection import RESERVED, Connection
 from bridge.durations import parse_duration_ms
 from bridge.errors import SettingsError
+from bridge.logs import Format, Level
 from bridge.options import TurnOptions
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
@@ -97,6 +98,10 @@ class Settings(BaseSettings):
     )
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
+    http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
+    http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
+    log_format: Format = Field("text", description="Of log lines: text or json.")
+    log_level: Level = Field("info", description="debug, info, warning or error.")
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
         default_factory=dict, description="librdkafka settings, passed through.", repr=False
     )

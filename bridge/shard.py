@@ -120,6 +120,11 @@ class OwnedShard:
             found.setdefault(flight.target, Counter())[flight.due_ms // HOUR_MS * HOUR_MS] += 1
         return found
 
+    def leaving(self, id_: bytes) -> list[Body]:
+        """Timers under `id_` that are staged or sealed to leave."""
+        parts = [*(sealed.staged for sealed in self._sealed), self._staged]
+        return [body for part in parts for body in part.bodies if body.id == id_]
+
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
         """Puts `records` where they belong, at most `most` (None: all) of those that wait.
 

@@ -2,16 +2,13 @@
 
     DIR is a data directory (timer-data), a timer topic's folder in it, or the folder of one partition.
 
-While they read they hold the directory's lock together with other readers, so that no bridge starts meanwhile. A
-running bridge holds it alone: then they refuse, unless told to read all the same (`--force-read`).
+Where a bridge is running on it they refuse, unless told to read all the same (`--force-read`).
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,19 +17,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bridge.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from bridge.pending_export import pending_file
+from bridge.stopped_stores import explained, opened, reading
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED
-from timer.errors import CorruptStoreError
-from timer.inspection import BODIES, IDS, UNITS, EmptyStoreError, NoStoreError, StoppedStore, Timer
+from timer.inspection import BODIES, IDS, UNITS, EmptyStoreError, StoppedStore, Timer
 from timer.read_only import ReadOnlyDisk
 from timer.verification import verify as verify_store
+from timer.verified import Verified
 
-LOCK = "lock"
-_OF_A_STORE = ("checkpoint", "wheel", UNITS, BODIES)
+_REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 ForceRead = Annotated[bool, typer.Option("--force-read", help="Read although a bridge is running on it.")]
 
 
@@ -47,15 +46,15 @@ def inspect(
     folder: Folder,
     limit: Annotated[int, typer.Option(min=0, help="How many timers and ticks to show of each store.")] = 10,
     id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
     force_read: ForceRead = False,
 ) -> None:
     """Show the store of a stopped bridge, as of its checkpoint: progress, logs, next ticks, timers."""
     told: list[dict[str, Any]] = []
-    with _reading(folder, force=force_read) as stores:
+    with reading(folder, force=force_read, remedy=_REMEDY) as stores:
         for shard, path in stores:
             try:
-                with _opened(path) as store:
+                with opened(path) as store:
                     told.append({"store": str(shard), **_look(store, limit, id_)})
             except EmptyStoreError as empty:
                 told.append({"store": str(shard), "empty": str(empty)})
@@ -68,31 +67,48 @@ def inspect(
         raise BridgeError(f"no timer is pending under {id_!r} in {folder}, as of the last checkpoint")
 
 
-def verify(folder: Folder, force_read: ForceRead = False) -> None:
+def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
     """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
-    faulty = False
-    with _reading(folder, force=force_read) as stores:
+    told: list[dict[str, Any]] = []
+    with reading(folder, force=force_read, remedy=_REMEDY) as stores:
         for shard, path in stores:
-            try:
-                with _explained(path):
-                    seen = verify_store(ReadOnlyDisk(path))
-            except EmptyStoreError as empty:
-                typer.echo(f"{shard}: {empty}")
-                continue
-            for note in seen.notes:
-                typer.echo(f"{shard}: note: {note}", err=True)
-            if seen.fault is None:
-                closed = "closed cleanly" if seen.closed else "not closed cleanly"
-                typer.echo(f"{shard}: sound: {seen}; {closed}")
-            else:
-                faulty = True
-                typer.echo(f"{shard}: FAULT: {seen.fault}", err=True)
-    if faulty:
+            seen = _seen(path)
+            told.append({"store": str(shard), **_verdict(seen)})
+            if not as_json:
+                _say(shard, seen)
+    if as_json:
+        typer.echo(json.dumps({"stores": told}, indent=2))
+    if any(one.get("fault") for one in told):
         typer.echo(
             "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka.",
             err=True,
         )
         raise typer.Exit(1)
+
+
+def _seen(path: Path) -> Verified | EmptyStoreError:
+    try:
+        with explained(path):
+            return verify_store(ReadOnlyDisk(path))
+    except EmptyStoreError as empty:
+        return empty
+
+
+def _verdict(seen: Verified | EmptyStoreError) -> dict[str, Any]:
+    return {"empty": str(seen)} if isinstance(seen, EmptyStoreError) else asdict(seen)
+
+
+def _say(shard: Shard, seen: Verified | EmptyStoreError) -> None:
+    if isinstance(seen, EmptyStoreError):
+        typer.echo(f"{shard}: {seen}")
+        return
+    for note in seen.notes:
+        typer.echo(f"{shard}: note: {note}", err=True)
+    if seen.fault is None:
+        closed = "closed cleanly" if seen.closed else "not closed cleanly"
+        typer.echo(f"{shard}: sound: {seen}; {closed}")
+    else:
+        typer.echo(f"{shard}: FAULT: {seen.fault}", err=True)
 
 
 def export(
@@ -106,9 +122,9 @@ def export(
     if out.resolve().is_relative_to(folder.resolve()):
         raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
     rows = flights = 0
-    with _reading(folder, force=force_read) as stores, _written(out) as write:
+    with reading(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
         for shard, path in stores:
-            with suppress(EmptyStoreError), _opened(path) as store:
+            with suppress(EmptyStoreError), opened(path) as store:
                 rows += write(shard, store)
                 flights += len(store.checkpoint.flights)
     typer.echo(f"{rows} pending timers written to {out}")
@@ -123,84 +139,6 @@ def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
             yield write
     except OSError as wrong:
         raise BridgeError(f"{out}: {wrong.strerror or wrong}: give a file that can be written") from wrong
-
-
-# -- finding and opening stores
-
-
-@contextmanager
-def _reading(folder: Path, *, force: bool) -> Iterator[list[tuple[Shard, Path]]]:
-    """The stores at or below `folder`, while no bridge may start on them. Raises SettingsError, BridgeError."""
-    if not folder.is_dir():
-        raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
-    lock = next((path for path in _lock_places(folder.resolve()) if path.is_file()), None)
-    try:
-        descriptor = -1 if lock is None else os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as wrong:
-        raise BridgeError(f"{lock}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
-    try:
-        if lock is not None:
-            _share(lock, descriptor, force=force)
-        yield _stores(folder)
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _lock_places(folder: Path) -> tuple[Path, ...]:
-    return folder / LOCK, folder.parent / LOCK, folder.parent.parent / LOCK
-
-
-def _share(lock: Path, descriptor: int, *, force: bool) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as held:
-        if not force:
-            raise SettingsError(
-                f"a bridge is running on {lock.parent}: stop it first, or give --force-read; what it writes meanwhile"
-                f" may then look like a fault"
-            ) from held
-        typer.echo(
-            f"note: a bridge is running on {lock.parent}: what it writes meanwhile may look like a fault", err=True
-        )
-
-
-def _stores(folder: Path) -> list[tuple[Shard, Path]]:
-    for places in ([folder], folder.glob("*"), folder.glob("*/*")):
-        found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
-        if found:
-            return sorted((_shard(path), path) for path in found)
-    raise SettingsError(f"no store lies in {folder}: give the bridge's --data-dir, or a folder in it")
-
-
-def _shard(path: Path) -> Shard:
-    path = path.resolve()
-    if not path.name.isdigit():
-        raise SettingsError(f"{path} is not the folder of a partition: its name is no number")
-    return Shard(path.parent.name, int(path.name))
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Errors of the store as errors for the command line."""
-    try:
-        yield
-    except EmptyStoreError:
-        raise
-    except NoStoreError as none:
-        raise SettingsError(f"{path}: {none}") from none
-    except CorruptStoreError as wrong:
-        raise BridgeError(
-            f"{path} is damaged: {wrong}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
-        ) from wrong
-    except PermissionError as wrong:
-        raise BridgeError(f"{wrong.filename}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[StoppedStore]:
-    with _explained(path), StoppedStore(ReadOnlyDisk(path)) as store:
-        yield store
 
 
 # -- telling
@@ -261,7 +199,7 @@ def _show(told: list[dict[str, Any]], console: Console) -> None:
         if "checkpoint" in one:
             console.print(_summary(one))
             console.print(
-                _table("next ticks", [(_time(tick["from_ms"]), str(tick["timers"])) for tick in one["ticks"]])
+                _table("next ticks", [(instant_text(tick["from_ms"]), str(tick["timers"])) for tick in one["ticks"]])
             )
         if one["timers"]:
             console.print(_timers(one["timers"]))
@@ -285,7 +223,9 @@ def _summary(one: dict[str, Any]) -> Table:
 
 
 def _key(visit_ms: int, origin: int) -> tuple[str, str]:
-    return ("nothing yet", "") if (visit_ms, origin) == NOTHING_SETTLED else (_time(visit_ms), f"origin {origin}")
+    if (visit_ms, origin) == NOTHING_SETTLED:
+        return "nothing yet", ""
+    return instant_text(visit_ms), f"origin {origin}"
 
 
 def _table(title: str, rows: list[tuple[str, ...]]) -> Table:
@@ -304,18 +244,10 @@ def _timers(timers: list[dict[str, Any]]) -> Table:
         is_rolled = timer["visit_ms"] < timer["due_ms"]
         table.add_row(
             str(timer["origin"]),
-            _time(timer["due_ms"]) + (f"\nrolls at {_time(timer['visit_ms'])}" if is_rolled else ""),
+            instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else ""),
             timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
             escape(timer["id"] or ""),
             str(timer["rolls"]),
             str(sizes),
         )
     return table
-
-
-def _time(at_ms: int) -> str:
-    """Epoch ms for reading."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms"

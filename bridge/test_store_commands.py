@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from bridge import pending_export, store_commands
 from bridge.datadir import DataDir
 from bridge.errors import BridgeError, SettingsError
+from bridge.stopped_stores import reading
 from bridge.test_histories import SHARD, World
 from schemas.origin import Shard
 from schemas.pending_table import PENDING
@@ -100,6 +101,17 @@ def test_verify_looks_at_every_store_though_one_is_damaged(data_dir: Path, store
     assert result.exit_code == 1
     assert "timer.requests/0: FAULT: checkpoint" in result.stderr
     assert "timer.requests/1" in result.stdout
+
+
+def test_verify_tells_the_same_as_json(data_dir: Path, store: Path) -> None:
+    (store / "timer" / sorted(path.name for path in (store / "timer").iterdir())[0]).unlink()
+    result = run("verify", data_dir, "--json")
+    damaged, empty = json.loads(result.stdout)["stores"]
+    assert result.exit_code == 1
+    assert damaged["store"] == "timer.requests/0"
+    assert damaged["fault"]["file"].startswith("timer/")
+    assert empty["store"] == "timer.requests/1"
+    assert empty["empty"].startswith("no checkpoint was written yet")
 
 
 def test_verify_of_a_killed_bridge_tells_what_is_taken_back(tmp_path: Path) -> None:
@@ -312,8 +324,8 @@ def test_a_running_bridge_keeps_readers_out_unless_forced(command: str, data_dir
 
 
 def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:
-    with store_commands._reading(data_dir, force=False):
-        with store_commands._reading(data_dir, force=False) as stores:
+    with reading(data_dir):
+        with reading(data_dir) as stores:
             assert [shard for shard, _ in stores] == [Shard("timer.requests", 0), Shard("timer.requests", 1)]
         with pytest.raises(SettingsError, match="another bridge runs on it"):
             DataDir(data_dir)

@@ -29,6 +29,7 @@ from bridge.fake_kafka import Timeline as Timeline
 from bridge.options import TurnOptions
 from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
 from bridge.recovery import prepare
+from bridge.status import Status
 from bridge.turn import Bridge
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -535,6 +536,7 @@ class FakeInstance:
         self.holds_preparations = False
         """None comes to an end."""
         self.bridge: Bridge | None = None
+        self.status = Status()
         self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
@@ -568,6 +570,7 @@ class FakeInstance:
         sink.fault_chance = self._fault_chance
         self.sink = sink
         history = FakeHistory(kafka, group, topic, other_journals=others, fuse=fuse, rng=rng)
+        self.status = Status(lambda: kafka.timeline.now_ms / 1000)
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,
@@ -576,6 +579,7 @@ class FakeInstance:
             disk_for=self._disk_for,
             options=self.options,
             prepare=lambda shard: FakePreparation(self, shard, history, rng),
+            status=self.status,
         )
 
     def turn(self) -> None:
@@ -584,6 +588,7 @@ class FakeInstance:
         assert self.sink is not None
         self.sink.drift()
         self.bridge.turn()
+        self.status.turned()
 
     def run(self, ms: int) -> None:
         """Turns until `ms` have passed and nothing is left to do at that moment."""

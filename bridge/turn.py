@@ -13,7 +13,7 @@ anything. A crash behind it: the next life reads (C, K) and the journal, and set
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bridge.complaints import Complaints
 from bridge.hanging import Hang, Hanging
@@ -23,6 +23,7 @@ from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, S
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, distrust, recover, work_ahead
 from bridge.shard import OwnedShard
+from bridge.status import Status
 from bridge.throttle import Throttle
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -53,7 +54,9 @@ class Bridge:
         disk_for: Callable[[Shard], Disk],
         options: TurnOptions,
         prepare: Callable[[Shard], Preparation],
+        status: Status | None = None,
     ) -> None:
+        """`status` is told what becomes of shards."""
         self._clock = clock
         self._source = source
         self._history = history
@@ -61,6 +64,7 @@ class Bridge:
         self._disk_for = disk_for
         self._options = options
         self._prepare = prepare
+        self._status = status or Status()
         self._shards: dict[Shard, OwnedShard] = {}
         self._preparing: dict[Shard, Preparation] = {}
         self._throttles: dict[str, Throttle] = {}
@@ -77,6 +81,11 @@ class Bridge:
     def ready(self) -> bool:
         """Shards were assigned, and all that are ours are recovered."""
         return self._was_opened and not self._preparing
+
+    @property
+    def shards(self) -> Mapping[Shard, OwnedShard]:
+        """Those that are ours and open."""
+        return self._shards
 
     @property
     def pending(self) -> dict[Shard, int]:
@@ -209,6 +218,8 @@ class Bridge:
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
+            self._status.recovering(shard)
+        for shard in ownership.assigned:
             if work_ahead(shard, self._disk_for(shard), self._history) >= self._options.prepare_from:
                 self._preparing[shard] = self._prepare(shard)
             else:
@@ -240,9 +251,11 @@ class Bridge:
                 next_offset,
             )
         self._source.start(shard, max(first, next_offset))
+        self._status.running(shard)
         self._was_opened = True
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:
+        self._status.gone(shard)
         preparation = self._preparing.pop(shard, None)
         if preparation is not None:
             preparation.give_up()
@@ -286,13 +299,15 @@ class Bridge:
             self._admit(owned, records, now_ms)
         except (OSError, WheelFullError) as full:
             self._source.pause(owned.shard)
-            self._complaints.say(now_ms, str(owned.shard), f"{owned.shard}: intake pauses: {full}")
+            self._status.paused(owned.shard, "disk" if isinstance(full, OSError) else "wheel", str(full))
+            self._complaints.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
         else:
             if owned.backlog:
                 self._wait_for_rate(owned, now_ms)
                 return
             if waited:
                 self._source.resume(owned.shard)
+                self._status.running(owned.shard)
                 self._complaints.over(str(owned.shard))
             self._note_read(owned, was_empty=not records)
 
@@ -334,6 +349,7 @@ class Bridge:
 
     def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
         self._publisher.finish()
+        self._status.recovering(owned.shard)
         del self._shards[owned.shard]
         owned.store.close()
         distrust(owned.shard, owned.disk, wrong)
@@ -395,7 +411,7 @@ class Bridge:
                     if owned.store.may_checkpoint:
                         self._start_checkpoint(owned)
             except OSError as wrong:
-                self._complaints.say(now_ms, f"checkpoint {owned.shard}", f"{owned.shard}: no checkpoint: {wrong}")
+                self._complaints.say(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
 

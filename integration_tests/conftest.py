@@ -86,14 +86,22 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
 
 def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
     """A running broker on an empty folder, which is left behind for a look after the test."""
+    broker = to_be_started(name, properties)
+    start(broker)
+    return broker
+
+
+def to_be_started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
     folder = RUN / f"kafka-{name}"
     shutil.rmtree(folder, ignore_errors=True)
-    broker = EmbeddedKafka(folder, properties=properties, jars_cache=JARS_CACHE)
+    return EmbeddedKafka(folder, properties=properties, jars_cache=JARS_CACHE)
+
+
+def start(broker: EmbeddedKafka) -> None:
     try:
         broker.start()
     except BridgeError as error:
         missing(f"no embedded broker: {error}")
-    return broker
 
 
 def embedded() -> Iterator[Broker]:

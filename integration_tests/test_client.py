@@ -101,7 +101,9 @@ def test_an_id_meets_what_another_client_placed_by_it_as_a_key(served: Served) -
 def test_commands_send_replace_and_cancel(served: Served) -> None:
     target = served.names.target
     assert served.command("send", target, "old", "--in", "1h", "--id", "a").returncode == 0
-    assert served.command("send", target, "gone", "--in", "1h", "--id", "b", "--key", "k").returncode == 0
+    sent = served.command("send", target, "gone", "--in", "1h", "--id", "b", "--key", "k", "--json")
+    (place,) = json.loads(sent.stdout)["sent"]
+    assert (place["topic"], place["partition"]) == (served.names.timers, partition_for("b", PARTITIONS))
     replaced = served.command("replace", "a", target, "new", "--in", "100ms", "-H", "trace=1", "-H", "trace=2")
     assert (replaced.returncode, replaced.stderr) == (0, "")
     assert replaced.stdout == f"replacement of a sent to {served.names.timers}/{partition_for('a', PARTITIONS)}\n"

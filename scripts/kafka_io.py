@@ -135,7 +135,6 @@ class Sender:
             }
         )
         self._failed: object = None
-        self.acknowledged = 0
 
     def send(self, topic: str, request: Request) -> None:
         key, value, headers = request
@@ -160,9 +159,7 @@ class Sender:
             raise BridgeError(f"{left} requests were not acknowledged within {_TIMEOUT_S:.0f} s")
 
     def _told(self, error: object, _message: Message) -> None:
-        if error is None:
-            self.acknowledged += 1
-        else:
+        if error is not None:
             self._failed = error
 
 

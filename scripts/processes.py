@@ -95,7 +95,7 @@ class BridgeProcess:
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 
     def await_ready(self, *, timeout_s: float = 60.0) -> None:
-        """Behind `launch`. Raises BridgeError."""
+        """Raises BridgeError where it ends or takes longer."""
         self._ready_or_ended.wait(timeout_s)
         if not self._ready:
             ended = "ended before it was ready" if self._ready_or_ended.is_set() else f"not ready in {timeout_s:.0f} s"

@@ -17,6 +17,7 @@ import numpy as np
 
 from timer.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
 from timer.disk import Disk
+from timer.dues import DueCounts
 from timer.entry import RUN, Rows
 from timer.errors import CorruptStoreError
 from timer.ids import hash_of
@@ -165,6 +166,13 @@ class StoppedStore:
         hash_ = hash_of(id_)
         found = [timer for rows in self.live() for timer in self.timers(rows[rows["id_hash"] == hash_])]
         return [timer for timer in found if timer.body.id == id_]
+
+    def dues(self) -> DueCounts:
+        """Live timers by real topic and due time."""
+        counts = DueCounts(lambda row: self.bodies(row)[0].target)
+        for rows in self.live():
+            counts.add(rows)
+        return counts
 
     def ticks(self, limit: int) -> list[tuple[int, int]]:
         """The first `limit` ticks in which timers are looked at: start in epoch ms, and how many."""

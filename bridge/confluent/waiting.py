@@ -30,8 +30,10 @@ _SLICE_S = 0.1
 class Patience:
     """One for all clients of a process, so that one call ends all waiting. A `wider` one's end is this one's too."""
 
-    def __init__(self, wider: "Patience | None" = None) -> None:
+    def __init__(self, wider: "Patience | None" = None, told: Callable[[str | None], None] = lambda _why: None) -> None:
+        """`told` hears at each try what is waited for, and None once that has answered; so does a `wider` one's."""
         self._wider = wider
+        self.told: Callable[[str | None], None] = told if wider is None else wider.told
         self._complaints = Complaints(log)
         self._give_up_s: float | None = None
         self._heard: str | None = None
@@ -64,12 +66,15 @@ class Patience:
                 tries += 1
             else:
                 self._complaints.over(what)
+                if tries:
+                    self.told(None)
                 return answer
 
     def wait(self, what: str, why: str, tries: int, *, quietly: bool = False) -> None:
         """Sleeps, longer with each try. Raises BrokerUnavailableError when it is time to give up."""
         nap_s = min(_LONGEST_NAP_S, _FIRST_NAP_S * 2 ** min(tries, 10))
         end_s = time.monotonic() + nap_s
+        self.told(f"{what}: {why}")
         if not quietly:
             self._say(what, f"{what}: {why}; trying again")
         while (left_s := end_s - time.monotonic()) > 0:
@@ -84,7 +89,7 @@ class Patience:
             raise BrokerUnavailableError(f"{what}: {self._heard or why}")
 
     def _say(self, key: str, message: str) -> None:
-        self._complaints.say(int(time.monotonic() * 1000), key, message)
+        self._complaints.say(int(time.monotonic() * 1000), key, "%s", message)
 
 
 @contextmanager

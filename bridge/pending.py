@@ -1,0 +1,227 @@
+"""What is pending, told from outside: counts by real topic, when the first and the last are due, and how many when.
+
+    running bridge (its own thread) -> of_bridge, named_in_bridge        what /pending answers
+    store of a stopped one          -> of_store, named_in_store          as of its checkpoint
+    several of either               -> joined
+
+A timer that is on its way round through Kafka (rolling) is counted too. Times are epoch ms.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from pydantic import BaseModel
+
+from bridge.durations import parse_duration_ms
+from bridge.flights import id_hash
+from bridge.shard import OwnedShard
+from bridge.turn import Bridge
+from schemas.journal import Flight
+from schemas.origin import Shard
+from schemas.progress import Key
+from timer.dues import HOUR_MS, DueRange
+from timer.inspection import StoppedStore
+from timer.record import Body
+
+State = Literal["pending", "due", "held", "leaving", "rolling"]
+"""Waits for its time; or its time has come; its place in the order has passed (a clock went back); in a transaction
+that is under way; or a copy of it is on its way back to the timer topic."""
+
+
+class Bucket(BaseModel):
+    """So many timers are due from then on, up to the next bucket."""
+
+    from_ms: int
+    timers: int
+
+
+class TopicPending(BaseModel):
+    pending: int
+    first_due_ms: int
+    last_due_ms: int
+    histogram: list[Bucket]
+    """Those that hold any, by due time."""
+
+
+class Pending(BaseModel):
+    """Of the shards named in `shards`, each with its number of timers."""
+
+    at_ms: int
+    pending: int
+    topics: dict[str, TopicPending]
+    shards: dict[str, int]
+
+    def histogram(self) -> list[Bucket]:
+        """Of all topics."""
+        return _added(bucket for own in self.topics.values() for bucket in own.histogram)
+
+
+class Timer(BaseModel):
+    """`offset` is that of the request or of its latest copy; unknown while `rolling`, as that is not read yet."""
+
+    state: State
+    shard: str
+    origin: int
+    offset: int | None
+    topic: str
+    partition: int | None
+    """The real topic's; None: the partitioner's choice."""
+    due_ms: int
+    rolls: int
+
+
+class Named(BaseModel):
+    """What lives under an id; one timer for each shard at the most."""
+
+    at_ms: int
+    id: str
+    timers: list[Timer]
+
+
+def parse_bucket_ms(text: str) -> int:
+    """Width of a bucket. Raises ValueError with what would be right."""
+    bucket_ms = parse_duration_ms(text)
+    if bucket_ms == 0 or bucket_ms % HOUR_MS:
+        raise ValueError(f"{text!r} is not to be had, as counts are kept by the hour: write 1h, 6h, 1d")
+    return bucket_ms
+
+
+def of_bridge(bridge: Bridge, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None) -> Pending:
+    """All shards that are ours and open. `bucket_ms`: whole hours. Not cheap: see `Store.due_ranges`."""
+    return _told(at_ms, bridge.due_ranges(), bridge.due_hours(), bridge.pending, bucket_ms, topic)
+
+
+def of_store(
+    shard: Shard, store: StoppedStore, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None
+) -> Pending:
+    """One stopped store."""
+    counts = store.dues()
+    ranges, hours = counts.ranges(), {target: Counter(each) for target, each in counts.hours().items()}
+    for flight in _alive(store):
+        own = DueRange(1, flight.due_ms, flight.due_ms)
+        ranges[flight.target] = ranges[flight.target].joined(own) if flight.target in ranges else own
+        hours.setdefault(flight.target, Counter())[flight.due_ms // HOUR_MS * HOUR_MS] += 1
+    pending = sum(each.pending for each in ranges.values())
+    return _told(at_ms, ranges, hours, {shard: pending}, bucket_ms, topic)
+
+
+def _told(
+    at_ms: int,
+    ranges: Mapping[str, DueRange],
+    hours: Mapping[str, Mapping[int, int]],
+    shards: Mapping[Shard, int],
+    bucket_ms: int,
+    topic: str | None,
+) -> Pending:
+    topics = {
+        target: TopicPending(
+            pending=own.pending,
+            first_due_ms=own.first_ms,
+            last_due_ms=own.last_ms,
+            histogram=_histogram(hours[target], bucket_ms),
+        )
+        for target, own in sorted(ranges.items())
+        if topic in (None, target)
+    }
+    total = sum(each.pending for each in topics.values())
+    return Pending(at_ms=at_ms, pending=total, topics=topics, shards={str(s): n for s, n in sorted(shards.items())})
+
+
+def _histogram(counts: Mapping[int, int], bucket_ms: int) -> list[Bucket]:
+    return _added(Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items())
+
+
+def joined(parts: Iterable[Pending]) -> Pending:
+    """Of all of them, at least one, with buckets of one width."""
+    first, *others = parts
+    topics, shards = dict(first.topics), dict(first.shards)
+    for part in others:
+        shards |= part.shards
+        for target, own in part.topics.items():
+            topics[target] = _both(topics[target], own) if target in topics else own
+    total = sum(each.pending for each in topics.values())
+    return Pending(at_ms=first.at_ms, pending=total, topics=dict(sorted(topics.items())), shards=shards)
+
+
+def _both(one: TopicPending, other: TopicPending) -> TopicPending:
+    return TopicPending(
+        pending=one.pending + other.pending,
+        first_due_ms=min(one.first_due_ms, other.first_due_ms),
+        last_due_ms=max(one.last_due_ms, other.last_due_ms),
+        histogram=_added(one.histogram + other.histogram),
+    )
+
+
+def _added(buckets: Iterable[Bucket]) -> list[Bucket]:
+    counts: Counter[int] = Counter()
+    for bucket in buckets:
+        counts[bucket.from_ms] += bucket.timers
+    return [Bucket(from_ms=at_ms, timers=count) for at_ms, count in sorted(counts.items())]
+
+
+# -- one id
+
+
+def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
+    """In the shards that are ours and open; each is asked by its index of ids."""
+    found = [timer for shard, owned in bridge.shards.items() for timer in _in_shard(shard, owned, id_.encode(), at_ms)]
+    return Named(at_ms=at_ms, id=id_, timers=found)
+
+
+def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[Timer]:
+    store = owned.store
+    found = [_timer(shard, body, "leaving") for body in owned.leaving(id_)]
+    for row in store.find([id_]).values():
+        (body,) = store.bodies(row)
+        visit_ms = int(row["visit_ms"][0])
+        found.append(_timer(shard, body, _state(body, at_ms, Key(visit_ms, body.origin) <= store.settled)))
+    return found + [_rolling(shard, flight) for flight in owned.flights.with_id(id_)]
+
+
+def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:
+    """In one stopped store."""
+    found = [
+        _timer(shard, timer.body, _state(timer.body, at_ms, timer.body.origin in store.checkpoint.held))
+        for timer in store.with_id(id_.encode())
+    ]
+    hash_ = id_hash(id_.encode())
+    found += [_rolling(shard, flight) for flight in _alive(store) if flight.id_hash == hash_]
+    return Named(at_ms=at_ms, id=id_, timers=found)
+
+
+def _alive(store: StoppedStore) -> list[Flight]:
+    told = store.checkpoint
+    return [flight for flight in told.flights if flight.origin not in told.ended_flights]
+
+
+def _state(body: Body, at_ms: int, is_held: bool) -> State:  # noqa: FBT001
+    if is_held:
+        return "held"
+    return "due" if body.due_ms <= at_ms else "pending"
+
+
+def _timer(shard: Shard, body: Body, state: State) -> Timer:
+    return Timer(
+        state=state,
+        shard=str(shard),
+        origin=body.origin,
+        offset=body.offset,
+        topic=body.target,
+        partition=None if body.partition < 0 else body.partition,
+        due_ms=body.due_ms,
+        rolls=body.rolls,
+    )
+
+
+def _rolling(shard: Shard, flight: Flight) -> Timer:
+    return Timer(
+        state="rolling",
+        shard=str(shard),
+        origin=flight.origin,
+        offset=None,
+        topic=flight.target,
+        partition=None,
+        due_ms=flight.due_ms,
+        rolls=flight.rolls,
+    )

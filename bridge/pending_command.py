@@ -1,0 +1,120 @@
+"""`timer-bridge pending`: what is pending, asked of running bridges or read from the directory of a stopped one.
+
+--http-port 8321                            the bridge on this machine
+--url http://a:8321 --url http://b:8321     the instances of a group, each of which knows its own partitions
+--data-dir timer-data                       a stopped one, as of its last checkpoint; all partitions in it
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bridge.durations import instant_text
+from bridge.errors import BridgeError, SettingsError
+from bridge.pending import Bucket, Named, Pending, parse_bucket_ms
+from bridge.pending_sources import Directory, PendingSource, RunningBridges
+from bridge.settings import PREFIX
+
+_ROWS = 24
+_BAR = 40
+
+
+def register(app: typer.Typer) -> None:
+    """Puts the command on `app`."""
+    app.command("pending")(pending)
+
+
+def pending(
+    url: Annotated[list[str] | None, typer.Option("--url", help="Of a running bridge; one for each instance.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", envvar=f"{PREFIX}HTTP_PORT", help="Of a running bridge on 127.0.0.1.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Of a stopped bridge; it is only read.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this real topic.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
+    bucket: Annotated[str, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d.")] = "1h",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON; times are epoch ms.")] = False,
+) -> None:
+    """Show what is pending: counts by real topic, when the next is due, how many are due when; or one id."""
+    source = _source(url or [], http_port, data_dir)
+    if id_ is not None:
+        named = source.named(id_)
+        if as_json:
+            typer.echo(named.model_dump_json(indent=2))
+        elif named.timers:
+            Console().print(_timers(named))
+        if not named.timers:
+            raise BridgeError(f"no timer is pending under {id_!r} there")
+        return
+    try:
+        bucket_ms = parse_bucket_ms(bucket)
+    except ValueError as wrong:
+        raise SettingsError(f"--bucket: {wrong}") from wrong
+    told = source.pending(bucket_ms, topic)
+    if as_json:
+        typer.echo(told.model_dump_json(indent=2))
+    else:
+        _show(told, Console())
+
+
+def _source(urls: list[str], http_port: int | None, data_dir: Path | None) -> PendingSource:
+    if urls and data_dir is not None:
+        raise SettingsError("--url asks a running bridge, --data-dir reads a stopped one: give one of them")
+    if data_dir is not None:
+        return Directory(data_dir)
+    if not urls and not http_port:
+        raise SettingsError("give --http-port or --url of a running bridge, or --data-dir of a stopped one")
+    return RunningBridges(urls or [f"http://127.0.0.1:{http_port}"])
+
+
+# -- telling
+
+
+def _show(told: Pending, console: Console) -> None:
+    shards = ", ".join(f"{shard} {count}" for shard, count in told.shards.items())
+    console.print(f"{told.pending} pending at {instant_text(told.at_ms)}; by partition: {escape(shards or 'none')}")
+    if not told.topics:
+        return
+    console.print(f"next due: {instant_text(min(each.first_due_ms for each in told.topics.values()))}")
+    table = Table()
+    for column in ("topic", "pending", "first due", "last due"):
+        table.add_column(column, justify="right" if column == "pending" else "left", overflow="fold")
+    for topic, own in told.topics.items():
+        first, last = instant_text(own.first_due_ms), instant_text(own.last_due_ms)
+        table.add_row(escape(topic), str(own.pending), first, last)
+    console.print(table)
+    console.print(_histogram(told))
+
+
+def _histogram(told: Pending) -> Table:
+    """The first rows of all topics together; the rest in one."""
+    buckets = told.histogram()
+    shown, rest = buckets[:_ROWS], buckets[_ROWS:]
+    table = Table(caption=f"{sum(each.timers for each in rest)} later" if rest else None)
+    table.add_column("due from")
+    table.add_column("timers", justify="right")
+    table.add_column("")
+    most = max(each.timers for each in shown)
+    for each in shown:
+        table.add_row(instant_text(each.from_ms), str(each.timers), _bar(each, most))
+    return table
+
+
+def _bar(bucket: Bucket, most: int) -> str:
+    return "#" * max(1, bucket.timers * _BAR // most)
+
+
+def _timers(named: Named) -> Table:
+    table = Table(title=escape(named.id), title_justify="left")
+    for column in ("state", "partition", "origin", "offset", "target", "due", "rolls"):
+        table.add_column(column, overflow="fold")
+    for timer in named.timers:
+        target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
+        offset = "" if timer.offset is None else str(timer.offset)
+        due = instant_text(timer.due_ms)
+        table.add_row(timer.state, timer.shard, str(timer.origin), offset, escape(target), due, str(timer.rolls))
+    return table

@@ -1,0 +1,109 @@
+"""What a bridge is at, for those who ask from outside: is it alive, is it ready, and if not, why.
+
+    live    a turn has ended, or whoever waits for a broker has said so, within LIVE_WITHIN_S; or a shard recovers
+    ready   shards are assigned, all of them are recovered, intake goes on, and nobody waits for a broker
+
+The turn's thread tells; any thread may ask. Nothing is changed in place, so an answer is never half of two.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from schemas.origin import Shard
+
+LIVE_WITHIN_S = 60.0
+"""Longer than any turn that goes on: a disk that syncs slowly, a transaction that a broker makes wait."""
+_WAIT_IS_OVER_S = 5.0
+"""Who waits says so at each try, every 3 s at the latest."""
+
+Phase = Literal["recovering", "running", "paused"]
+
+
+class ShardStatus(NamedTuple):
+    """`reason` and `detail` where it is paused: what is full, and what was said of it."""
+
+    phase: Phase
+    reason: str = ""
+    detail: str = ""
+
+
+class Verdict(NamedTuple):
+    """`reason` is empty where all is well, else one of a few; `detail` is for people."""
+
+    reason: str = ""
+    detail: str = ""
+
+
+class _Wait(NamedTuple):
+    why: str
+    said_s: float
+
+
+class Status:
+    """`now_s`: seconds of a clock that never goes back."""
+
+    def __init__(self, now_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._now_s = now_s
+        self._shards: Mapping[Shard, ShardStatus] = {}
+        self._had_shards = False
+        self._wait: _Wait | None = None
+        self._sign_of_life_s = now_s()
+
+    # -- told by the turn's thread
+
+    def turned(self) -> None:
+        """A turn has ended."""
+        self._sign_of_life_s = self._now_s()
+
+    def waits(self, why: str | None) -> None:
+        """For a broker, and tries again; None: it has answered. Told by the threads that publish, too."""
+        self._sign_of_life_s = self._now_s()
+        self._wait = None if why is None else _Wait(why, self._sign_of_life_s)
+
+    def recovering(self, shard: Shard) -> None:
+        self._set(shard, ShardStatus("recovering"))
+
+    def running(self, shard: Shard) -> None:
+        self._set(shard, ShardStatus("running"))
+
+    def paused(self, shard: Shard, reason: str, detail: str) -> None:
+        """Intake pauses: `reason` is full."""
+        self._set(shard, ShardStatus("paused", reason, detail))
+
+    def gone(self, shard: Shard) -> None:
+        """It is not ours any more."""
+        self._shards = {each: status for each, status in self._shards.items() if each != shard}
+
+    def _set(self, shard: Shard, status: ShardStatus) -> None:
+        self._had_shards = True
+        if self._shards.get(shard) != status:
+            self._shards = {**self._shards, shard: status}
+
+    # -- asked by any thread
+
+    def shards(self) -> Mapping[Shard, ShardStatus]:
+        return self._shards
+
+    def live(self) -> Verdict:
+        silent_s = self._now_s() - self._sign_of_life_s
+        if silent_s <= LIVE_WITHIN_S or self._in("recovering"):
+            return Verdict()
+        return Verdict("the loop hangs", f"no turn has ended for {silent_s:.0f} s")
+
+    def ready(self) -> Verdict:
+        live, wait = self.live(), self._wait
+        if live.reason:
+            return live
+        if wait is not None and self._now_s() - wait.said_s <= _WAIT_IS_OVER_S:
+            return Verdict("waiting for the broker", wait.why)
+        if not self._shards:
+            return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
+        if recovering := self._in("recovering"):
+            return Verdict(f"recovering {', '.join(map(str, recovering))}")
+        for shard in self._in("paused"):
+            status = self._shards[shard]
+            return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
+        return Verdict()
+
+    def _in(self, phase: Phase) -> list[Shard]:
+        return sorted(shard for shard, status in self._shards.items() if status.phase == phase)

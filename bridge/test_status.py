@@ -1,0 +1,110 @@
+"""Live or ready, as a bridge's history makes it; and why not."""
+
+import pytest
+
+from bridge.status import LIVE_WITHIN_S, Status, Verdict
+from bridge.test_histories import SHARD, World
+from schemas.origin import Shard
+
+OTHER = Shard("timer.requests", 1)
+WELL = Verdict()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def status(clock: Clock) -> Status:
+    return Status(clock)
+
+
+def test_at_first_it_is_alive_and_waits_to_be_given_partitions(status: Status) -> None:
+    assert status.live() == WELL
+    assert status.ready() == Verdict("no partitions assigned yet")
+
+
+def test_it_is_alive_as_long_as_turns_end(status: Status, clock: Clock) -> None:
+    for _ in range(5):
+        clock.now_s += LIVE_WITHIN_S
+        assert status.live() == WELL
+        status.turned()
+    status.running(SHARD)
+    clock.now_s += LIVE_WITHIN_S + 1
+    assert status.live() == status.ready() == Verdict("the loop hangs", "no turn has ended for 61 s")
+    status.turned()
+    assert status.live() == status.ready() == WELL
+
+
+def test_who_waits_for_a_broker_is_alive_and_not_ready(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    for _ in range(100):
+        clock.now_s += 3
+        status.waits("committing: Connection refused")
+        assert status.live() == WELL
+        assert status.ready() == Verdict("waiting for the broker", "committing: Connection refused")
+    status.waits(None)
+    assert status.ready() == WELL
+
+
+def test_a_wait_that_is_not_told_any_more_is_over_but_keeps_nobody_alive(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    status.waits("reading: an open transaction")
+    clock.now_s += 6
+    assert status.ready() == WELL
+    clock.now_s += LIVE_WITHIN_S
+    assert status.live().reason == "the loop hangs"
+
+
+def test_a_shard_that_recovers_for_long_is_no_reason_to_begin_again(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    status.recovering(OTHER)
+    clock.now_s += 100 * LIVE_WITHIN_S
+    assert status.live() == WELL
+    assert status.ready() == Verdict("recovering timer.requests/1")
+
+
+def test_intake_that_pauses_is_told_with_what_is_full() -> None:
+    world = World()
+    assert world.bridge.status.ready() == WELL
+    disk = world.bridge.disks[SHARD]
+    room, disk.free = disk.free, 5
+    world.send()
+    world.bridge.run(0)
+    assert world.bridge.status.ready().reason == "intake paused: disk"
+    assert "5 bytes are free" in world.bridge.status.ready().detail
+    assert world.bridge.status.live() == WELL
+    disk.free = room
+    world.bridge.run(600)
+    assert world.bridge.status.ready() == WELL
+    assert world.delivered() == ["m"]
+
+
+def test_a_shard_that_is_taken_away_is_no_longer_ours() -> None:
+    world = World()
+    world.group.move(SHARD, world.group.join("another"))
+    world.bridge.run(0)
+    assert world.bridge.status.ready() == Verdict("no partitions assigned")
+    assert world.bridge.status.shards() == {}
+
+
+def test_a_damaged_store_is_recovered_and_ready_again() -> None:
+    world = World()
+    world.send(delay_ms=500)
+    world.bridge.run(100)
+    disk = world.bridge.disks[SHARD]
+    for name in disk.names("body"):
+        file = disk.open(f"body/{name}")
+        file.overwrite(0, bytes(file.size()))
+    world.bridge.run(600)
+    assert world.delivered() == ["m"]
+    assert world.bridge.status.ready() == WELL

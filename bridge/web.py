@@ -1,0 +1,135 @@
+"""HTTP beside the loop: probes and what is pending, read only, in a thread of its own.
+
+    /health/live    200; 503 where the loop hangs: the process is to be started again    from Status, at once
+    /health/ready   200; 503 with the reason                                             from Status, at once
+    /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
+    /pending?id=    the timers under one id; 404 where there is none                     the same
+
+Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import uvicorn
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from bridge.desk import BusyError, Desk
+from bridge.errors import SettingsError
+from bridge.pending import named_in_bridge, of_bridge, parse_bucket_ms
+from bridge.ports import Clock
+from bridge.status import Status, Verdict
+from bridge.turn import Bridge
+from timer.errors import CorruptStoreError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_WITHIN_S = 10.0
+_END_S = 3
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+
+
+def application(status: Status, desk: Desk, clock: Clock, answer_within_s: float = ANSWER_WITHIN_S) -> Starlette:
+    """The routes. None of them looks into the bridge itself."""
+
+    async def ask(question: Callable[[Bridge], T]) -> T:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(desk.put(question)), answer_within_s)
+        except BusyError:
+            raise HTTPException(503, "too many ask at a time: ask again") from None
+        except TimeoutError:
+            raise HTTPException(503, status.ready().reason or "the bridge is busy: ask again") from None
+        except (CorruptStoreError, OSError) as wrong:
+            raise HTTPException(503, f"a store cannot be read: {wrong}") from wrong
+
+    async def live(_: Request) -> Response:
+        return _verdict(status.live(), status)
+
+    async def ready(_: Request) -> Response:
+        return _verdict(status.ready(), status)
+
+    async def pending(request: Request) -> Response:
+        given = request.query_params
+        id_, topic = given.get("id"), given.get("topic")
+        if id_ is not None:
+            named = await ask(lambda bridge: named_in_bridge(bridge, id_, clock.now_ms()))
+            return _told(named, 200 if named.timers else 404)
+        try:
+            bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
+        except ValueError as wrong:
+            raise HTTPException(400, f"bucket: {wrong}") from wrong
+        return _told(await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic)), 200)
+
+    return Starlette(
+        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/pending", pending)],
+        exception_handlers={HTTPException: _refused},
+    )
+
+
+def _verdict(verdict: Verdict, status: Status) -> Response:
+    shards = {str(shard): each.phase for shard, each in sorted(status.shards().items())}
+    if not verdict.reason:
+        return JSONResponse({"status": "ok", "shards": shards})
+    return JSONResponse(
+        {"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, "shards": shards}, status_code=503
+    )
+
+
+def _told(answer: BaseModel, status_code: int) -> Response:
+    return Response(answer.model_dump_json(), status_code, media_type="application/json")
+
+
+async def _refused(_: Request, wrong: Exception) -> Response:
+    assert isinstance(wrong, HTTPException)
+    return JSONResponse({"reason": wrong.detail}, wrong.status_code)
+
+
+@contextmanager
+def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
+    """Answers until it is left. Raises SettingsError where the port is not to be had."""
+    with _listening(host, port) as listener:
+        config = uvicorn.Config(
+            application_,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=_END_S,
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
+        thread.start()
+        log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join(2 * _END_S)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as wrong:
+        if wrong.errno in _TAKEN:
+            raise SettingsError(
+                f"http_port {port} on {host}: {wrong.strerror}: give this bridge another --http-port, or 0 for none"
+            ) from wrong
+        raise SettingsError(
+            f"http_host {host}: {wrong.strerror}: give an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+        ) from wrong
