@@ -21,12 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge import logs
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.options import TurnOptions
 from schemas.origin import Shard
 
 log = logging.getLogger(__name__)
+
+Logs = tuple[logs.Format, logs.Level]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,7 +44,7 @@ class _Order:
     connection: Connection
     journal_topics: Mapping[str, str]
     options: TurnOptions
-    log_level: int
+    logs: Logs
 
 
 class Preparing:
@@ -71,12 +74,18 @@ class Preparer:
     """As many at a time as there are cores."""
 
     def __init__(
-        self, connection: Connection, journal_topics: Mapping[str, str], folder: DataDir, options: TurnOptions
+        self,
+        connection: Connection,
+        journal_topics: Mapping[str, str],
+        folder: DataDir,
+        options: TurnOptions,
+        logs: Logs,
     ) -> None:
         self._connection = connection
         self._journal_topics = journal_topics
         self._folder = folder
         self._options = options
+        self._logs = logs
         self._most = os.cpu_count() or 1
         self._waiting: deque[Preparing] = deque()
         self._running: list[Preparing] = []
@@ -84,10 +93,8 @@ class Preparer:
     def prepare(self, shard: Shard) -> Preparing:
         """No store of the shard is open; its disk is asked for anew when this is done."""
         folder = self._folder.let_go(shard)
-        level = logging.getLogger().level
-        order = _Order(
-            os.getpid(), shard, folder, self._connection, self._journal_topics, self._options.of(shard.topic), level
-        )
+        options = self._options.of(shard.topic)
+        order = _Order(os.getpid(), shard, folder, self._connection, self._journal_topics, options, self._logs)
         made = Preparing(self, order)
         self._waiting.append(made)
         self.go_on()
@@ -131,9 +138,7 @@ def main() -> None:
     order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)
     _die_with(order.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: it is our parent's to end us
-    logging.basicConfig(
-        level=order.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logs.configure(*order.logs, order.connection.kafka)
     expect_batches()
     history = ConfluentHistory(order.connection, order.journal_topics, Patience())
     disk = RealDisk(order.folder)

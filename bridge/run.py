@@ -196,6 +196,7 @@ def _live(
         ends.callback(sink.close)
         history = ConfluentHistory(connection, journals, patience)
         ends.callback(history.close)
+        preparer = Preparer(connection, journals, folder, options, (settings.log_format, settings.log_level))
         stop.bridge = bridge = Bridge(
             clock=SystemClock(),
             source=ConfluentSource(connection, list(journals), patience),
@@ -203,7 +204,7 @@ def _live(
             sink=sink,
             disk_for=folder.disk_for,
             options=options,
-            prepare=Preparer(connection, journals, folder, options).prepare,
+            prepare=preparer.prepare,
             status=asked.status,
         )
         ends.callback(bridge.stop)
