@@ -18,7 +18,7 @@ from bridge.datadir import DataDir
 from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
 from bridge.settings import Settings
-from bridge.topics import faults, receipts_topic, rejected_topic, timer_topic
+from bridge.topics import FILLED, LOGGED, faults, missing_right, receipts_topic, rejected_topic, timer_topic
 from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
@@ -99,6 +99,7 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
     if settings.receipts != "none":
         _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
     check_topics(settings, topics)
+    check_rights(settings, topics)
     if journals < partitions:
         log.warning(
             "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
@@ -127,6 +128,17 @@ def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
     ]
     if wrong:
         raise SettingsError("; ".join(wrong))
+
+
+def check_rights(settings: Settings, topics: ConfluentTopics) -> None:
+    """Raises BridgeError where the bridge's user may not do what will have to be done some day."""
+    needed = {settings.timer_topic: LOGGED, settings.journal_topic: LOGGED, settings.rejected_topic: FILLED}
+    if settings.receipts != "none":
+        needed[settings.receipts_topic] = FILLED
+    found = {topic: topics.allowed(topic) for topic in needed}
+    told = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
+    if any(told):
+        raise BridgeError("; ".join(filter(None, told)))
 
 
 def _complain_about_topics(settings: Settings, topics: ConfluentTopics) -> None:

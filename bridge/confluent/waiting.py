@@ -24,6 +24,8 @@ CALL_S = 2.0
 
 _REMEDIES = {
     KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username and sasl.password",  # noqa: SLF001
+    # A broker that wants TLS hangs up, and that is all there is to hear.
+    KafkaError._ALL_BROKERS_DOWN: "do they run, with this bootstrap_servers and security.protocol?",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
 }
 _FIRST_NAP_S = 0.02
