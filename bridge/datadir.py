@@ -1,27 +1,39 @@
 """The data directory: 0700, one process at a time, one folder a shard, and the instance id that fences a twin.
 
 timer-data/lock   timer-data/instance-id   timer-data/<timer topic>/<partition>/...
+
+A folder is the bridge's if an instance id stands in it, or nothing but what a bridge leaves. Others are left alone.
 """
 
 import fcntl
+import logging
 import os
+import re
 import uuid
 from pathlib import Path
 
-from bridge.errors import SettingsError
+from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
 from timer.disk import RealDisk
 
+log = logging.getLogger(__name__)
+
+_LOCK, _ID = "lock", "instance-id"
+_LEFT = frozenset({_LOCK, f"{_ID}.new", "lost+found"})
+"""May stand beside no id: a start that came no further, and what a file system keeps at its root."""
+_IS_ID = re.compile(r"[0-9a-f]{32}\s*")
+
 
 class DataDir:
-    """Raises SettingsError where the folder cannot be used, or is used by another process."""
+    """Raises SettingsError where the folder cannot be used, is not the bridge's, or is used by another process."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._disks: dict[Shard, RealDisk] = {}
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _demand_ours(root)
+            self._lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as wrong:
             raise SettingsError(f"data_dir {root}: {wrong.strerror}: give a folder that may be written") from wrong
         try:
@@ -29,17 +41,27 @@ class DataDir:
         except OSError as wrong:
             os.close(self._lock)
             raise SettingsError(f"data_dir {root}: another bridge runs on it: give each its own --data-dir") from wrong
+        if root.stat().st_mode & 0o007:
+            log.warning("data_dir %s is open to everybody on this machine, and messages lie there: chmod 700 it", root)
 
     def instance_id(self) -> str:
-        """Made at the first start, kept from then on."""
-        path = self._root / "instance-id"
-        if not path.exists():
-            path.write_text(uuid.uuid4().hex)
-        return path.read_text().strip()
+        """Made at the first start, kept from then on. Raises BridgeError where it cannot be written."""
+        found = _id_in(self._root)
+        if found is None:
+            found = uuid.uuid4().hex
+            disk = RealDisk(self._root)
+            try:
+                disk.start_replace(_ID, found.encode()).wait()
+            except OSError as wrong:
+                raise BridgeError(f"data_dir {self._root}: {_ID}: {wrong.strerror}: mend the disk") from wrong
+            finally:
+                disk.close()
+        return found
 
     def disk_for(self, shard: Shard) -> RealDisk:
         """The same one each time, so that what it still syncs for a former opening comes before what is begun now."""
         if shard not in self._disks:
+            (self._root / shard.topic).mkdir(mode=0o700, exist_ok=True)
             self._disks[shard] = RealDisk(self._folder_of(shard))
         return self._disks[shard]
 
@@ -57,3 +79,29 @@ class DataDir:
         for disk in self._disks.values():
             disk.close()
         os.close(self._lock)
+
+
+def _id_in(root: Path) -> str | None:
+    """None where there is none; an empty one was torn by a crash. Raises SettingsError where it is something else."""
+    path = root / _ID
+    text = path.read_text(errors="replace") if path.exists() else ""
+    if text and not _IS_ID.fullmatch(text):
+        raise SettingsError(f"data_dir {root}: {_ID} is not the bridge's: give an empty folder, or one of its own")
+    return text.strip() or None
+
+
+def _demand_ours(root: Path) -> None:
+    if _id_in(root) is not None:
+        return
+    there = {child.name: child for child in root.iterdir() if child.name not in _LEFT | {_ID}}
+    is_known = (root / _LOCK).exists()  # somebody took the id away, as a bridge asks for where the folder is a copy
+    strangers = sorted(name for name, child in there.items() if not (is_known and _is_topic(child)))
+    if strangers:
+        shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+        raise SettingsError(
+            f"data_dir {root}: not the bridge's, as {shown} lies there: give an empty folder, or one of its own"
+        )
+
+
+def _is_topic(folder: Path) -> bool:
+    return folder.is_dir() and all(child.name.isdigit() and child.is_dir() for child in folder.iterdir())

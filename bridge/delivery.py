@@ -19,6 +19,9 @@ from schemas.profiles import as_sent, without_spelling
 from schemas.receipts import Receipt, printable
 from timer.record import Body, unpack_headers
 
+_REASONS = 3
+"""Headers that tell why."""
+
 
 def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
     """Value, key and foreign headers as they came; ours or its profile's taken off, `timer-origin` and kin added."""
@@ -48,6 +51,13 @@ def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) ->
     """A timer that its target will not take, kept as its request was."""
     headers = as_sent(unpack_headers(body.headers))
     return _rejected(topic, shard, body.origin, body.key, body.value, headers, refusal, now_ms)
+
+
+def bare(rejected: Outgoing) -> Outgoing:
+    """One that is too large for the rejected topic, without what was sent: that stands where `timer-origin` says."""
+    (error, code), (name, detail), place = rejected.headers[-_REASONS:]
+    detail = (detail or b"") + b"; too large for this topic, so key, value and headers are left at timer-origin"
+    return rejected._replace(key=None, value=None, headers=[(error, code), (name, detail), place])
 
 
 def receipt(topic: str, shard: Shard, told: Told, now_ms: int) -> Outgoing:

@@ -132,8 +132,8 @@ def _park(carried: _Carried, refused: dict[int, str]) -> None:
             if index < end:
                 if not owned.park(sealed, index - start, code):
                     raise BridgeError(
-                        f"{carried.outgoing[index].topic} refuses a rejected record ({code}): nothing may vanish, so"
-                        f" the bridge stops; mend the topic, then start again"
+                        f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
+                        f" vanish, so the bridge stops; mend the topic, then start again"
                     )
                 break
             start = end

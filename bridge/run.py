@@ -24,7 +24,17 @@ from bridge.options import TurnOptions
 from bridge.preparing import Preparer
 from bridge.settings import Settings
 from bridge.status import Status
-from bridge.topics import Found, faults, receipts_topic, rejected_faults, rejected_topic, timer_topic
+from bridge.topics import (
+    FILLED,
+    LOGGED,
+    Found,
+    faults,
+    missing_right,
+    receipts_topic,
+    rejected_faults,
+    rejected_topic,
+    timer_topic,
+)
 from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
@@ -131,8 +141,9 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Fou
     if settings.receipts != "none":
         _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
     check_topics(settings, topics)
+    check_rights(settings, topics)
     for fault in rejected_faults(settings.rejected_topic, topics.config(settings.rejected_topic), largest):
-        log.warning("%s; what does not fit there stops the bridge, as nothing may vanish", fault)
+        log.warning("%s; what does not fit there is told without its key, value and headers", fault)
     for name, topic in settings.timer_topics().items():
         if journals[name] < found[name].partitions:
             _grow(topics, name, topic.journal_topic, journals[name], found[name].partitions)
@@ -167,6 +178,19 @@ def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
     ]
     if wrong:
         raise SettingsError("; ".join(wrong))
+
+
+def check_rights(settings: Settings, topics: ConfluentTopics) -> None:
+    """Raises BridgeError where the bridge's user may not do what will have to be done some day."""
+    needed = {settings.rejected_topic: FILLED}
+    for name, topic in settings.timer_topics().items():
+        needed |= {name: LOGGED, topic.journal_topic: LOGGED}
+    if settings.receipts != "none":
+        needed[settings.receipts_topic] = FILLED
+    found = {topic: topics.allowed(topic) for topic in needed}
+    told = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
+    if any(told):
+        raise BridgeError("; ".join(filter(None, told)))
 
 
 def _complain_about_topics(settings: Settings, topics: ConfluentTopics) -> None:

@@ -1,10 +1,13 @@
 """Settings: one name each, `--tick-ms`, TIMER_BRIDGE_TICK_MS, `tick_ms` in the TOML file. Flag over environment over
 file over default; only the brokers' address has to be given.
+
+librdkafka's: `--kafka sasl.password=x`, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `sasl.password = "x"` in the table [kafka].
+A value `file:/run/secrets/password` stands for what is in that file.
 """
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +30,7 @@ from schemas.receipts import Mode
 from timer.options import StoreOptions
 
 PREFIX = "TIMER_BRIDGE_"
+_IN_A_FILE = "file:"
 DAY_MS = 86_400_000
 
 
@@ -206,16 +210,10 @@ class Settings(BaseSettings):
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
     """Raises SettingsError, which names the setting, the value and the remedy."""
-    given: dict[str, object] = {}
-    if file is not None:
-        given |= _from_file(file)
-    given |= {
-        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
-    }
-    in_file = given.get("kafka")
-    given |= {name: value for name, value in flags.items() if value is not None}
-    if isinstance(in_file, Mapping) and isinstance(flags.get("kafka"), Mapping):  # one by one: each is a setting
-        given["kafka"] = dict(_named(in_file, "")) | dict(_named(given["kafka"], ""))  # type: ignore[arg-type]
+    layers = [{} if file is None else _from_file(file), _from_environment(environment), flags]
+    given = {name: value for layer in layers for name, value in layer.items() if value is not None}
+    if "kafka" in given:
+        given["kafka"] = _merged([layer["kafka"] for layer in layers if layer.get("kafka") is not None])
     for name in given:
         if name not in Settings.model_fields:
             near = difflib.get_close_matches(name, Settings.model_fields, n=1)
@@ -235,12 +233,50 @@ def _from_file(file: Path) -> dict[str, object]:
         raise SettingsError(f"config {file}: {wrong}: mend the TOML") from wrong
 
 
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    given: dict[str, object] = {
+        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
+    }
+    of_kafka = [name for name in given if name.startswith("kafka_")]
+    table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in of_kafka}
+    return {"kafka": table, **given} if table else given
+
+
+def _merged(tables: Sequence[object]) -> object:
+    """One by one, as each is a setting, the later over the earlier. What is no table is left to be told so."""
+    merged: dict[str, str] = {}
+    for table in tables:
+        if not isinstance(table, Mapping):
+            return table
+        merged |= dict(_named(table, ""))
+    return {name: _from_its_file(name, value) for name, value in merged.items()}
+
+
+def _from_its_file(name: str, value: str) -> str:
+    """The value, or what is in the file that it names, without the end of its last line."""
+    if not value.startswith(_IN_A_FILE):
+        return value
+    path = Path(value.removeprefix(_IN_A_FILE))
+    try:
+        text = path.read_text()
+    except OSError as wrong:
+        raise SettingsError(f"kafka: {name}: {path}: {wrong.strerror}: give a file that may be read") from wrong
+    except UnicodeDecodeError as wrong:
+        raise SettingsError(f"kafka: {name}: {path} is no UTF-8 text: write the plain value into it") from wrong
+    if not text.strip():
+        raise SettingsError(f"kafka: {name}: {path} is empty: write the value into it")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
 def _told(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
     if name.startswith("kafka"):  # its values may be secrets
-        return f"{name}: give a table [kafka] of librdkafka settings in the config, or --kafka name=value"
+        return (
+            f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
+            f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
+        )
     if name.startswith("topics"):
         return _told_of_topics(error)
     text = str(error["msg"]).removeprefix("Value error, ")

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from bridge.delivery import deliver, park, receipt, refuse
+from bridge.delivery import bare, deliver, park, receipt, refuse
 from bridge.flights import copy_of
 from bridge.intake import Intake, StillLeavingError, Told, intake
 from bridge.lately import Lately
@@ -41,6 +41,8 @@ class Staged:
     """Timers that leave."""
     parked: dict[int, Refusal] = field(default_factory=dict)
     """By row of `bodies`: those that their target will not take."""
+    bare: set[int] = field(default_factory=set)
+    """By row of all that goes out: those that the rejected topic does not take whole."""
     copies: list[Outgoing] = field(default_factory=list)
     rolled: list[Flight] = field(default_factory=list)
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
@@ -265,6 +267,8 @@ class OwnedShard:
             records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
         records += staged.copies
         records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
+        for row in staged.bare:
+            records[row] = bare(records[row])
         told = staged.told + self._told_of_leaving(staged)
         records += [receipt(options.receipts_topic, shard, each, now_ms) for each in told]
         return records
@@ -281,12 +285,21 @@ class OwnedShard:
         return told
 
     def park(self, sealed: Sealed, row: int, code: str) -> bool:
-        """The broker refuses the record at `row` of `outgoing`. False where it was not bound for a real topic."""
+        """The broker refuses the record at `row` of `outgoing`. False where nothing else can be made of it."""
         staged = sealed.staged
         if row >= len(staged.bodies) or row in staged.parked:
-            return False
+            return self._bare(staged, row, code)
         target = staged.bodies[row].target
         staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
+        return True
+
+    def _bare(self, staged: Staged, row: int, code: str) -> bool:
+        """A sender that compresses may write more than the rejected topic takes."""
+        refused_from = len(staged.bodies) + len(staged.copies)
+        is_rejected = row in staged.parked or 0 <= row - refused_from < len(staged.refused)
+        if code != "too-large" or not is_rejected or row in staged.bare:
+            return False
+        staged.bare.add(row)
         return True
 
     def _journal(self, staged: Staged, progress: Progress) -> JournalRecord | None:

@@ -11,9 +11,10 @@ from bridge.options import StoreOptions, TurnOptions
 from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
 from bridge.testing import FakeInstance
 from bridge.timer_world import TIMERS
-from schemas.headers import Headers
+from schemas.headers import CONTROL, Headers
 from schemas.levels import parse_levels
 from schemas.origin import Shard
+from schemas.profiles import PROFILES
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -180,3 +181,37 @@ def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog:
     assert world.delivered() == ["new"]
     assert "taken up to 5 requests that are not in the local store, offsets 0 to 4" in caplog.text
     assert "taken 1 offsets that were never read, from 5 on" in caplog.text
+
+
+@TROUBLE
+def test_case_25_what_the_rejected_topic_does_not_take_whole_is_told_there_and_delays_nobody(trouble: Trouble) -> None:
+    """A sender that compresses may write more than anybody can pass on."""
+    world = World()
+    world.kafka.create("timer.rejected", max_bytes=1000)
+    world.kafka.create("small", max_bytes=100)
+    to_small = [("timer-topic", b"small"), ("timer-delay-ms", b"300")]
+    world.kafka.produce(TIMERS, b"x" * 5000, key=b"k", headers=[("timer-topic", b"orders")])
+    world.kafka.produce(TIMERS, b"y" * 5000, key=b"k", headers=[*to_small, ("trace", b"1")])
+    world.kafka.produce(TIMERS, b"z" * 200, headers=to_small)
+    world.send("on time", 300)
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(400)
+    assert world.delivered() == ["on time"]
+    assert sorted(map(repr, world.rejected())) == sorted(
+        map(repr, [(b"missing-time", None), (b"too-large", None), (b"too-large", b"z" * 200)])
+    )
+    bare = [dict(entry.headers) for entry in world.kafka.read("timer.rejected") if entry.value is None]
+    assert [headers["timer-origin"] for headers in bare] == [b"timer.requests/0/0", b"timer.requests/0/1"]
+    assert all(b"left at timer-origin" in (headers["timer-error-detail"] or b"") for headers in bare)
+    assert sorted(world.receipts("accepted")) == [("delivered", 3), ("rejected", 0), ("rejected", 1), ("rejected", 2)]
+
+
+@pytest.mark.parametrize("name", sorted(CONTROL.union(*(profile.control for profile in PROFILES.values()))))
+def test_what_is_told_of_a_request_is_short_whatever_its_headers_are(name: str) -> None:
+    """It goes beside the request to a topic that takes little more than that."""
+    world = World(replace(World().options, rules=RULES.model_copy(update={"profiles": ("native", *PROFILES)})))
+    world.kafka.produce(TIMERS, b"v", headers=[(name, b"\xff" * 50_000)])
+    world.bridge.run(10)
+    (rejected,) = world.kafka.read("timer.rejected")
+    assert sum(len(header) + len(content or b"") for header, content in rejected.headers[1:]) < 1000

@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bridge.cli import app
-from bridge.confluent import clients
+from bridge.client import TimerProducer
+from bridge.confluent import ConfluentTopics, Patience, clients
 from bridge.connection import RESERVED, Connection
 from bridge.errors import SettingsError
 from bridge.settings import Settings, load
@@ -35,6 +36,44 @@ def test_a_table_may_be_written_with_dots_numbers_and_booleans(tmp_path: Path) -
 def test_a_flag_changes_one_setting_of_the_file_and_leaves_the_others(tmp_path: Path) -> None:
     found = with_kafka('sasl.password = "x"\nclient.id = "y"', tmp_path, {"kafka": {"client.id": "z"}})
     assert found.kafka == {"sasl.password": "x", "client.id": "z"}
+
+
+def test_in_the_environment_each_has_a_variable_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text('[kafka]\nsasl.password = "x"\nsasl.username = "u"')
+    environment = {"TIMER_BRIDGE_KAFKA_SASL_PASSWORD": SECRET, "TIMER_BRIDGE_KAFKA_SSL_CA_LOCATION": "/ca.pem"}
+    found = load(SERVERS | {"kafka": {"ssl.ca.location": "/other.pem"}}, environment, file)
+    assert found.kafka == {"sasl.password": SECRET, "sasl.username": "u", "ssl.ca.location": "/other.pem"}
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_value_may_stand_in_a_file(tmp_path: Path, end: str) -> None:
+    secret = tmp_path / "password"
+    secret.write_bytes(f" {SECRET}é {end}".encode())
+    in_file = f"file:{secret}"
+    for found in (
+        with_kafka(f'sasl.password = "{in_file}"', tmp_path),
+        load(SERVERS, {"TIMER_BRIDGE_KAFKA_SASL_PASSWORD": in_file}, None),
+        load(SERVERS | {"kafka": {"sasl.password": in_file}}, {}, None),
+    ):
+        assert found.kafka == {"sasl.password": f" {SECRET}é "}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "No such file or directory: give a file"), (b"", "is empty"), (b"\n", "is empty"), (b"\xff", "no UTF-8")],
+)
+def test_a_file_without_a_value_is_named_with_the_remedy(tmp_path: Path, content: bytes | None, told: str) -> None:
+    secret = tmp_path / "password"
+    if content is not None:
+        secret.write_bytes(content)
+    with pytest.raises(SettingsError, match=rf"^kafka: sasl\.password: {secret}.*{told}"):
+        load(SERVERS, {"TIMER_BRIDGE_KAFKA_SASL_PASSWORD": f"file:{secret}"}, None)
+
+
+def test_a_setting_that_is_overridden_needs_no_file() -> None:
+    environment = {"TIMER_BRIDGE_KAFKA_SASL_PASSWORD": "file:/nowhere"}
+    assert load(SERVERS | {"kafka": {"sasl.password": "x"}}, environment, None).kafka == {"sasl.password": "x"}
 
 
 def test_every_client_gets_them() -> None:
@@ -97,3 +136,12 @@ def test_a_secret_that_is_written_wrongly_is_not_shown_either(command: list[str]
     assert isinstance(done.exception, SettingsError)
     assert str(done.exception) == "--kafka: write name=value"
     assert SECRET not in done.output
+
+
+@pytest.mark.parametrize("name", ["security.protocol", "debug", "acks"])
+def test_a_secret_beside_the_wrong_name_is_not_shown(name: str) -> None:
+    with pytest.raises(SettingsError, match="Invalid value for configuration property") as by_the_bridge:
+        ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Patience())
+    with pytest.raises(SettingsError, match="Invalid value for configuration property") as by_the_client:
+        TimerProducer({"bootstrap.servers": "here:9092", name: SECRET})
+    assert SECRET not in str(by_the_bridge.value) + str(by_the_client.value)

@@ -4,11 +4,18 @@ timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   ret
               retention.ms >= 3 x roll window: a rebuild finds every request that lives
 journal       as many partitions, the same retention
 rejected      takes what the timer topic takes, and the reason
+
+What the bridge's user has to be allowed on each (Kafka's ACLs) is looked at too: a journal that may be written but not
+read would be noticed at the first rebuild, a timer topic that may not be written at the first roll.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
+"""What is done with a timer or a journal topic, in Kafka's words."""
+FILLED = frozenset({"WRITE"})
+"""What is done with the others."""
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
 
@@ -62,3 +69,9 @@ def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[s
             f" {least_ms}: set retention.ms to that or more, or a shorter roll_window"
         )
     return found
+
+
+def missing_right(topic: str, needed: frozenset[str], allowed: frozenset[str]) -> str | None:
+    """What to grant."""
+    missing = " and ".join(sorted(needed - allowed))
+    return f"{topic}: the bridge's user may not {missing}: give it the right (an ACL)" if missing else None

@@ -1,6 +1,7 @@
 """What tests do to a broker by themselves, beside the code under test: topics, requests, and what readers see."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -19,11 +20,11 @@ _UNDECIDED_S = 90
 
 
 class Cluster:
-    """Topics get names of their own, so that tests share a broker."""
+    """Topics get names of their own, so that tests share a broker. `security`: who asks, in librdkafka's settings."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0, **(security or {})}
         self.admin: Any = AdminClient(self._address)
         self._producer: Any = Producer({**self._address, "linger.ms": 1})
 

@@ -28,9 +28,10 @@ class Names:
     def __init__(self) -> None:
         mark = uuid4().hex[:8]
         self.timers, self.rejected, self.target = f"timers-{mark}", f"rejected-{mark}", f"orders-{mark}"
+        self.journal, self.receipts = f"journal-{mark}", f"receipts-{mark}"
         self.arguments = ["--group", f"group-{mark}", "--partitions", "2", "--timer-topic", self.timers]
-        self.arguments += ["--rejected-topic", self.rejected, "--journal-topic", f"journal-{mark}"]
-        self.arguments += ["--receipts-topic", f"receipts-{mark}"]
+        self.arguments += ["--rejected-topic", self.rejected, "--journal-topic", self.journal]
+        self.arguments += ["--receipts-topic", self.receipts]
 
 
 @pytest.fixture

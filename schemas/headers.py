@@ -60,6 +60,7 @@ _SAFE_DIGITS = 18
 """So many digits are below 2^63, whatever they are."""
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
+_SHOWN_BYTES = 40
 _LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 
 
@@ -174,7 +175,7 @@ def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule
 def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Refusal:
     action = ours.get(ACTION, b"schedule")
     if action not in (b"schedule", b"cancel", b"replace"):
-        return Refusal("unknown-action", f"{ACTION} is {action!r}: send schedule, cancel or replace")
+        return Refusal("unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel or replace")
     id_ = ours.get(ID)
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
         return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
@@ -217,7 +218,9 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
         return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
     target = legal_topic(ours[TOPIC])
     if target is None or target in rules.own_topics:
-        return Refusal("bad-target", f"{ours[TOPIC]!r} may not be a target: an illegal, internal or bridge's own topic")
+        return Refusal(
+            "bad-target", f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic"
+        )
     return Schedule(target, due_ms, partition, id_)
 
 
@@ -235,9 +238,13 @@ def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> i
 def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
     """ASCII digits only, 0..largest. Raises BadValueError with the header's name and the remedy."""
     if value is None or not value.isdigit() or len(value) > 19 or (number := int(value)) > largest:
-        shown = "null" if value is None else repr(value[:40])
-        raise BadValueError(f"{name} is {shown}: send plain decimal digits, 0 to {largest}")
+        raise BadValueError(f"{name} is {shown(value)}: send plain decimal digits, 0 to {largest}")
     return number
+
+
+def shown(value: bytes | None) -> str:
+    """Its beginning: what is told of a request has to fit beside the request."""
+    return "null" if value is None else repr(value[:_SHOWN_BYTES])
 
 
 @lru_cache(maxsize=65_536)

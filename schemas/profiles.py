@@ -42,6 +42,7 @@ from schemas.headers import (
     decimal,
     legal_topic,
     parse,
+    shown,
 )
 from schemas.instants import parse_iso8601_ms, parse_rfc3339_ms
 
@@ -59,8 +60,7 @@ def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
         try:
             return parse_ms((value or b"").decode("ascii"))
         except ValueError as wrong:
-            shown = "null" if value is None else repr(value[:40])
-            raise BadValueError(f"{name} is {shown}: {wrong}; send an instant such as {example}") from wrong
+            raise BadValueError(f"{name} is {shown(value)}: {wrong}; send an instant such as {example}") from wrong
 
     return read_ms
 
@@ -248,9 +248,8 @@ def _action(profile: Profile, owned: Owned, value: bytes | None) -> bytes | Refu
     said = owned[profile.action]
     known = profile.actions.get(said or b"")
     if known is None:
-        shown = "null" if said is None else repr(said[:40])
         wanted = ", ".join(action.decode() for action in profile.actions)
-        return Refusal("unknown-action", f"{profile.action} is {shown}: send one of {wanted}")
+        return Refusal("unknown-action", f"{profile.action} is {shown(said)}: send one of {wanted}")
     return known
 
 
@@ -276,7 +275,7 @@ def _schedule(profile: Profile, owned: Owned) -> list[tuple[str, bytes | None]] 
     if profile.versions is not None and profile.versions[0] in owned:
         header, versions = profile.versions
         if not versions.fullmatch(owned[header] or b""):
-            return Refusal("bad-header", f"{header} is {owned[header]!r}, a version that is not known here")
+            return Refusal("bad-header", f"{header} is {shown(owned[header])}, a version that is not known here")
     ours: list[tuple[str, bytes | None]] = []
     if profile.partition is not None and profile.partition in owned:
         ours.append((PARTITION, b"%d" % decimal(profile.partition, owned[profile.partition], MAX_INT32)))

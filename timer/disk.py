@@ -229,9 +229,13 @@ def _sync_all(descriptors: list[int]) -> None:
             os.close(descriptor)
 
 
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def _replace(path: Path, data: bytes) -> None:
     scratch = path.with_name(path.name + ".new")
-    with scratch.open("wb") as file:
+    with open(scratch, "wb", opener=_for_us_alone) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

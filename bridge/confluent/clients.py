@@ -6,6 +6,7 @@ bridge.connection.RESERVED lists the musts, for the operator to be told that the
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -129,7 +130,13 @@ def make(client: Callable[[Config], Client], config: Config, patience: Patience)
     try:
         return client({**config, "error_cb": patience.hear, "logger": LIBRDKAFKA_LOG})
     except KafkaException as failure:
-        raise SettingsError(f"kafka settings: {error_of(failure).str()}: mend it under `kafka`") from failure
+        raise not_taken(failure) from failure
+
+
+def not_taken(failure: KafkaException) -> SettingsError:
+    """librdkafka repeats a value that it does not take, and that may be a secret beside the wrong name."""
+    told = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
+    return SettingsError(f"kafka settings: {told}: mend it under `kafka`")
 
 
 def is_passing(error: KafkaError) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bridge.client import Sent
-from bridge.confluent.clients import LIBRDKAFKA_LOG
-from bridge.confluent.waiting import CALL_S, error_of
+from bridge.confluent.clients import LIBRDKAFKA_LOG, is_denied, not_taken
+from bridge.confluent.waiting import CALL_S, error_of, reason
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
 
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
@@ -33,11 +33,13 @@ class ConfluentOutbox:
             "partitioner": "murmur2_random",
             "linger.ms": 2,
             "topic.metadata.propagation.max.ms": 5000,
+            "error_cb": self._hear,
         }
+        self._heard: str | None = None
         try:
             self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
         except KafkaException as failure:
-            raise SettingsError(f"kafka settings: {error_of(failure).str()}: mend them") from failure
+            raise not_taken(failure) from failure
         self._partitions: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._count = 0
@@ -99,6 +101,10 @@ class ConfluentOutbox:
         while not self._is_closing.is_set():
             self._producer.poll(0.1)
 
+    def _hear(self, error: KafkaError) -> None:
+        """librdkafka's background threads tell here why they fail: the reason behind a time-out."""
+        self._heard = reason(error, self._heard)
+
     def _told(self, future: "Future[Sent]", topic: str, error: KafkaError | None, message: Any) -> None:
         if error is None:
             future.set_result(Sent(topic, message.partition(), message.offset()))
@@ -106,7 +112,7 @@ class ConfluentOutbox:
             self._fail(future, topic, error)
 
     def _fail(self, future: "Future[Sent]", topic: str, error: KafkaError) -> None:
-        failure = _not_taken(topic, error)
+        failure = self._failure(topic, error)
         with self._lock:
             self._failures.append(failure)
         future.set_exception(failure)
@@ -115,15 +121,18 @@ class ConfluentOutbox:
         try:
             found = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
         except KafkaException as failure:
-            raise BrokerUnavailableError(f"how many partitions {topic} has: {error_of(failure).str()}") from failure
+            why = self._heard or error_of(failure).str()
+            raise BrokerUnavailableError(f"how many partitions {topic} has: {why}") from failure
         if found.error is not None:
-            raise _not_taken(topic, found.error)
+            raise self._failure(topic, found.error)
         return len(found.partitions)
 
-
-def _not_taken(topic: str, error: KafkaError) -> BridgeError:
-    if error.code() in _UNKNOWN:
-        return BridgeError(f"{topic}: there is no such topic: make it (timer-bridge run makes the timer topic)")
-    if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001
-        return BrokerUnavailableError(f"{topic}: no broker took it in time (message.timeout.ms)")
-    return BridgeError(f"{topic}: {error.str()}")
+    def _failure(self, topic: str, error: KafkaError) -> BridgeError:
+        if error.code() in _UNKNOWN:
+            return BridgeError(f"{topic}: there is no such topic: make it (timer-bridge run makes the timer topic)")
+        if is_denied(error):
+            return BridgeError(f"{topic}: {error.str()}: give the sender the right (an ACL) to write to it")
+        if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001
+            why = "" if self._heard is None else f": {self._heard}"
+            return BrokerUnavailableError(f"{topic}: no broker took it in time (message.timeout.ms){why}")
+        return BridgeError(f"{topic}: {error.str()}")

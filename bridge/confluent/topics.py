@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -15,6 +15,7 @@ from bridge.connection import Connection
 
 T = TypeVar("T")
 _MAKE_S = 30.0
+_NOT_SEEN = "made, but not to be seen yet, or not by us: give the bridge's user the right (an ACL) to describe it"
 
 
 class ConfluentTopics:
@@ -42,6 +43,18 @@ class ConfluentTopics:
         def ask() -> dict[str, str]:
             answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
             return {key: entry.value for key, entry in answer[resource].result().items()}
+
+        return self._insist(f"looking at topic {name}", ask)
+
+    def allowed(self, name: str) -> frozenset[str] | None:
+        """What our user may do with a topic that is there, in Kafka's words; None where the broker does not say."""
+
+        def ask() -> frozenset[str] | None:
+            answer = self._admin.describe_topics(
+                TopicCollection([name]), include_authorized_operations=True, request_timeout=CALL_S
+            )
+            operations = answer[name].result().authorized_operations
+            return None if operations is None else frozenset(operation.name for operation in operations)
 
         return self._insist(f"looking at topic {name}", ask)
 
@@ -77,7 +90,7 @@ class ConfluentTopics:
     def _until(self, name: str, partitions: int) -> None:
         tries = 0
         while (self.partitions(name) or 0) < partitions:
-            self._patience.wait(f"topic {name}", "made, but not everywhere yet", tries, quietly=True)
+            self._patience.wait(f"topic {name}", _NOT_SEEN, tries, quietly=True)
             tries += 1
 
     def _insist(self, what: str, call: Callable[[], T]) -> T:

@@ -22,6 +22,12 @@ T = TypeVar("T")
 CALL_S = 2.0
 """How long one blocking call of librdkafka may take: an end that is asked for waits for no longer one."""
 
+_REMEDIES = {
+    KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username and sasl.password",  # noqa: SLF001
+    # A broker that wants TLS hangs up, and that is all there is to hear.
+    KafkaError._ALL_BROKERS_DOWN: "do they run, with this bootstrap_servers and security.protocol?",  # noqa: SLF001
+    KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
+}
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
@@ -48,8 +54,8 @@ class Patience:
 
     def hear(self, error: KafkaError) -> None:
         """librdkafka's background threads tell here why they fail: the reason behind many a time-out."""
-        self._heard = error.str()
-        self._say(f"connection: {error.name()}", f"Kafka: {error.str()}")
+        self._heard = reason(error, self._heard)
+        self._say(f"connection: {error.name()}", f"Kafka: {reason(error)}")
 
     def insist(self, what: str, call: Callable[[], T], is_passing: Callable[[KafkaError], bool]) -> T:
         """The call's answer, however long it takes; KafkaException where the fault does not pass."""
@@ -90,6 +96,14 @@ class Patience:
 
     def _say(self, key: str, message: str) -> None:
         self._complaints.say(int(time.monotonic() * 1000), key, "%s", message)
+
+
+def reason(error: KafkaError, before: str | None = None) -> str:
+    """In words, with the remedy. `before`: what was heard before, as "all brokers are down" explains nothing."""
+    if before is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        return before
+    remedy = _REMEDIES.get(error.code())
+    return error.str() if remedy is None else f"{error.str()}: {remedy}"
 
 
 @contextmanager
