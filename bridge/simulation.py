@@ -70,10 +70,21 @@ ROLLS = "timer-rolls"
 ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
 
 
-def draw_options(rng: Random, reach_ms: int) -> TurnOptions:
-    """Small numbers of everything, so that every edge is near. Each timer topic has its own rules and limits."""
-    main, more = _draw_options(rng, reach_ms), _draw_options(rng, reach_ms)
+def draw_options(rng: Random, reach_ms: int, *, limited: bool) -> TurnOptions:
+    """Small numbers of everything, so that every edge is near. Each timer topic has its own, and perhaps limits."""
+    main, more = (_draw_options(rng, reach_ms) for _ in JOURNALS)
+    if limited:
+        main, more = _draw_limits(rng, main), _draw_limits(rng, more)
     return replace(main, topics={MORE_TIMERS: replace(more, journal_topic=JOURNALS[MORE_TIMERS])})
+
+
+def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
+    return replace(
+        options,
+        policy=rng.choice((Policy(), Policy(), Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
+        max_pending=rng.choice((None, None, 2, 8)),
+        max_requests_per_s=rng.choice((None, None, 30, 300)),
+    )
 
 
 def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
@@ -103,9 +114,6 @@ def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
         max_wait_ms=rng.choice((20, 100, 300)),
         prepare_from=rng.choice((0, 2, 10, 1000)),
         clock_skew_margin_ms=2 * SKEW_MS,
-        policy=rng.choice((*[Policy()] * 6, Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
-        max_pending=rng.choice((*[None] * 8, 2, 8)),
-        max_requests_per_s=rng.choice((*[None] * 8, 30, 300)),
     )
 
 
@@ -154,7 +162,8 @@ class World:
         """Requests that are to be sent at a time to come."""
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
-        options = draw_options(rng, reach_ms)
+        self.is_limited = rng.random() < 0.25
+        options = draw_options(rng, reach_ms, limited=self.is_limited)
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [Life(self, name, options) for name in names]
 
@@ -597,7 +606,7 @@ class Life:
     def start(self) -> None:
         rng = self.world.rng
         if rng.random() < 0.3:
-            self.instance.options = draw_options(rng, self.world.reach_ms)
+            self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
         self.world.tell(f"{self.name} starts")
         self._look_anew()
         self.instance.start()

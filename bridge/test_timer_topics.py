@@ -168,6 +168,16 @@ def test_a_policy_knows_no_spelling(profile: str) -> None:
     assert world.delivered("bills") == []
 
 
+def test_each_timer_topic_understands_its_own_spellings() -> None:
+    spelled = SMALL.rules.model_copy(update={"profiles": ("native", "rocketmq")})
+    world = World(payments=replace(SMALL, rules=spelled))
+    for on in (TIMERS, PAYMENTS):
+        world.kafka.produce(on, on.encode(), headers=[("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"10")])
+    world.pass_time(ms=100)
+    assert world.delivered() == [PAYMENTS]
+    assert world.rejected() == [(TIMERS, "missing-time")]
+
+
 @ENDS
 def test_case_36_what_was_taken_is_delivered_though_the_policy_denies_it_by_now(end: End) -> None:
     """One waits in the store, one has rolled, the copy of one is on its way: none is judged again."""
@@ -281,6 +291,24 @@ def test_overdue_ones_count_until_they_leave() -> None:
     world.pass_time(ms=20)
     assert len(world.rejected()) == 4
     assert len(world.delivered()) == 6
+
+
+def test_late_ones_count_also_where_the_batch_goes_in_by_parts() -> None:
+    """As a slot of another lap is still occupied when the last but one is read."""
+    world = World(main=replace(at_most(2), store=StoreOptions(tick_ms=10, slots=20)))
+    world.bridge.clock.error_ms = 500
+    world.send("ahead", 300)
+    world.pass_time(ms=20)
+    far = world.send("far", 700, id_="f")
+    world.pass_time(ms=20)
+    world.send("late", 0)
+    world.cancel("f")
+    lap = ("timer-deliver-ms", b"%d" % (far.append_ms + 900))
+    world.kafka.produce(TIMERS, b"a lap later", headers=[("timer-topic", b"orders"), lap])
+    world.send("beyond", 0)
+    world.pass_time(ms=1000)
+    assert world.delivered() == ["ahead", "late", "a lap later"]
+    assert world.rejected() == [("beyond", "quota-exceeded")]
 
 
 @ENDS

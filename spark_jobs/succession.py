@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 _WHEN_DUE = ("unknown-topic", "unknown-partition", "not-authorized", "expired")
 """Codes that only a timer gets whose time has come."""
-_EITHER = ("too-large", "denied-target")
+_EITHER = ("too-large",)
 """Codes of intake and of targets: the time of the refusal tells which."""
 
 

@@ -65,6 +65,8 @@ def bad_requests() -> list[Story]:
         ("too-far", 2_002, False),
         ("too-large", 2_002, False),
         ("too-large", 60_000, True),
+        ("denied-target", 60_000, False),
+        ("quota-exceeded", 60_000, False),
         ("unknown-topic", 60_000, True),
         ("not-authorized", 2_002, True),
     ):
