@@ -488,6 +488,18 @@ class TestSink:
         assert world.cluster.values(target) == [b"v"]
         assert world.history().progress(world.shard()) == progress(7)
 
+    def test_what_a_dead_instance_left_open_holds_readers_for_the_transaction_time_out_and_no_longer(
+        self, world: World
+    ) -> None:
+        target, fence = world.cluster.topic("target"), fence_of(world)
+        dead = TransactionalProducer(clients.producer(world.connection("dead"), 0), world.patience)
+        assert dead.fill(Batch([out(target, b"lost")], {world.shard(): progress(1)}, fence, {})) is None
+        began_s = time.monotonic()
+        publish(world, world.sink(), Transaction([out(target)], {}, {world.shard(): progress(2)}, fence))
+        assert world.cluster.values(target) == [b"v"]
+        assert time.monotonic() - began_s < 4 * clients.TRANSACTION_TIMEOUT_MS / 1000
+        assert world.history().progress(world.shard()) == progress(2)
+
     def test_two_instances_publish_side_by_side(self, world: World) -> None:
         target, fence = world.cluster.topic("target"), fence_of(world)
         sinks = world.sink("one"), world.sink("two")
