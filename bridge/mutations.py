@@ -15,6 +15,7 @@ from bridge import flights, recovery
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.ports import Aborted, Committed, Record, Transaction
+from bridge.publishing import Publisher
 from bridge.shard import OwnedShard, Sealed
 from bridge.testing import FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim
@@ -31,6 +32,7 @@ Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
 _find_due, _land = OwnedShard.find_due, Flights.land
 _begin, _end = FakeSink.begin, FakeSink.end
+_repeat = Publisher.repeat
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
@@ -248,6 +250,15 @@ def unstable_progress(patches: Patches) -> None:
     _replace(patches, FakeKafka, "wait_stable", lambda *_: None)
 
 
+def lost_shards_repeated(patches: Patches) -> None:
+    """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
+
+    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any) -> None:
+        _repeat(self, look, lambda _: True, is_over)
+
+    _replace(patches, Publisher, "repeat", repeat)
+
+
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "offset before store": offset_before_store,
     "K left out": k_left_out,
@@ -273,6 +284,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "nothing read first": nothing_read_first,
     "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
+    "lost shards repeated": lost_shards_repeated,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

@@ -62,6 +62,7 @@ def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None
         assert world.history().progress(world.shard()) == progress(last)
 
 
+@pytest.mark.slow
 def test_case_26_brokers_are_killed_and_come_back_under_load(brokers: ThreeBrokers, tmp_path: Path) -> None:
     """First the leader of the real topic, then the other one that may be killed: coordinators and journals move too."""
     with closing(Field(brokers.bootstrap_servers, tmp_path, 2)) as field:

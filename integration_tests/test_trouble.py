@@ -121,7 +121,7 @@ def expired(field: Field) -> None:
         answer.result()
 
 
-@pytest.mark.parametrize("reset", [to_earliest, expired])
+@pytest.mark.parametrize("reset", [to_earliest, pytest.param(expired, marks=pytest.mark.slow)])
 def test_case_37_progress_that_was_reset_is_refused_until_the_operator_says_how_to_go_on(
     field: Field, reset: Callable[[Field], None]
 ) -> None:
