@@ -132,6 +132,19 @@ def test_a_dead_instance_is_replaced_when_its_session_has_expired(
     field.demand_each_once()
 
 
+@pytest.mark.slow
+def test_a_group_changes_its_protocol_behind_a_stop_of_all(make_field: MakeField) -> None:
+    field = make_field(2)
+    for arguments in ((), CONSUMER, ()):
+        (instance,) = field.start("only", arguments=arguments)
+        for partition in range(2):
+            field.send(partition, 0)
+            field.sent += 1
+        field.until_delivered(2)
+        instance.stop()
+    field.demand_each_once()
+
+
 def test_a_name_that_is_still_taken_is_waited_for(make_field: MakeField) -> None:
     """As by a static member that was killed, under the consumer protocol; a classic group lets it in at once."""
     name = {"group.protocol": "consumer", "group.instance.id": "pod-1"}
