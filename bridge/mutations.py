@@ -16,6 +16,7 @@ from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.intake import _Taking
 from bridge.ports import Aborted, Committed, Record, Transaction
+from bridge.publishing import Publisher
 from bridge.shard import OwnedShard, Sealed
 from bridge.testing import FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim
@@ -32,6 +33,7 @@ Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
 _find_due, _land = OwnedShard.find_due, Flights.land
 _begin, _end = FakeSink.begin, FakeSink.end
+_repeat = Publisher.repeat
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
@@ -274,6 +276,15 @@ def unstable_progress(patches: Patches) -> None:
     _replace(patches, FakeKafka, "wait_stable", lambda *_: None)
 
 
+def lost_shards_repeated(patches: Patches) -> None:
+    """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
+
+    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any) -> None:
+        _repeat(self, look, lambda _: True, is_over)
+
+    _replace(patches, Publisher, "repeat", repeat)
+
+
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "offset before store": offset_before_store,
     "K left out": k_left_out,
@@ -301,6 +312,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "unstable progress": unstable_progress,
     "copies judged again": copies_judged_again,
     "quota without copies": quota_without_copies,
+    "lost shards repeated": lost_shards_repeated,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

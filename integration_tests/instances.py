@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -95,6 +95,7 @@ class Field:
         self.sent = 0
         self._servers = servers
         self._folder = folder
+        self.journal = f"journal-{mark}"
         self._arguments = ["--group", self.group, "--partitions", str(partitions), *arguments]
         for kind in ("timer", "rejected", "journal", "receipts"):
             self._arguments += [f"--{kind}-topic", self.timers if kind == "timer" else f"{kind}-{mark}"]
@@ -102,15 +103,15 @@ class Field:
         self._receiver = Receiver(servers, [self.target])
         self.seen: list[Delivery] = []
 
-    def launch(self, name: str) -> Instance:
-        instance = Instance(self._folder / name, self._servers, self._arguments)
+    def launch(self, name: str, arguments: Sequence[str] = ()) -> Instance:
+        instance = Instance(self._folder / name, self._servers, [*self._arguments, *arguments])
         self.instances.append(instance)
         instance.launch()
         return instance
 
-    def start(self, *names: str) -> list[Instance]:
+    def start(self, *names: str, arguments: Sequence[str] = ()) -> list[Instance]:
         """Together; returns when all are ready and every partition is somebody's."""
-        new = [self.launch(name) for name in names]
+        new = [self.launch(name, arguments) for name in names]
         for instance in new:
             instance.await_ready()
         self.until_owned(*(instance for instance in self.instances if instance.is_up))

@@ -1,13 +1,19 @@
-"""Brokers that die at any moment, where another one leads then: what was committed stands, once and in order."""
+"""Brokers that die at any moment, where another one leads then: what was committed stands, once and in order.
+
+Figures (`pytest -s`): the longest time without a delivery around the kill of a leader.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from bridge.ports import Aborted, Committed, Transaction
 from integration_tests.brokers import ThreeBrokers
+from integration_tests.instances import Field
 from integration_tests.test_confluent import World, out, progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -54,3 +60,21 @@ def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None
         starter.join()
         assert world.cluster.values(target) == [b"%d/%d" % (k, n) for k in range(1, last + 1) for n in range(50)]
         assert world.history().progress(world.shard()) == progress(last)
+
+
+@pytest.mark.slow
+def test_case_26_brokers_are_killed_and_come_back_under_load(brokers: ThreeBrokers, tmp_path: Path) -> None:
+    """First the leader of the real topic, then the other one that may be killed: coordinators and journals move too."""
+    with closing(Field(brokers.bootstrap_servers, tmp_path, 2)) as field:
+        field.start("one")
+        leader = brokers.leader(field.target)
+        with field.load():
+            field.until_delivered(200)
+            for node_id in sorted((2, 3), key=lambda each: each != leader):
+                brokers.node(node_id).kill()
+                field.until_delivered(200)
+                brokers.node(node_id).start()
+                field.until_delivered(200)
+        seen = field.demand_each_once()
+    pauses = (after.appended_ms - before.appended_ms for before, after in pairwise(seen))
+    print(f"\nthe longest time without a delivery while brokers were killed: {max(pauses)} ms")  # noqa: T201

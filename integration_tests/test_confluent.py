@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from bridge.confluent.producer import Batch, TransactionalProducer
 from bridge.confluent.source import UNREADABLE, headers_of
 from bridge.connection import Connection
 from bridge.embedded import EmbeddedKafka
-from bridge.errors import BridgeError, BrokerUnavailableError, FencedError
+from bridge.errors import BridgeError, BrokerUnavailableError, FencedError, NameTakenError
 from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
 from integration_tests.cluster import TIMEOUT_S, Cluster
 from integration_tests.conftest import Broker
@@ -43,8 +44,11 @@ class World:
     def connection(self, instance: str = "one") -> Connection:
         return Connection(self.cluster.bootstrap_servers, self.group, instance)
 
-    def source(self) -> ConfluentSource:
-        self._open.append(source := ConfluentSource(self.connection(), [self.requests], self.patience))
+    def source(self, **kafka: str) -> ConfluentSource:
+        """`group_protocol="consumer"` is group.protocol=consumer."""
+        settings = {name.replace("_", "."): value for name, value in kafka.items()}
+        connection = replace(self.connection(), kafka=settings)
+        self._open.append(source := ConfluentSource(connection, [self.requests], self.patience))
         return source
 
     def history(self) -> ConfluentHistory:
@@ -283,6 +287,20 @@ class TestSource:
         member.own(1)
         assert is_member(member.fence)
 
+    def test_a_second_member_of_one_instance_id_puts_the_first_out(self, world: World) -> None:
+        first = Member(world.source(group_instance_id="pod-1"))
+        first.own(1)
+        second = Member(world.source(group_instance_id="pod-1"))
+        with pytest.raises(FencedError, match="another process is this member"):
+            second.poll_until(lambda: False, first)
+        second.own(1)
+
+    def test_a_second_member_of_one_instance_id_waits_under_the_consumer_protocol(self, world: World) -> None:
+        first = Member(world.source(group_instance_id="pod-1", group_protocol="consumer"))
+        first.own(1)
+        with pytest.raises(NameTakenError):
+            Member(world.source(group_instance_id="pod-1", group_protocol="consumer")).own(1)
+
     def test_headers_that_cannot_be_read_read_as_a_bad_header(self) -> None:
         def headers() -> None:
             raise SystemError("returned a result with an exception set")
@@ -487,6 +505,18 @@ class TestSink:
         publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(7)}, fence))
         assert world.cluster.values(target) == [b"v"]
         assert world.history().progress(world.shard()) == progress(7)
+
+    def test_what_a_dead_instance_left_open_holds_readers_for_the_transaction_time_out_and_no_longer(
+        self, world: World
+    ) -> None:
+        target, fence = world.cluster.topic("target"), fence_of(world)
+        dead = TransactionalProducer(clients.producer(world.connection("dead"), 0), world.patience)
+        assert dead.fill(Batch([out(target, b"lost")], {world.shard(): progress(1)}, fence, {})) is None
+        began_s = time.monotonic()
+        publish(world, world.sink(), Transaction([out(target)], {}, {world.shard(): progress(2)}, fence))
+        assert world.cluster.values(target) == [b"v"]
+        assert time.monotonic() - began_s < 4 * clients.TRANSACTION_TIMEOUT_MS / 1000
+        assert world.history().progress(world.shard()) == progress(2)
 
     def test_two_instances_publish_side_by_side(self, world: World) -> None:
         target, fence = world.cluster.topic("target"), fence_of(world)

@@ -30,6 +30,9 @@ SHORT_SESSIONS = {
 }
 SESSION = ("--kafka", "session.timeout.ms=4000", "--kafka", "heartbeat.interval.ms=500")
 CONSUMER = ("--group-protocol", "consumer")
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol", [pytest.param(SESSION, id="classic"), pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow)]
+)
 MakeField = Callable[..., Field]
 
 
@@ -64,7 +67,7 @@ def tell_pauses(what: str, deliveries: list[Delivery], partitions: set[int]) -> 
     print(f"\n{what}:", sorted(after.appended_ms - before.appended_ms for before, after in pauses), "ms")  # noqa: T201
 
 
-@pytest.mark.parametrize("protocol", [SESSION, CONSUMER], ids=["classic", "consumer"])
+@PROTOCOLS
 def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeField, protocol: tuple[str, ...]) -> None:
     field = make_field(6, *protocol)
     (first,) = field.start("first")
@@ -114,7 +117,7 @@ def test_case_29_an_instance_that_slept_past_its_session_publishes_nothing(make_
     field.demand_each_once()
 
 
-@pytest.mark.parametrize("protocol", [SESSION, CONSUMER], ids=["classic", "consumer"])
+@PROTOCOLS
 def test_a_dead_instance_is_replaced_when_its_session_has_expired(
     make_field: MakeField, protocol: tuple[str, ...]
 ) -> None:
@@ -126,6 +129,19 @@ def test_a_dead_instance_is_replaced_when_its_session_has_expired(
         dead.kill()
         field.until_owned(other)
         field.until_delivered(300)
+    field.demand_each_once()
+
+
+@pytest.mark.slow
+def test_a_group_changes_its_protocol_behind_a_stop_of_all(make_field: MakeField) -> None:
+    field = make_field(2)
+    for arguments in ((), CONSUMER, ()):
+        (instance,) = field.start("only", arguments=arguments)
+        for partition in range(2):
+            field.send(partition, 0)
+            field.sent += 1
+        field.until_delivered(2)
+        instance.stop()
     field.demand_each_once()
 
 
