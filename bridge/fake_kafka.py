@@ -313,8 +313,12 @@ class FakeKafka:
         found = self._offsets.get((group, shard))
         return None if found is None else found[1:]
 
+    def is_stable(self, group: str, shard: Shard) -> bool:
+        """No transaction can change the committed offset any more."""
+        return not any((group, shard) in t.offsets for each in self._unfinished.values() for t in each)
+
     def wait_stable(self, group: str, shard: Shard) -> None:
-        while any((group, shard) in t.offsets for each in self._unfinished.values() for t in each):
+        while not self.is_stable(group, shard):
             assert self.timeline.run_next(), "a transaction that nobody ends"
 
     def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:

@@ -126,6 +126,10 @@ class History(Protocol):
         """First offset of the timer partition that is kept, and the last stable offset: the end of what can be read."""
         ...
 
+    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
+        """Those whose progress or journal cannot be read before somebody's transaction ends. Waits for a moment."""
+        ...
+
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         """Last stable offset and end of each timer partition. Asked once: whoever does not answer is left out."""
         ...

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.testing import FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing import Crash, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.timer_world import TIMERS, usual_options
 from schemas.origin import Shard
 
@@ -60,6 +60,46 @@ def test_the_others_go_on_while_one_is_prepared() -> None:
     world.bridge.run(1000)
     assert world.is_ready()
     assert sorted(world.delivered()) == sorted(["small", *(f"large {n}" for n in range(20) if n != 7)])
+
+
+@pytest.mark.parametrize("dies_at", ["sink.offsets done", "sink.commit", "sink.end"])
+def test_the_others_go_on_while_a_dead_owners_transaction_hangs(dies_at: str) -> None:
+    """Neither its progress nor its journal can be read before the time-out has ended it."""
+    kafka = FakeKafka(Timeline(), transaction_timeout_ms=10_000)
+    for topic in (TIMERS, "timer.journal"):
+        kafka.create(topic, 2)
+    for topic in ("timer.rejected", "timer.receipts", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [LARGE, SMALL]), replace(usual_options(), max_wait_ms=500)
+    instances = {name: FakeInstance(kafka, group, options, name=name) for name in ("dead", "other")}
+    for _ in range(3):
+        for instance in instances.values():
+            instance.run(0)
+    dead, other = instances["dead"], instances["other"]
+    assert dead.bridge is not None
+    assert other.bridge is not None
+    (gone,), (kept,) = dead.bridge.pending, other.bridge.pending
+
+    def send(shard: Shard) -> None:
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"100")]
+        kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
+
+    send(gone)
+    dead.fuse.arm(1, dies_at)
+    with pytest.raises(Crash):
+        dead.run(1000)
+    dead.kill()
+    other.run(1)  # it is given the shard of the dead one
+    for _ in range(5):
+        send(kept)
+        other.run(500)
+    other.run(15_000)
+    late_ms: dict[bytes | None, list[int]] = {}
+    for entry in kafka.read("orders"):
+        told = {name: int(value or b"") for name, value in entry.headers if name != "timer-origin"}
+        late_ms.setdefault(entry.value, []).append(told["timer-released-ms"] - told["timer-deliver-ms"])
+    assert late_ms[str(kept).encode()] == [0] * 5
+    assert len(late_ms[str(gone).encode()]) == 1
 
 
 @pytest.mark.parametrize("is_ours_again", [True, False])

@@ -215,6 +215,15 @@ class FakeHistory:
         log = self._kafka.partition(shard)
         return log.first, log.last_stable
 
+    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
+        self._fuse.step("history.undecided")
+        return {shard for shard in shards if self.must_wait(shard)}
+
+    def must_wait(self, shard: Shard) -> bool:
+        """For somebody's transaction."""
+        log = self._journal(shard)
+        return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, shard)
+
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         self._fuse.step("history.open_ends")
         logs = {shard: self._kafka.partition(shard) for shard in shards}
@@ -495,6 +504,8 @@ class FakePreparation:
         rng = self._rng
         if self._instance.holds_preparations or (rng is not None and rng.random() < 0.6):
             return False
+        if self._history.must_wait(self._shard):
+            return False
         self._work(rng.randint(1, 60) if rng is not None and rng.random() < 0.3 else None)
         return True
 
@@ -506,7 +517,7 @@ class FakePreparation:
         instance, shard, fuse = self._instance, self._shard, Fuse()
         if steps is not None:
             fuse.arm(steps)
-        disk = instance.disks[shard].reopen(fuse)
+        disk = instance.disk_for(shard).reopen(fuse)
         with suppress(Crash, BridgeError, OSError):  # it has an exit code, of which nothing follows
             prepare(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
         instance.disks[shard] = disk.reopen(instance.fuse)
@@ -576,7 +587,7 @@ class FakeInstance:
             source=self.source,
             history=history,
             sink=sink,
-            disk_for=self._disk_for,
+            disk_for=self.disk_for,
             options=self.options,
             prepare=lambda shard: FakePreparation(self, shard, history, rng),
             status=self.status,
@@ -638,7 +649,7 @@ class FakeInstance:
         self.kill()
         self.disks = {}
 
-    def _disk_for(self, shard: Shard) -> SimDisk:
+    def disk_for(self, shard: Shard) -> SimDisk:
         if shard not in self.disks:
             self.disks[shard] = SimDisk(self._rng, self.fuse)
         return self.disks[shard]

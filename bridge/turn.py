@@ -219,11 +219,17 @@ class Bridge:
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
             self._status.recovering(shard)
+        undecided = self._history.undecided(ownership.assigned) if ownership.assigned else set()
         for shard in ownership.assigned:
-            if work_ahead(shard, self._disk_for(shard), self._history) >= self._options.prepare_from:
+            if shard in undecided:
+                log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
+            if shard in undecided or self._is_long(shard):
                 self._preparing[shard] = self._prepare(shard)
             else:
                 self._recover(shard)
+
+    def _is_long(self, shard: Shard) -> bool:
+        return work_ahead(shard, self._disk_for(shard), self._history) >= self._options.prepare_from
 
     def _open_prepared(self) -> None:
         for shard in [shard for shard, preparation in self._preparing.items() if preparation.is_done()]:

@@ -333,6 +333,17 @@ class TestHistory:
         assert world.history().progress(world.shard()) == progress(3)
         ender.join()
 
+    def test_a_shard_whose_progress_is_not_decided_is_told(self, world: World) -> None:
+        history, producer = world.history(), world.cluster.transactional()
+        assert history.undecided([world.shard()]) == set()
+        producer.begin_transaction()
+        place = TopicPartition(world.requests, 0, 3, metadata=progress(3).metadata())
+        producer.send_offsets_to_transaction([place], fence_of(world), TIMEOUT_S)
+        assert history.undecided([world.shard()]) == {world.shard()}
+        producer.commit_transaction(TIMEOUT_S)
+        assert history.progress(world.shard()) == progress(3)
+        assert history.undecided([world.shard()]) == set()
+
     def test_bounds_and_times(self, world: World) -> None:
         history = world.history()
         assert history.bounds(world.shard()) == (0, 0)

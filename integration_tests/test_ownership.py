@@ -126,10 +126,13 @@ def test_a_dead_instance_is_replaced_when_its_session_has_expired(
     dead, other = field.start("dead", "other")
     with field.load():
         field.until_delivered(300)
+        kept, before = other.owned(), len(field.seen)
         dead.kill()
         field.until_owned(other)
         field.until_delivered(300)
-    field.demand_each_once()
+    seen = field.demand_each_once()
+    tell_pauses("an instance killed, partitions that moved", seen[before:], set(range(4)) - kept)
+    tell_pauses("an instance killed, partitions that stayed", seen[before:], kept)
 
 
 @pytest.mark.slow

@@ -609,6 +609,14 @@ class TestHistory:
         with pytest.raises(ForeignProgressError):
             harness.history().progress(shard)
 
+    def test_a_shard_whose_journal_is_not_decided_is_told(self, harness: Harness, shard: Shard) -> None:
+        history, other = harness.history(), Shard(shard.topic, 1)
+        assert history.undecided([shard, other]) == set()
+        harness.hang(harness.journal)
+        assert history.undecided([shard, other]) == {shard}
+        list(history.journal(shard, from_offset=None, since_ms=None))  # waits for it
+        assert history.undecided([shard, other]) == set()
+
     def test_an_open_transaction_is_seen_by_its_ends(self, harness: Harness, shard: Shard) -> None:
         history, other = harness.history(), Shard(shard.topic, 1)
         harness.send(b"a")

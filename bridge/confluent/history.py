@@ -30,6 +30,9 @@ _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-unt
 _BATCH = 2000
 _WAIT_S = 0.1
 _GLANCE_S = 0.5
+_NAP_S = 0.02
+_UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
+"""librdkafka asks again by itself until the time-out."""
 _UNKNOWN = frozenset(
     {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 )
@@ -59,6 +62,27 @@ class ConfluentHistory:
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         return self._bounds(shard, IsolationLevel.READ_COMMITTED)
+
+    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
+        # Markers follow a commit within milliseconds: these are not worth a process of their own.
+        until_s = time.monotonic() + _GLANCE_S
+        while (found := self._undecided(shards)) and time.monotonic() < until_s:
+            time.sleep(_NAP_S)
+        return found
+
+    def _undecided(self, shards: Sequence[Shard]) -> set[Shard]:
+        """A broker that does not answer is none's transaction: whoever reads then waits for it."""
+        journals = {self._journal_of(shard): shard for shard in shards}
+        found = {journals[place] for place, (stable, end) in self.open_ends(list(journals)).items() if stable < end}
+        try:
+            answers = self._consumer.committed([TopicPartition(*shard) for shard in shards], timeout=_GLANCE_S)
+        except KafkaException as failure:
+            return set(shards) if error_of(failure).code() in _UNSTABLE else found
+        return found | {
+            Shard(answer.topic, answer.partition)
+            for answer in answers
+            if answer.error is not None and answer.error.code() in _UNSTABLE
+        }
 
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         asked = {TopicPartition(*shard): _END for shard in shards}
