@@ -90,8 +90,8 @@ class Stop:
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
-    asked = Asked(Status(time.monotonic), Desk())
-    patience = Patience(told=lambda why: asked.status.waits(why and without_secrets(why, settings.kafka)))
+    asked = Asked(Status(time.monotonic, lambda text: without_secrets(text, settings.kafka)), Desk())
+    patience = Patience(status=asked.status)
     stop = Stop(patience)
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
