@@ -19,12 +19,14 @@ from bridge.client_commands import kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
+from bridge.redrive_commands import register as register_redrive
 from bridge.settings import Settings, load
 from bridge.store_commands import register as register_store_commands
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 register_client_commands(app)
 register_store_commands(app)
+register_redrive(app)
 
 
 def main() -> None:

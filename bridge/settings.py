@@ -67,6 +67,7 @@ class Settings(BaseSettings):
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
     receipts_topic: str = Field("timer.receipts", description="Where it is told what became of requests.")
+    redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
@@ -116,15 +117,8 @@ class Settings(BaseSettings):
 
     def turn_options(self, max_message_bytes: int) -> TurnOptions:
         """`max_message_bytes`: what the timer topic takes."""
-        own = frozenset({self.timer_topic, self.rejected_topic, self.journal_topic, self.receipts_topic})
         return TurnOptions(
-            rules=Rules(
-                max_delay_ms=self.max_delay,
-                roll_window_ms=self.roll_window,
-                levels_ms=parse_levels(self.levels),
-                profiles=self.profiles,
-                own_topics=own,
-            ),
+            rules=self.rules(),
             store=StoreOptions(
                 tick_ms=self.tick_ms,
                 slots=self.slots,
@@ -141,6 +135,17 @@ class Settings(BaseSettings):
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,
             adopt_progress=self.adopt_progress,
+        )
+
+    def rules(self) -> Rules:
+        """By which a request reads."""
+        own = {self.timer_topic, self.rejected_topic, self.journal_topic, self.receipts_topic, self.redriven_topic}
+        return Rules(
+            max_delay_ms=self.max_delay,
+            roll_window_ms=self.roll_window,
+            levels_ms=parse_levels(self.levels),
+            profiles=self.profiles,
+            own_topics=frozenset(own),
         )
 
     def connection(self, instance: str = "") -> Connection:

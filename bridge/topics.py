@@ -4,6 +4,7 @@ timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   ret
               retention.ms >= 3 x roll window: a rebuild finds every request that lives
 journal       as many partitions, the same retention
 rejected      takes what the timer topic takes, and the reason
+redriven      what of it was sent again: kept for ever, by key
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,10 @@ def receipts_topic() -> dict[str, str]:
 
 def rejected_topic(max_message_bytes: int) -> dict[str, str]:
     return {"max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
+
+
+def redriven_topic() -> dict[str, str]:
+    return {"cleanup.policy": "compact"}
 
 
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:
