@@ -4,6 +4,7 @@ timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   ret
               retention.ms >= 3 x roll window: a rebuild finds every request that lives
 journal       as many partitions, the same retention
 rejected      takes what the timer topic takes, and the reason
+redriven      what of it was sent again: kept for ever, by key
 
 What the bridge's user has to be allowed on each (Kafka's ACLs) is looked at too: a journal that may be written but not
 read would be noticed at the first rebuild, a timer topic that may not be written at the first roll.
@@ -51,6 +52,10 @@ def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: in
     if found >= least:
         return []
     return [f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least}"]
+
+
+def redriven_topic() -> dict[str, str]:
+    return {"cleanup.policy": "compact"}
 
 
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:

@@ -141,7 +141,8 @@ class TransactionalProducer:
     def settle(self, batch: Batch) -> Failed | None:
         """The rest of what was filled. None: it stands. Raises FencedError, OutcomeUnknownError."""
         with self._unless_over() as ended:
-            self._send_offsets(batch)
+            if batch.progress:
+                self._send_offsets(batch)
         return ended.failed or self._commit()
 
     def give_up(self) -> None:
