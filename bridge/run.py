@@ -18,7 +18,18 @@ from bridge.datadir import DataDir
 from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
 from bridge.settings import Settings
-from bridge.topics import FILLED, LOGGED, faults, missing_right, receipts_topic, rejected_topic, timer_topic
+from bridge.topics import (
+    FILLED,
+    LOGGED,
+    faults,
+    journal_bytes,
+    journal_faults,
+    journal_topic,
+    missing_right,
+    receipts_topic,
+    rejected_topic,
+    timer_topic,
+)
 from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
@@ -94,7 +105,8 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> int:
     window_ms = settings.roll_window
     partitions = _made(settings, topics, settings.timer_topic, settings.partitions, timer_topic(window_ms))
     max_message_bytes = int(topics.config(settings.timer_topic)["max.message.bytes"])
-    journals = _made(settings, topics, settings.journal_topic, partitions, timer_topic(window_ms))
+    for_journal = journal_topic(window_ms, _journal_bytes(settings))
+    journals = _made(settings, topics, settings.journal_topic, partitions, for_journal)
     _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(max_message_bytes))
     if settings.receipts != "none":
         _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
@@ -121,13 +133,15 @@ def _made(settings: Settings, topics: ConfluentTopics, name: str, partitions: in
 
 def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
     """Raises SettingsError where retention or clean-up would take a timer that lives."""
-    wrong = [
-        fault
-        for topic in (settings.timer_topic, settings.journal_topic)
-        for fault in faults(topic, topics.config(topic), settings.roll_window)
-    ]
+    timers, journal, window_ms = settings.timer_topic, settings.journal_topic, settings.roll_window
+    wrong = faults(timers, topics.config(timers), window_ms)
+    wrong += journal_faults(journal, topics.config(journal), window_ms, _journal_bytes(settings))
     if wrong:
         raise SettingsError("; ".join(wrong))
+
+
+def _journal_bytes(settings: Settings) -> int:
+    return journal_bytes(settings.max_poll_records, settings.max_due_records)
 
 
 def check_rights(settings: Settings, topics: ConfluentTopics) -> None:
