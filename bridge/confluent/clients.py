@@ -20,7 +20,8 @@ Client = TypeVar("Client")
 Config = dict[str, Any]
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""A dead instance's open transaction holds readers back for no longer."""
+"""A dead instance's open transaction holds readers back for no longer, unless the broker is slow."""
+LONGEST_TRANSACTION_MS = 320_000
 
 READER = {
     # One record ends a fetch, so waiting long costs nothing but idle requests.
@@ -108,6 +109,12 @@ def producer(connection: Connection, number: int) -> Config:
     """`number`: which of the producers that take turns."""
     identity = {"transactional.id": f"{connection.group}-{connection.instance}-{number}"}
     return _config(connection, PRODUCER, PRODUCER_MUSTS | identity)
+
+
+def patient(config: Config) -> Config:
+    """A producer whose transactions may take twice as long."""
+    timeout_ms = min(2 * config["transaction.timeout.ms"], LONGEST_TRANSACTION_MS)
+    return {**config, "transaction.timeout.ms": timeout_ms}
 
 
 def plain(connection: Connection) -> Config:
