@@ -21,7 +21,7 @@ from integration_tests.cluster import Cluster
 from scripts.kafka_io import Delivery, Receiver
 from scripts.processes import BridgeProcess
 
-WAIT_S = 90.0
+WAIT_S = 150.0
 _HOUR_MS = 3_600_000
 _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
 
