@@ -306,11 +306,16 @@ def _timers(timers: list[dict[str, Any]]) -> Table:
             str(timer["origin"]),
             _time(timer["due_ms"]) + (f"\nrolls at {_time(timer['visit_ms'])}" if is_rolled else ""),
             timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
-            escape(timer["id"] or ""),
+            escape(_visible(timer["id"] or "")),
             str(timer["rolls"]),
             str(sizes),
         )
     return table
+
+
+def _visible(text: str) -> str:
+    """What a sender wrote must not command the terminal of whoever looks."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _time(at_ms: int) -> str:
