@@ -104,7 +104,7 @@ class Secured:
         pattern = prefixed if name.endswith("*") else literal
         where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
         acls = [AclBinding(*where, _OPERATIONS[each], AclPermissionType.ALLOW) for each in operations]
-        for granted in self.cluster.admin.create_acls(acls).values():
+        for granted in self.cluster.admin.create_acls(acls).values() if acls else ():
             granted.result()
 
     def grant_documented(self, user: "User", names: Names, *targets: str, without: Single | None = None) -> None:
