@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from bridge.client_commands import Config, Kafka, Servers, TimerTopic, kafka_settings
+from bridge.console import shown
 from bridge.durations import parse_instant_ms
 from bridge.errors import BridgeError, SettingsError
 from bridge.redrive import UNDELIVERABLE, Found, Selection
@@ -145,7 +145,7 @@ def _show(found: Found, sent: "Sent | None", settings: Settings) -> None:
     for name in ("parked", "sent before", "selected"):
         table.add_column(name, justify="right")
     for row in found.rows():
-        table.add_row(row.code, escape(row.topic), *map(str, row[2:]))
+        table.add_row(row.code, shown(row.topic), *map(str, row[2:]))
     Console().print(table)
     for topic, count in sorted(found.other_topics.items()):
         typer.echo(f"{count} more are of {topic}: give --timer-topic {topic}", err=True)

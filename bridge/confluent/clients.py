@@ -138,6 +138,8 @@ def make(client: Callable[[Config], Client], config: Config, patience: Patience)
         return client({**config, "error_cb": patience.hear, "logger": LIBRDKAFKA_LOG})
     except KafkaException as failure:
         raise not_taken(failure) from failure
+    except (AttributeError, TypeError, ValueError) as wrong:  # a name that is Python's own, such as stats_cb
+        raise SettingsError(f"kafka settings: {wrong}: leave it out") from wrong
 
 
 def not_taken(failure: KafkaException) -> SettingsError:
