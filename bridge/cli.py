@@ -21,6 +21,7 @@ from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.pending_command import register as register_pending_command
+from bridge.redrive_commands import register as register_redrive
 from bridge.settings import Settings, load
 from bridge.store_commands import register as register_store_commands
 
@@ -29,6 +30,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_e
 register_client_commands(app)
 register_pending_command(app)
 register_store_commands(app)
+register_redrive(app)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 RESERVED = {
     "bootstrap.servers": "it is the setting bootstrap_servers",
+    "metadata.broker.list": "it is the setting bootstrap_servers",
     "group.id": "it is the setting group",
     "transactional.id": "it is made of group and the data directory's instance id",
     "isolation.level": "what is not committed must not be seen",

@@ -21,6 +21,8 @@ from timer.record import Body, unpack_headers
 
 _REASONS = 3
 """Headers that tell why."""
+BARE = b"; too large for this topic, so key, value and headers are left at timer-origin"
+"""How the detail of such a one ends."""
 
 
 def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
@@ -56,8 +58,7 @@ def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) ->
 def bare(rejected: Outgoing) -> Outgoing:
     """One that is too large for the rejected topic, without what was sent: that stands where `timer-origin` says."""
     (error, code), (name, detail), place = rejected.headers[-_REASONS:]
-    detail = (detail or b"") + b"; too large for this topic, so key, value and headers are left at timer-origin"
-    return rejected._replace(key=None, value=None, headers=[(error, code), (name, detail), place])
+    return rejected._replace(key=None, value=None, headers=[(error, code), (name, (detail or b"") + BARE), place])
 
 
 def receipt(topic: str, shard: Shard, told: Told, now_ms: int) -> Outgoing:

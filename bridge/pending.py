@@ -8,7 +8,7 @@ A timer that is on its way round through Kafka (rolling) is counted too. Times a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from pydantic import BaseModel
@@ -37,6 +37,8 @@ class Bucket(BaseModel):
 
 
 class TopicPending(BaseModel):
+    """None is due before `first_due_ms`, none behind `last_due_ms`: exact, or to the hour where to search took long."""
+
     pending: int
     first_due_ms: int
     last_due_ms: int
@@ -87,9 +89,15 @@ def parse_bucket_ms(text: str) -> int:
     return bucket_ms
 
 
-def of_bridge(bridge: Bridge, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None) -> Pending:
-    """All shards that are ours and open. `bucket_ms`: whole hours. Not cheap: see `Store.due_ranges`."""
-    return _told(at_ms, bridge.due_ranges(), bridge.due_hours(), bridge.pending, bucket_ms, topic)
+def of_bridge(
+    bridge: Bridge,
+    at_ms: int,
+    bucket_ms: int = HOUR_MS,
+    topic: str | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Pending:
+    """All shards that are ours and open. `bucket_ms`: whole hours. `is_over` ends the search for first and last."""
+    return _told(at_ms, bridge.due_ranges(is_over), bridge.due_hours(), bridge.pending, bucket_ms, topic)
 
 
 def of_store(

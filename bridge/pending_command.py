@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from bridge.console import shown
 from bridge.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from bridge.pending import Bucket, Named, Pending, parse_bucket_ms
@@ -76,7 +76,7 @@ def _source(urls: list[str], http_port: int | None, data_dir: Path | None) -> Pe
 
 def _show(told: Pending, console: Console) -> None:
     shards = ", ".join(f"{shard} {count}" for shard, count in told.shards.items())
-    console.print(f"{told.pending} pending at {instant_text(told.at_ms)}; by partition: {escape(shards or 'none')}")
+    console.print(f"{told.pending} pending at {instant_text(told.at_ms)}; by partition: {shown(shards or 'none')}")
     if not told.topics:
         return
     console.print(f"next due: {instant_text(min(each.first_due_ms for each in told.topics.values()))}")
@@ -85,7 +85,7 @@ def _show(told: Pending, console: Console) -> None:
         table.add_column(column, justify="right" if column == "pending" else "left", overflow="fold")
     for topic, own in told.topics.items():
         first, last = instant_text(own.first_due_ms), instant_text(own.last_due_ms)
-        table.add_row(escape(topic), str(own.pending), first, last)
+        table.add_row(shown(topic), str(own.pending), first, last)
     console.print(table)
     console.print(_histogram(told))
 
@@ -109,12 +109,12 @@ def _bar(bucket: Bucket, most: int) -> str:
 
 
 def _timers(named: Named) -> Table:
-    table = Table(title=escape(named.id), title_justify="left")
+    table = Table(title=shown(named.id), title_justify="left")
     for column in ("state", "partition", "origin", "offset", "target", "due", "rolls"):
         table.add_column(column, overflow="fold")
     for timer in named.timers:
         target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
         offset = "" if timer.offset is None else str(timer.offset)
         due = instant_text(timer.due_ms)
-        table.add_row(timer.state, timer.shard, str(timer.origin), offset, escape(target), due, str(timer.rolls))
+        table.add_row(timer.state, timer.shard, str(timer.origin), offset, shown(target), due, str(timer.rolls))
     return table

@@ -29,6 +29,9 @@ from bridge.topics import (
     LOGGED,
     Found,
     faults,
+    journal_bytes,
+    journal_faults,
+    journal_topic,
     missing_right,
     receipts_topic,
     rejected_faults,
@@ -90,8 +93,8 @@ class Stop:
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
-    asked = Asked(Status(time.monotonic), Desk())
-    patience = Patience(told=lambda why: asked.status.waits(why and without_secrets(why, settings.kafka)))
+    asked = Asked(Status(time.monotonic, lambda text: without_secrets(text, settings.kafka)), Desk())
+    patience = Patience(status=asked.status)
     stop = Stop(patience)
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
@@ -131,10 +134,11 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Fou
     found: dict[str, Found] = {}
     journals: dict[str, int] = {}
     config = timer_topic(settings.roll_window)
+    for_journal = journal_topic(settings.roll_window, _journal_bytes(settings))
     for name, topic in settings.timer_topics().items():
         partitions = _made(settings, topics, name, settings.partitions, config)
         found[name] = Found(partitions, int(topics.config(name)["max.message.bytes"]))
-        journals[name] = _made(settings, topics, topic.journal_topic, partitions, config)
+        journals[name] = _made(settings, topics, topic.journal_topic, partitions, for_journal)
     largest = max(each.max_message_bytes for each in found.values())
     partitions = found[settings.timer_topic].partitions
     _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(largest))
@@ -170,14 +174,17 @@ def _made(settings: Settings, topics: ConfluentTopics, name: str, partitions: in
 
 def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
     """Raises SettingsError where retention or clean-up would take a timer that lives."""
-    wrong = [
-        fault
-        for name, each in settings.timer_topics().items()
-        for topic in (name, each.journal_topic)
-        for fault in faults(topic, topics.config(topic), settings.roll_window)
-    ]
+    wrong: list[str] = []
+    window_ms, journal_bytes_ = settings.roll_window, _journal_bytes(settings)
+    for name, topic in settings.timer_topics().items():
+        wrong += faults(name, topics.config(name), window_ms)
+        wrong += journal_faults(topic.journal_topic, topics.config(topic.journal_topic), window_ms, journal_bytes_)
     if wrong:
         raise SettingsError("; ".join(wrong))
+
+
+def _journal_bytes(settings: Settings) -> int:
+    return journal_bytes(settings.max_poll_records, settings.max_due_records)
 
 
 def check_rights(settings: Settings, topics: ConfluentTopics) -> None:

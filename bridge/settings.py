@@ -82,6 +82,7 @@ class Settings(BaseSettings):
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
+    redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
@@ -155,7 +156,11 @@ class Settings(BaseSettings):
                 f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
                 f" deny_targets, profiles, max_requests_per_s, max_pending and journal_topic, outside of a table"
             )
-        shared = {"rejected_topic": self.rejected_topic, "receipts_topic": self.receipts_topic}
+        shared = {
+            "rejected_topic": self.rejected_topic,
+            "receipts_topic": self.receipts_topic,
+            "redriven_topic": self.redriven_topic,
+        }
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 
     def turn_options(self, found: Mapping[str, Found]) -> TurnOptions:
@@ -171,13 +176,7 @@ class Settings(BaseSettings):
                 f" part: give {found.partitions} or more"
             )
         return TurnOptions(
-            rules=Rules(
-                max_delay_ms=self.max_delay,
-                roll_window_ms=self.roll_window,
-                levels_ms=parse_levels(self.levels),
-                profiles=topic.profiles or (NATIVE,),
-                own_topics=own,
-            ),
+            rules=self._rules_of(topic, own),
             store=StoreOptions(
                 tick_ms=self.tick_ms,
                 slots=self.slots,
@@ -198,6 +197,20 @@ class Settings(BaseSettings):
             policy=topic.policy,
             max_requests_per_s=topic.max_requests_per_s,
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
+        )
+
+    def rules(self) -> dict[str, Rules]:
+        """By which a request reads, by timer topic."""
+        own = self._check_topics()
+        return {name: self._rules_of(topic, own) for name, topic in self.timer_topics().items()}
+
+    def _rules_of(self, topic: TopicSettings, own: frozenset[str]) -> Rules:
+        return Rules(
+            max_delay_ms=self.max_delay,
+            roll_window_ms=self.roll_window,
+            levels_ms=parse_levels(self.levels),
+            profiles=topic.profiles or (NATIVE,),
+            own_topics=own,
         )
 
     def connection(self, instance: str = "") -> Connection:

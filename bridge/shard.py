@@ -9,6 +9,7 @@ transaction (`StillLeavingError`): only then it is known whether it came before 
 
 import errno
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -107,9 +108,12 @@ class OwnedShard:
         """Live timers of each real topic, those on their way as a copy among them."""
         return Counter(self.store.pending_by_topic()) + Counter(flight.target for flight in self.flights.alive())
 
-    def due_ranges(self) -> dict[str, DueRange]:
-        """For each real topic: how many timers live, copies on their way among them, first and last due time."""
-        found = self.store.due_ranges()
+    def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
+        """For each real topic: how many timers live, copies on their way among them, first and last due time.
+
+        Where it has to search for these and `is_over`, they are told to the hour.
+        """
+        found = self.store.due_ranges(is_over)
         for flight in self.flights.alive():
             own = DueRange(1, flight.due_ms, flight.due_ms)
             found[flight.target] = found[flight.target].joined(own) if flight.target in found else own

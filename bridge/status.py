@@ -34,19 +34,23 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
-class _Wait(NamedTuple):
-    why: str
-    said_s: float
+class _Said(NamedTuple):
+    text: str
+    at_s: float
 
 
 class Status:
-    """`now_s`: seconds of a clock that never goes back."""
+    """`now_s`: seconds of a clock that never goes back. `discreet` takes secrets out of what others say."""
 
-    def __init__(self, now_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, now_s: Callable[[], float] = lambda: 0.0, discreet: Callable[[str], str] = lambda text: text
+    ) -> None:
         self._now_s = now_s
+        self._discreet = discreet
         self._shards: Mapping[Shard, ShardStatus] = {}
         self._had_shards = False
-        self._wait: _Wait | None = None
+        self._wait: _Said | None = None
+        self._error: _Said | None = None
         self._sign_of_life_s = now_s()
 
     # -- told by the turn's thread
@@ -58,7 +62,11 @@ class Status:
     def waits(self, why: str | None) -> None:
         """For a broker, and tries again; None: it has answered. Told by the threads that publish, too."""
         self._sign_of_life_s = self._now_s()
-        self._wait = None if why is None else _Wait(why, self._sign_of_life_s)
+        self._wait = None if why is None else self._said(why)
+
+    def hears(self, error: str) -> None:
+        """From Kafka's client: a connection fails. That may pass unnoticed, unless nothing is ours."""
+        self._error = self._said(error)
 
     def recovering(self, shard: Shard) -> None:
         self._set(shard, ShardStatus("recovering"))
@@ -91,11 +99,11 @@ class Status:
         return Verdict("the loop hangs", f"no turn has ended for {silent_s:.0f} s")
 
     def ready(self) -> Verdict:
-        live, wait = self.live(), self._wait
+        live = self.live()
         if live.reason:
             return live
-        if wait is not None and self._now_s() - wait.said_s <= _WAIT_IS_OVER_S:
-            return Verdict("waiting for the broker", wait.why)
+        if why := self._lately(self._wait) or ("" if self._shards else self._lately(self._error)):
+            return Verdict("waiting for the broker", why)
         if not self._shards:
             return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
         if recovering := self._in("recovering"):
@@ -104,6 +112,12 @@ class Status:
             status = self._shards[shard]
             return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
         return Verdict()
+
+    def _said(self, text: str) -> _Said:
+        return _Said(self._discreet(text), self._now_s())
+
+    def _lately(self, said: _Said | None) -> str:
+        return said.text if said is not None and self._now_s() - said.at_s <= _WAIT_IS_OVER_S else ""
 
     def _in(self, phase: Phase) -> list[Shard]:
         return sorted(shard for shard, status in self._shards.items() if status.phase == phase)

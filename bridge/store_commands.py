@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from bridge.console import shown
 from bridge.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from bridge.pending_export import pending_file
@@ -246,7 +246,7 @@ def _timers(timers: list[dict[str, Any]]) -> Table:
             str(timer["origin"]),
             instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else ""),
             timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
-            escape(timer["id"] or ""),
+            shown(timer["id"] or ""),
             str(timer["rolls"]),
             str(sizes),
         )

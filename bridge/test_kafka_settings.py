@@ -138,6 +138,13 @@ def test_a_secret_that_is_written_wrongly_is_not_shown_either(command: list[str]
     assert SECRET not in done.output
 
 
+@pytest.mark.parametrize("name", ["stats_cb", "oauth_cb", "default.topic.config"])
+def test_a_setting_that_takes_more_than_text_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"kafka settings: .*leave it out") as refused:
+        ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Patience())
+    assert SECRET not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["security.protocol", "debug", "acks"])
 def test_a_secret_beside_the_wrong_name_is_not_shown(name: str) -> None:
     with pytest.raises(SettingsError, match="Invalid value for configuration property") as by_the_bridge:

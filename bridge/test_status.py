@@ -65,6 +65,24 @@ def test_a_wait_that_is_not_told_any_more_is_over_but_keeps_nobody_alive(status:
     assert status.live().reason == "the loop hangs"
 
 
+def test_an_error_of_a_connection_matters_only_where_nothing_is_ours(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    status.hears("1/1 brokers are down")
+    assert status.ready() == WELL
+    status.gone(SHARD)
+    assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
+    clock.now_s += 6
+    assert status.ready() == Verdict("no partitions assigned")
+
+
+def test_what_others_say_is_told_without_secrets() -> None:
+    status = Status(discreet=lambda text: text.replace("s3cr3t", "(hidden)"))
+    status.hears("wrong: s3cr3t")
+    assert status.ready().detail == "wrong: (hidden)"
+    status.waits("logging in: s3cr3t")
+    assert status.ready().detail == "logging in: (hidden)"
+
+
 def test_a_shard_that_recovers_for_long_is_no_reason_to_begin_again(status: Status, clock: Clock) -> None:
     status.running(SHARD)
     status.recovering(OTHER)

@@ -18,12 +18,14 @@ from bridge.stopped_stores import reading
 from bridge.test_histories import SHARD, World
 from schemas.origin import Shard
 from schemas.pending_table import PENDING
+from timer.batch import Batch
 from timer.checkpoint import NAME, Checkpoint
 from timer.disk import RealDisk
 from timer.inspection import StoppedStore
 from timer.read_only import ReadOnlyDisk
 from timer.record import unpack_headers
 from timer.test_verification import START_MS, History, full_history
+from timer.test_verification import body as body_of
 
 app = typer.Typer()
 store_commands.register(app)
@@ -189,6 +191,20 @@ def test_inspect_finds_one_timer_by_its_id(store: Path) -> None:
     result = run("inspect", store, "--id", "id-37")
     assert "id-37" in result.stdout
     assert "id-38" not in result.stdout
+
+
+def test_inspect_shows_what_a_sender_wrote_and_does_not_do_it(tmp_path: Path) -> None:
+    disk, batch = RealDisk(tmp_path / "timer.requests" / "0"), Batch()
+    history = History(disk)
+    id_ = b"\x1b]0;title\x07\x1b[2J[red]\r\n\xff"
+    batch.add(body_of(0, START_MS + 500)._replace(id=id_), START_MS + 500)
+    history.store.add(batch, 1)
+    history.closes()
+    disk.close()
+    shown = run("inspect", tmp_path / "timer.requests" / "0").stdout
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert "[red]" in shown.replace("\n", "")
 
 
 def test_inspect_of_an_id_under_which_nothing_is_pending(store: Path) -> None:

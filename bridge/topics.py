@@ -2,8 +2,9 @@
 
 timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
               retention.ms >= 3 x roll window: a rebuild finds every request that lives
-journal       as many partitions, the same retention
+journal       as many partitions, the same retention, and room for what one transaction may decide
 rejected      takes what the timer topic takes, and the reason
+redriven      what of it was sent again: kept for ever, by key
 
 What the bridge's user has to be allowed on each (Kafka's ACLs) is looked at too: a journal that may be written but not
 read would be noticed at the first rebuild, a timer topic that may not be written at the first roll.
@@ -18,6 +19,11 @@ FILLED = frozenset({"WRITE"})
 """What is done with the others."""
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
+_JOURNAL_BYTES = 8 << 20
+_FLIGHT_BYTES = 450
+"""Of a copy that is told of: its real topic's name has 249 characters at most."""
+_DECISION_BYTES = 100
+"""Of all that may be told of one request that was read."""
 
 
 class Found(NamedTuple):
@@ -37,6 +43,24 @@ def timer_topic(roll_window_ms: int) -> dict[str, str]:
     }
 
 
+def journal_bytes(max_poll_records: int, max_due_records: int) -> int:
+    """What one record of the journal may come to."""
+    return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES
+
+
+def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:
+    return {**timer_topic(roll_window_ms), "max.message.bytes": str(max(_JOURNAL_BYTES, least_bytes))}
+
+
+def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, least_bytes: int) -> list[str]:
+    """What is wrong with a journal topic, each with what to set."""
+    found = faults(topic, config, roll_window_ms)
+    if int(config["max.message.bytes"]) < least_bytes:
+        told = f"{topic}: max.message.bytes is {config['max.message.bytes']}, but one transaction may decide as much as"
+        found.append(f"{told} {least_bytes} bytes tell: set it to that or more, or a smaller max_due_records")
+    return found
+
+
 def receipts_topic() -> dict[str, str]:
     return {"retention.ms": "604800000"}
 
@@ -53,8 +77,12 @@ def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: in
     return [f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least}"]
 
 
+def redriven_topic() -> dict[str, str]:
+    return {"cleanup.policy": "compact"}
+
+
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:
-    """What is wrong with a timer or journal topic, each with what to set."""
+    """What is wrong with a timer topic, each with what to set."""
     found = []
     if config["cleanup.policy"] != "delete":
         found.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}: set it to delete")

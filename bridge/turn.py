@@ -96,11 +96,14 @@ class Bridge:
         """Live timers of each shard that is ours, by real topic."""
         return {shard: owned.pending_by_topic() for shard, owned in self._shards.items()}
 
-    def due_ranges(self) -> dict[str, DueRange]:
-        """For each real topic: how many timers live in the shards that are ours, first and last due time."""
+    def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
+        """For each real topic: how many timers live in the shards that are ours, first and last due time.
+
+        Where it has to search for these and `is_over`, they are told to the hour.
+        """
         found: dict[str, DueRange] = {}
         for owned in self._shards.values():
-            for target, own in owned.due_ranges().items():
+            for target, own in owned.due_ranges(is_over).items():
                 found[target] = found[target].joined(own) if target in found else own
         return found
 

@@ -1,6 +1,7 @@
 """`timer-bridge run` as people run it: a process, its words, its exit codes, and what it does to records."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bridge.embedded import EmbeddedKafka, free_port
+from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
+from integration_tests.wire import limit_producer, produce_raw
 from scripts.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
 from scripts.processes import BridgeProcess
 
@@ -45,7 +48,7 @@ def send(broker: Broker, names: Names, value: bytes | None, *headers: tuple[str,
     assert producer.flush(10) == 0
 
 
-def read(broker: Broker, topic: str, count: int) -> list[Any]:
+def read(broker: Broker, topic: str, count: int, wait_s: float = 20) -> list[Any]:
     """The first `count` committed records of a topic with one or more partitions."""
     reader = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex, "isolation.level": "read_committed"}
@@ -54,7 +57,7 @@ def read(broker: Broker, topic: str, count: int) -> list[Any]:
     reader.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Any] = []
     while len(found) < count:
-        message: Any = reader.poll(20)
+        message: Any = reader.poll(wait_s)
         assert message is not None, f"{len(found)} of {count} records came on {topic}"
         assert message.error() is None, message.error()
         found.append(message)
@@ -62,24 +65,97 @@ def read(broker: Broker, topic: str, count: int) -> list[Any]:
     return found
 
 
+LIMIT_BYTES = 2 << 20
+Pairs = list[tuple[str, bytes | None]]
+Asked = tuple[bytes | None, bytes | None, Pairs]
+"""Key, value and foreign headers."""
+
+
+def framed(payload: bytes, schema: int) -> bytes:
+    """As a schema registry's serializers write: magic 0, the schema's id, the payload."""
+    return b"\0" + schema.to_bytes(4, "big") + payload
+
+
+def largest(takes: Callable[[int], bool], below: int) -> int:
+    """The largest size that is taken, at most 1000 below."""
+    taken = below - 1000
+    while taken + 1 < below:
+        size = (taken + below) // 2
+        taken, below = (size, below) if takes(size) else (taken, size)
+    return taken
+
+
 @pytest.mark.broker
-def test_records_come_back_as_they_went(kafka: Broker, names: Names, tmp_path: Path) -> None:
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
-    foreign: list[tuple[str, bytes | None]] = [("trace", b"1"), ("trace", b"1"), ("none", None), ("raw", b"\xff\xfe")]
-    to = ("timer-topic", names.target.encode())
+def test_case_31_records_come_back_as_they_went(kafka: Broker, names: Names, tmp_path: Path) -> None:
+    admin, tight = Admin(kafka.bootstrap_servers), f"{names.target}-tight"
+    size_limit = {"max.message.bytes": str(LIMIT_BYTES)}
+    with_room = {"max.message.bytes": str(LIMIT_BYTES + 1000)}  # a delivery's own headers are longer
+    admin.create_topics([names.timers], partitions=2, settings=BROKER_CLOCK | {"retention.bytes": "-1"} | size_limit)
+    admin.create_topics([names.target], partitions=1, settings=BROKER_CLOCK | with_room)
+    admin.create_topics([tight], partitions=1, settings=BROKER_CLOCK | size_limit)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 10 * LIMIT_BYTES})
+
+    def is_taken(record: Asked, target: str = names.target) -> bool:
+        key, value, headers = record
+        told: list[Any] = []
+        ours = [("timer-topic", target.encode()), SOON, *headers]
+        producer.produce(names.timers, value, key, headers=list(ours), on_delivery=lambda no, _: told.append(no))
+        assert producer.flush(20) == 0
+        return told[0] is None
+
+    foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("", b"")]
+    sent: list[Asked] = [
+        (b"key", b"value", foreign),
+        (b"key", None, foreign),
+        (b"key", b"", []),
+        (None, b"null key", []),
+        (b"", b"empty key", []),
+        (b"key", os.urandom(1 << 20), foreign),
+        (b"key", b"many headers", [(f"h-{number % 300}", b"%d" % number) for number in range(1000)]),
+        (b"key", framed(b"\x02\x06abc", 100_042), [("content-type", b"avro/binary")]),
+    ]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-        send(kafka, names, b"value", to, SOON, *foreign)
-        (delivered,) = read(kafka, names.target, 1)
-        assert (delivered.key(), delivered.value()) == (b"key", b"value")
-        assert delivered.headers()[:4] == foreign
-        added = dict(delivered.headers()[4:])
-        assert delivered.timestamp()[1] >= int(added["timer-deliver-ms"])
-        assert int(added["timer-released-ms"]) >= int(added["timer-deliver-ms"])
+        assert all(map(is_taken, sent))
+
+        def takes(size: int) -> bool:
+            record: Asked = (b"key", b"%07d" % size + bytes(size - 7), [])
+            was_taken = is_taken(record)
+            sent.extend([record] * was_taken)
+            return was_taken
+
+        size = largest(takes, LIMIT_BYTES)
+        assert is_taken((b"key", bytes(size - len("-tight")), []), tight)
+        found = read(kafka, names.target, len(sent))
+        (parked,) = read(kafka, names.rejected, 1)
+    for record in found:
+        added = dict(record.headers()[-4:])
+        assert record.timestamp()[1] >= int(added["timer-released-ms"]) >= int(added["timer-deliver-ms"])
         assert added["timer-origin"].startswith(names.timers.encode())
-        send(kafka, names, None, to, SOON)
-        send(kafka, names, b"", to, SOON, ("timer-key", b"other"))
-        later = read(kafka, names.target, 3)[1:]
-        assert {(record.key(), record.value()) for record in later} == {(b"key", None), (b"other", b"")}
+    came = [(record.key(), record.value(), record.headers()[:-4]) for record in found]
+    assert sorted(came, key=repr) == sorted(sent, key=repr)
+    assert max(len(value or b"") for _, value, _ in came) == size
+    assert (parked.value(), dict(parked.headers())["timer-error"]) == (bytes(size - len("-tight")), b"too-large")
+    assert not Receiver(kafka.bootstrap_servers, [names.target]).poll(1)[len(sent) :]
+
+
+@pytest.mark.broker
+def test_case_33_a_header_whose_name_is_no_text_is_rejected_and_what_stands_behind_it_goes_on(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    ours = [(b"timer-topic", names.target.encode()), (b"timer-delay-ms", b"3000")]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        produce_raw(kafka.bootstrap_servers, names.timers, 0, b"raw", [(b"\xff\xfe", b"1"), *ours])
+        produce_raw(kafka.bootstrap_servers, names.timers, 0, b"fine", [("é".encode(), b"1"), (b"", None), *ours])
+        (rejected,) = read(kafka, names.rejected, 1)
+    headers = dict(rejected.headers())
+    assert (rejected.value(), headers["timer-error"]) == (b"raw", b"bad-header")
+    assert b"no UTF-8" in headers["timer-error-detail"]
+    shutil.rmtree(tmp_path / "timer-data")  # a rebuild reads both again
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        (delivered,) = read(kafka, names.target, 1)
+    assert (delivered.value(), delivered.headers()[:2]) == (b"fine", [("é", b"1"), ("", None)])
+    assert len(read(kafka, names.rejected, 1)) == 1
 
 
 @pytest.mark.broker
@@ -113,6 +189,56 @@ def test_case_25_and_32_what_cannot_be_taken_is_rejected_and_delays_nobody(
 
 
 @pytest.mark.broker
+def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_once(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    """Each abort repeats exactly the rest: counted as a read_committed reader sees it."""
+    admin, small = Admin(kafka.bootstrap_servers), f"{names.target}-small"
+    admin.create_topics([names.target], partitions=3, settings=BROKER_CLOCK)
+    admin.create_topics([small], partitions=1, settings={"max.message.bytes": "1000"})
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        pass
+    due = ("timer-deliver-ms", b"%d" % (time.time_ns() // 1_000_000))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip"})
+    producer_of_large = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip", "message.max.bytes": 10_000_000}
+    )
+    to, to_small = ("timer-topic", names.target.encode()), ("timer-topic", small.encode())
+    good, bad = set[bytes](), dict[bytes, str]()
+    for number in range(2000):
+        value, headers, code = b"%d" % number, [due, to], ""
+        match number % 40:
+            case 7:
+                headers, code = [due, ("timer-topic", b"nowhere")], "unknown-topic"
+            case 17:
+                headers, code = [due, to, ("timer-partition", b"3")], "unknown-partition"
+            case 27:
+                value, headers, code = value.ljust(2000), [due, to_small], "too-large"
+            case 37:
+                headers = [due, to_small]
+        producer.produce(names.timers, value, headers=list(headers))
+        if code:
+            bad[value] = code
+        else:
+            good.add(value)
+    # It shrinks to a part, so the timer topic takes it; nobody else takes it whole.
+    large = [[due, to], [to]]
+    for headers in large:
+        producer_of_large.produce(names.timers, bytes(3_000_000), headers=list(headers))
+    assert producer.flush(20) == producer_of_large.flush(20) == 0
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        delivered = read(kafka, names.target, len(good) - 50) + read(kafka, small, 50)
+        rejected = read(kafka, names.rejected, len(bad) + len(large))
+    everything = Cluster(kafka.bootstrap_servers).read(names.target, small, names.rejected)
+    assert len(everything) == len(delivered) + len(rejected)
+    assert {record.value() for record in delivered} == good
+    codes = [(record.value(), dict(record.headers())["timer-error"].decode()) for record in rejected]
+    assert sorted(codes, key=repr) == sorted([*bad.items(), (None, "too-large"), (None, "missing-time")], key=repr)
+    bare = [dict(record.headers()) for record in rejected if record.value() is None]
+    assert all(b"left at timer-origin" in headers["timer-error-detail"] for headers in bare)
+
+
+@pytest.mark.broker
 def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
@@ -133,6 +259,32 @@ def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
                 found += more
         found += receiver.poll(1)
     assert len(found) == len({delivery.origin for delivery in found}) == count
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    "bytes_per_s",
+    [
+        2_000_000,
+        pytest.param(200_000, marks=pytest.mark.slow),  # a transaction takes longer than its usual time-out
+    ],
+)
+def test_a_quota_of_the_broker_delays_and_loses_or_doubles_nothing(
+    kafka: Broker, names: Names, tmp_path: Path, bytes_per_s: float
+) -> None:
+    count, client = 400, f"client-{uuid4().hex[:8]}"
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        pass
+    due_ms = time.time_ns() // 1_000_000
+    values = [b"%03d" % number + os.urandom(10_000) for number in range(count)]
+    send_all(kafka.bootstrap_servers, names.timers, (timer(names.target, due_ms, value) for value in values))
+    limit_producer(kafka.bootstrap_servers, client, bytes_per_s)
+    asked = [*names.arguments, "--kafka", f"client.id={client}"]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, asked):
+        found = read(kafka, names.target, count, wait_s=90)
+    assert sorted(record.value() for record in found) == values
+    assert len(Cluster(kafka.bootstrap_servers).read(names.target)) == count
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

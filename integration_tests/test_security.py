@@ -104,7 +104,7 @@ class Secured:
         pattern = prefixed if name.endswith("*") else literal
         where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
         acls = [AclBinding(*where, _OPERATIONS[each], AclPermissionType.ALLOW) for each in operations]
-        for granted in self.cluster.admin.create_acls(acls).values():
+        for granted in self.cluster.admin.create_acls(acls).values() if acls else ():
             granted.result()
 
     def grant_documented(self, user: "User", names: Names, *targets: str, without: Single | None = None) -> None:
@@ -247,8 +247,9 @@ def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_pat
     secured.grant_documented(user, names, target, without=single)
     _, setting, operation = single
     if operation != "Create":
+        right = {"message_timestamp_type": "LogAppendTime", "retention_bytes": "-1", "max_message_bytes": "8388608"}
         for topic in (names.timers, names.journal, names.rejected, names.receipts):
-            secured.cluster.create(topic, 2, message_timestamp_type="LogAppendTime", retention_bytes="-1")
+            secured.cluster.create(topic, 2, **right)
         if operation == "Alter":
             secured.cluster.grow(names.timers, 3)
         secured.cluster.send(names.timers, b"v", headers=soon(target))

@@ -183,13 +183,16 @@ class DueCounts:
             topic.first_ms = due_ms
 
     def ranges(self) -> dict[str, DueRange]:
-        """By name, for topics that have any; nothing may be `unknown`."""
+        """By name, for topics that have any; an edge that is not known is told as that of its hour."""
         found = {}
         for topic in self._topics.values():
             if topic.pending:
-                assert topic.first_ms is not None, topic.name
-                assert topic.last_ms is not None, topic.name
-                found[topic.name] = DueRange(topic.pending, topic.first_ms, topic.last_ms)
+                first_ms, last_ms = topic.first_ms, topic.last_ms
+                if first_ms is None or last_ms is None:
+                    first, last = topic.edge_hours()
+                    first_ms = first * HOUR_MS if first_ms is None else first_ms
+                    last_ms = (last + 1) * HOUR_MS - 1 if last_ms is None else last_ms
+                found[topic.name] = DueRange(topic.pending, first_ms, last_ms)
         return found
 
 

@@ -14,7 +14,7 @@ Rules:
 5. The disk is a cache: bytes that cannot be right raise CorruptStoreError, and the owner rebuilds the shard from Kafka.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -78,6 +78,21 @@ def wipe(disk: Disk) -> None:
 
 def _origins(origins: Collection[int]) -> Ints:
     return np.fromiter(origins, np.int64, len(origins))
+
+
+def _edges_in(run: Rows, hour: int) -> Iterator[tuple[Edge, int, Edge, int]]:
+    """Of each topic of which rows are due in `hour`: the first and the last due time there."""
+    dues = run["due_ms"]
+    here = np.flatnonzero(dues // HOUR_MS == hour)
+    if len(here):
+        here = here[np.lexsort((dues[here], run["topic_hash"][here]))]
+        hashes = run["topic_hash"][here]
+        ends = [*(np.flatnonzero(np.diff(hashes)) + 1).tolist(), len(here)]
+        start = 0
+        for end in ends:
+            hash_ = int(hashes[start])
+            yield Edge(hash_, hour, False), int(dues[here[start]]), Edge(hash_, hour, True), int(dues[here[end - 1]])
+            start = end
 
 
 class Store:
@@ -261,32 +276,36 @@ class Store:
         """Live timers of each real topic by due time: start of the hour, epoch ms, to their number."""
         return self._dues.hours()
 
-    def due_ranges(self) -> dict[str, DueRange]:
+    def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
         """For each real topic that has live timers: how many, and their first and last due time.
 
-        What is not known any more is looked up: the ticks of the hour, or, where timers of that hour are to be rolled
-        first, the log.
+        What is not known any more is looked up: in the ticks of the hour, or, where timers of that hour are to be
+        rolled first, in the log. Once `is_over`, what is left of that is told to the hour.
         """
         edges = self._dues.unknown()
-        for hour in {edge.hour for edge in edges}:
-            here = [edge for edge in edges if edge.hour == hour]
-            for edge, due_ms in self._find_edges(hour, here).items():
+        for hour in sorted({edge.hour for edge in edges}):
+            if is_over():
+                break
+            here = {edge for edge in edges if edge.hour == hour}
+            for edge, due_ms in self._find_edges(hour, here, is_over).items():
                 self._dues.learn(edge, due_ms)
         return self._dues.ranges()
 
-    def _find_edges(self, hour: int, edges: list[Edge]) -> dict[Edge, int]:
+    def _find_edges(self, hour: int, edges: set[Edge], is_over: Callable[[], bool]) -> dict[Edge, int]:
         found: dict[Edge, int] = {}
-        missing = {edge for edge in edges if not edge.is_last}
+        sure: set[Edge] = set()
+        is_in_order = not self._dues.elsewhere(hour)
         for number, run in enumerate(self._due_in(hour)):
-            for edge in edges:
-                dues = run["due_ms"][run["topic_hash"] == edge.topic_hash]
-                dues = dues[dues // HOUR_MS == hour]
-                if len(dues):
-                    pick, due_ms = (max, int(dues.max())) if edge.is_last else (min, int(dues.min()))
-                    found[edge] = pick(found.get(edge, due_ms), due_ms)
-                    if number > 0:  # the first run is of those held, which are in no order
-                        missing.discard(edge)
-            if not self._dues.elsewhere(hour) and not missing and not any(edge.is_last for edge in edges):
+            if is_over():
+                return {edge: found[edge] for edge in sure}
+            for first, first_ms, last, last_ms in _edges_in(run, hour):
+                if first in edges:
+                    found[first] = min(found.get(first, first_ms), first_ms)
+                    if is_in_order and number > 0:  # the first run is of those held, which are in no order
+                        sure.add(first)
+                if last in edges:
+                    found[last] = max(found.get(last, last_ms), last_ms)
+            if sure == edges:  # none of the last ones, as they are never sure before the end
                 break
         return found
 

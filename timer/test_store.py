@@ -301,13 +301,22 @@ class StoreAgainstList(RuleBasedStateMachine):
     def counts_what_lives(self) -> None:
         assert self.store.pending == len(self.staged.live())
 
-    @rule()
-    def tell_what_is_due(self) -> None:
+    @rule(patience=st.integers(0, 9))
+    def tell_what_is_due(self, patience: int) -> None:
+        """First roughly, by whoever does not wait for it, then exactly."""
         dues: dict[str, list[int]] = {}
         for visit_ms, offset in self.staged.live():
             told = placed(offset, visit_ms)
             dues.setdefault(told.target, []).append(told.due_ms)
         ranges = {target: (len(own), min(own), max(own)) for target, own in dues.items()}
+        looks = iter(range(patience))
+        rough = self.store.due_ranges(lambda: next(looks, None) is None)
+        assert rough.keys() == ranges.keys()
+        for target, (count, first_ms, last_ms) in ranges.items():
+            told_first_ms, told_last_ms = rough[target].first_ms, rough[target].last_ms
+            assert rough[target].pending == count
+            assert told_first_ms in (first_ms, first_ms // HOUR_MS * HOUR_MS)
+            assert told_last_ms in (last_ms, (last_ms // HOUR_MS + 1) * HOUR_MS - 1)
         assert self.store.due_ranges() == ranges
         hours = {target: Counter(due_ms // HOUR_MS * HOUR_MS for due_ms in own) for target, own in dues.items()}
         assert self.store.due_hours() == hours
@@ -558,6 +567,16 @@ def test_a_clean_end_is_taken_over_without_reading_the_log_and_once() -> None:
     units.overwrite(0, bytes(len(whole)))
     with pytest.raises(CorruptStoreError):  # killed since: now the log is read
         reopen(disk, progress, set())
+
+
+def test_who_does_not_wait_for_the_search_is_told_first_and_last_to_the_hour() -> None:
+    store = Store.create(SimDisk(), OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
+    assert store.due_ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "what is known is told"
+    store.due(1100, 9, 1 << 20)
+    assert store.due_ranges(lambda: True) == {"orders": (4, 0, 1500)}
+    assert store.due_ranges() == store.due_ranges(lambda: True) == {"orders": (4, 1200, 1500)}
+    store.close()
 
 
 @pytest.mark.parametrize("name", ["resume", "wheel"])

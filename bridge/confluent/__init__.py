@@ -4,6 +4,7 @@ ConfluentSource    a member of the group; an assigned shard yields nothing until
 ConfluentHistory   a reader outside the group: what stands in Kafka, and nothing that may yet be undone
 ConfluentSink      two transactional producers in turn; says which records the broker will never take
 ConfluentOutbox    what the client sends by, without transactions
+ConfluentRedrive   sends again what was parked, each record once
 ConfluentTopics    makes what is missing at start, and tells what topics are like
 
 clients.py    what every client is told      waiting.py   passing faults are waited out, with few words
@@ -13,6 +14,7 @@ sink.py       one behind the other           worker.py    threads for calls that
 
 from bridge.confluent.history import ConfluentHistory as ConfluentHistory
 from bridge.confluent.outbox import ConfluentOutbox as ConfluentOutbox
+from bridge.confluent.redriving import ConfluentRedrive as ConfluentRedrive
 from bridge.confluent.sink import ConfluentSink as ConfluentSink
 from bridge.confluent.source import ConfluentSource as ConfluentSource
 from bridge.confluent.topics import ConfluentTopics as ConfluentTopics

@@ -20,7 +20,8 @@ Client = TypeVar("Client")
 Config = dict[str, Any]
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""A dead instance's open transaction holds readers back for no longer."""
+"""A dead instance's open transaction holds readers back for no longer, unless the broker is slow."""
+LONGEST_TRANSACTION_MS = 320_000
 
 READER = {
     # One record ends a fetch, so waiting long costs nothing but idle requests.
@@ -110,6 +111,12 @@ def producer(connection: Connection, number: int) -> Config:
     return _config(connection, PRODUCER, PRODUCER_MUSTS | identity)
 
 
+def patient(config: Config) -> Config:
+    """A producer whose transactions may take twice as long."""
+    timeout_ms = min(2 * config["transaction.timeout.ms"], LONGEST_TRANSACTION_MS)
+    return {**config, "transaction.timeout.ms": timeout_ms}
+
+
 def plain(connection: Connection) -> Config:
     """An admin, or a producer without transactions."""
     return _config(connection, {"reconnect.backoff.max.ms": 1000}, {})
@@ -131,6 +138,8 @@ def make(client: Callable[[Config], Client], config: Config, patience: Patience)
         return client({**config, "error_cb": patience.hear, "logger": LIBRDKAFKA_LOG})
     except KafkaException as failure:
         raise not_taken(failure) from failure
+    except (AttributeError, TypeError, ValueError) as wrong:  # a name that is Python's own, such as stats_cb
+        raise SettingsError(f"kafka settings: {wrong}: leave it out") from wrong
 
 
 def not_taken(failure: KafkaException) -> SettingsError:

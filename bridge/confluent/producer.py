@@ -29,7 +29,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from bridge.confluent.clients import TRANSACTION_TIMEOUT_MS, Config, explained, is_passing, make
+from bridge.confluent.clients import Config, explained, is_passing, make
 from bridge.confluent.timely import HungError, Timely
 from bridge.confluent.waiting import CALL_S, Patience, error_of, unwrapped
 from bridge.errors import FencedError, OutcomeUnknownError
@@ -40,8 +40,10 @@ from schemas.progress import Progress
 _SLICE_S = 0.1
 _MORE_S = 0.05
 _SLOW_S = 0.5
-_HUNG_S = 3 * CALL_S
-_LIFE_S = TRANSACTION_TIMEOUT_MS / 1000
+_HUNG = 0.6
+"""A call that takes this part of a transaction's time-out never returns."""
+_OLD = 0.9
+"""This part of its time-out: records time out a little before their transaction does."""
 
 _ECHO = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 _ECHO_TRIES = 4
@@ -101,10 +103,15 @@ def size_of(record: Outgoing) -> int:
 
 
 class TransactionalProducer:
-    """`is_broken` after a fatal error: only a new one of the same id goes on."""
+    """`is_broken` after a fatal error: only a new one of the same id goes on.
+
+    `is_hurried` when a transaction has outlived its time-out though the broker took some of it: a slow one, or a quota.
+    """
 
     def __init__(self, config: Config, patience: Patience) -> None:
         self.is_broken = False
+        self.is_hurried = False
+        self._life_s: float = config["transaction.timeout.ms"] / 1000
         self._patience = patience
         self._records: Sequence[Outgoing] = ()
         self._failures: dict[int, int] = {}
@@ -141,7 +148,8 @@ class TransactionalProducer:
     def settle(self, batch: Batch) -> Failed | None:
         """The rest of what was filled. None: it stands. Raises FencedError, OutcomeUnknownError."""
         with self._unless_over() as ended:
-            self._send_offsets(batch)
+            if batch.progress:
+                self._send_offsets(batch)
         return ended.failed or self._commit()
 
     def give_up(self) -> None:
@@ -184,6 +192,7 @@ class TransactionalProducer:
             ended.failed = self._abort(error_of(failure))
         except HungError:
             self.is_broken = True  # and with it the transaction is over: the next producer of this id aborts it
+            self.is_hurried |= self._is_old()  # a quota holds back whatever is asked of that broker
             ended.failed = Failed(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
@@ -249,11 +258,15 @@ class TransactionalProducer:
         def send() -> None:
             self._producer.send_offsets_to_transaction(offsets, batch.fence, CALL_S)
 
-        self._insist("sending offsets", lambda: self._timely.call(send, _HUNG_S), self._within(_LIFE_S))
+        self._insist(
+            "sending offsets", lambda: self._timely.call(send, _HUNG * self._life_s), self._within(self._life_s)
+        )
 
     def _commit(self) -> Failed | None:
         try:
-            self._insist("committing", lambda: self._producer.commit_transaction(CALL_S), self._within(2 * _LIFE_S))
+            self._insist(
+                "committing", lambda: self._producer.commit_transaction(CALL_S), self._within(2 * self._life_s)
+            )
         except KafkaException as failure:
             error = error_of(failure)
             if error.txn_requires_abort():
@@ -268,9 +281,12 @@ class TransactionalProducer:
 
     def _abort(self, cause: KafkaError | None) -> Failed:
         """Ends it, whatever that takes."""
+        is_old = self._is_old()
         if cause is None or not cause.fatal():
             try:
-                self._insist("aborting", lambda: self._producer.abort_transaction(CALL_S), self._within(2 * _LIFE_S))
+                self._insist(
+                    "aborting", lambda: self._producer.abort_transaction(CALL_S), self._within(2 * self._life_s)
+                )
             except KafkaException as failure:
                 error = error_of(failure)
                 self.is_broken = True
@@ -279,7 +295,11 @@ class TransactionalProducer:
         else:
             self.is_broken = True
             self._demand_not_fenced(cause)
+        self.is_hurried |= is_old and len(self._failures) < len(self._records)
         return Failed({i: code for i, code in self._failures.items() if code not in _PURGED}, cause)
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._began_s > _OLD * self._life_s
 
     def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
         with self._unless_over() as ended:
@@ -303,7 +323,7 @@ class TransactionalProducer:
         raise AssertionError("a transaction within a transaction")
 
     def _demand_not_fenced(self, error: KafkaError) -> None:
-        is_young = time.monotonic() - self._began_s < _LIFE_S
+        is_young = time.monotonic() - self._began_s < self._life_s
         if error.code() in _FENCED and is_young:
             raise FencedError(
                 "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends."

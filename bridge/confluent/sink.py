@@ -113,6 +113,13 @@ class Lane:
         self.worker = Worker(f"publishes {number}")
 
     def heal(self) -> None:
+        if self.producer.is_hurried and self._config["transaction.timeout.ms"] < clients.LONGEST_TRANSACTION_MS:
+            self._config = clients.patient(self._config)
+            self.producer.is_broken = True
+            log.warning(
+                "a transaction could not be written in time, perhaps for a quota: they may take %d s from now on",
+                self._config["transaction.timeout.ms"] // 1000,
+            )
         if self.producer.is_broken:
             self.producer.close()
             self.producer = TransactionalProducer(self._config, self._patience)

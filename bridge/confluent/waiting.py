@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.complaints import Complaints
 from bridge.errors import BrokerUnavailableError
+from bridge.status import Status
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,10 @@ _SLICE_S = 0.1
 class Patience:
     """One for all clients of a process, so that one call ends all waiting. A `wider` one's end is this one's too."""
 
-    def __init__(self, wider: "Patience | None" = None, told: Callable[[str | None], None] = lambda _why: None) -> None:
-        """`told` hears at each try what is waited for, and None once that has answered; so does a `wider` one's."""
+    def __init__(self, wider: "Patience | None" = None, status: Status | None = None) -> None:
+        """`status` is told of every wait and error; a `wider` one's is this one's too."""
         self._wider = wider
-        self.told: Callable[[str | None], None] = told if wider is None else wider.told
+        self.status: Status = wider.status if wider is not None else status or Status()
         self._complaints = Complaints(log)
         self._give_up_s: float | None = None
         self._heard: str | None = None
@@ -55,6 +56,7 @@ class Patience:
     def hear(self, error: KafkaError) -> None:
         """librdkafka's background threads tell here why they fail: the reason behind many a time-out."""
         self._heard = reason(error, self._heard)
+        self.status.hears(reason(error))
         self._say(f"connection: {error.name()}", f"Kafka: {reason(error)}")
 
     def insist(self, what: str, call: Callable[[], T], is_passing: Callable[[KafkaError], bool]) -> T:
@@ -73,15 +75,15 @@ class Patience:
             else:
                 self._complaints.over(what)
                 if tries:
-                    self.told(None)
+                    self.status.waits(None)
                 return answer
 
     def wait(self, what: str, why: str, tries: int, *, quietly: bool = False) -> None:
         """Sleeps, longer with each try. Raises BrokerUnavailableError when it is time to give up."""
         nap_s = min(_LONGEST_NAP_S, _FIRST_NAP_S * 2 ** min(tries, 10))
         end_s = time.monotonic() + nap_s
-        self.told(f"{what}: {why}")
         if not quietly:
+            self.status.waits(f"{what}: {why}")
             self._say(what, f"{what}: {why}; trying again")
         while (left_s := end_s - time.monotonic()) > 0:
             self.demand_time(what, why)

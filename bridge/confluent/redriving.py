@@ -1,0 +1,207 @@
+"""Redrive over Kafka: what lies on the rejected topic is looked at, and sent again with its mark in one transaction.
+
+    begin   the producer `<group>-redrive-0` starts: another one still at work is fenced, and what it had open ends
+    look    marks, then the rejected topic up to its end as of now
+    send    requests and their marks, transaction by transaction
+
+So whenever this ends, each record was sent with its mark, or neither stands.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, is_denied
+from bridge.confluent.culprits import Culprits
+from bridge.confluent.history import ConfluentHistory
+from bridge.confluent.producer import Batch, Failed, TransactionalProducer
+from bridge.confluent.topics import ConfluentTopics
+from bridge.confluent.waiting import Patience
+from bridge.connection import Connection
+from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
+from bridge.ports import Outgoing
+from bridge.redrive import Found, Parked, Selection, chunks, mark_key, mark_of, parked, request_headers
+from bridge.topics import redriven_topic
+from schemas.headers import Rules
+from schemas.origin import Shard
+
+_MOST_RECORDS = 500
+_MOST_BYTES = 8 << 20
+_RUN_AGAIN = "run it again: what was sent is marked and not sent twice"
+_FENCED = "another `timer-bridge redrive --apply` has begun meanwhile and goes on where this one ended"
+
+
+@dataclass(slots=True)
+class Sent:
+    """What `apply` comes to. `refused`: those that the timer topic does not take, with the code."""
+
+    count: int = 0
+    refused: list[tuple[Parked, str]] = field(default_factory=list)
+    gone: int = 0
+    """Retention took them from the rejected topic meanwhile."""
+
+
+class ConfluentRedrive:
+    """One look and, if wanted, one `apply`. `connection` is that of the instance "redrive". Raises BridgeError."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        rejected_topic: str,
+        marks_topic: str,
+        rules: Mapping[str, Rules],
+        patience: Patience,
+    ) -> None:
+        self._connection = connection
+        self._rejected_topic = rejected_topic
+        self._marks_topic = marks_topic
+        self._rules = rules
+        self._patience = patience
+        self._topics = ConfluentTopics(connection, patience)
+        self._history = ConfluentHistory(connection, {}, patience)
+        self._producer: TransactionalProducer | None = None
+        self._culprits = Culprits(self._probe, self._partitions_of)
+
+    def begin(self, replication_factor: int) -> None:
+        """Before `look`, where `apply` is to follow."""
+        if self._topics.partitions(self._marks_topic) is None:
+            self._topics.create(self._marks_topic, 1, replication_factor, redriven_topic())
+        policy = self._topics.config(self._marks_topic)["cleanup.policy"]
+        if policy != "compact":
+            raise BridgeError(
+                f"{self._marks_topic}: cleanup.policy is {policy}: set it to compact, or what was sent again is"
+                f" forgotten and sent twice"
+            )
+        self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._patience)
+
+    def look(self, selection: Selection) -> Found:
+        """Up to the last stable offset as of now."""
+        count = self._topics.partitions(self._rejected_topic)
+        if count is None:
+            raise BridgeError(
+                f"{self._rejected_topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run`"
+                f" makes it"
+            )
+        found = Found(selection, self._marks())
+        for place in (Shard(self._rejected_topic, number) for number in range(count)):
+            first, end = self._history.bounds(place)
+            if selection.from_ms is not None:
+                first = max(first, self._history.offset_at(place, selection.from_ms))
+            for records in self._history.requests(place, first, end):
+                for record in records:
+                    found.add(parked(place, record, self._rules))
+        self._demand_shards(found.selected)
+        return found
+
+    def apply(self, records: Sequence[Parked]) -> Sent:
+        """Sends them in this order, and waits for a broker as long as it takes.
+
+        Raises FencedError where another one has begun.
+        """
+        self._patience.go_on()
+        sent = Sent()
+        for chunk in chunks(records, most=_MOST_RECORDS, most_bytes=_MOST_BYTES):
+            requests = self._requests(chunk)
+            sent.gone += len(chunk) - len(requests)
+            self._send(requests, sent)
+        return sent
+
+    def close(self) -> None:
+        self._history.close()
+        if self._producer is not None:
+            self._producer.close()
+
+    # -- looking
+
+    def _marks(self) -> list[bytes]:
+        marks: list[bytes] = []
+        for number in range(self._topics.partitions(self._marks_topic) or 0):
+            place = Shard(self._marks_topic, number)
+            for records in self._history.requests(place, *self._history.bounds(place)):
+                marks += (record.value for record in records if record.value is not None)
+        return marks
+
+    def _demand_shards(self, records: Sequence[Parked]) -> None:
+        for topic in sorted({record.shard.topic for record in records}):
+            count = self._topics.partitions(topic)
+            highest = max(record.shard.partition for record in records if record.shard.topic == topic)
+            if count is None:
+                raise BridgeError(f"{topic}, to send to, does not exist: start `timer-bridge run`, which makes it")
+            if highest >= count:
+                raise BridgeError(
+                    f"{topic}, to send to, has {count} partitions, but requests came from partition {highest}: give it"
+                    f" {highest + 1}, or leave those out with --origin"
+                )
+
+    def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
+        """Those that are still there, in order."""
+        wanted: defaultdict[Shard, dict[int, Parked]] = defaultdict(dict)
+        for each in chunk:
+            wanted[each.place][each.offset] = each
+        requests: dict[Parked, Outgoing] = {}
+        for place, at in wanted.items():
+            for records in self._history.requests(place, min(at), max(at) + 1):
+                for record in records:
+                    found = at.get(record.offset)
+                    if found is not None and parked(place, record, self._rules) == found:
+                        headers = request_headers(record.headers, found.code)
+                        requests[found] = Outgoing(*found.shard, record.key, record.value, headers, 0)
+        return [(each, requests[each]) for each in chunk if each in requests]
+
+    # -- sending
+
+    def _send(self, requests: list[tuple[Parked, Outgoing]], sent: Sent) -> None:
+        tries = 0
+        while requests:
+            outgoing = [request for _, request in requests]
+            failed = self._publish(self._batch(requests))
+            if failed is None:
+                sent.count += len(requests)
+                return
+            self._demand_allowed(failed)
+            # The marks' topic is ours: none of its records is ever too large for it.
+            named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
+            refused = self._culprits.find(outgoing, Failed(named, failed.cause))
+            sent.refused += [(requests[index][0], code) for index, code in sorted(refused.items())]
+            requests = [each for index, each in enumerate(requests) if index not in refused]
+            if not refused and not failed.is_echo:
+                self._patience.wait("sending again", str(failed), tries)
+                tries += 1
+
+    def _batch(self, requests: list[tuple[Parked, Outgoing]]) -> Batch:
+        now_ms = time.time_ns() // 1_000_000
+        marks = [Outgoing(self._marks_topic, -1, mark_key(each), mark_of(each), [], now_ms) for each, _ in requests]
+        return Batch([*(request for _, request in requests), *marks], {}, b"", self._culprits.narrow)
+
+    def _publish(self, batch: Batch) -> Failed | None:
+        producer = self._sound()
+        try:
+            return producer.fill(batch) or producer.settle(batch)
+        except FencedError as wrong:
+            raise FencedError(_FENCED) from wrong
+        except OutcomeUnknownError as wrong:
+            raise OutcomeUnknownError(f"{wrong}; {_RUN_AGAIN}") from wrong
+
+    def _demand_allowed(self, failed: Failed) -> None:
+        """Raises BridgeError for what only the operator can mend."""
+        denied = [KafkaError(code) for code in failed.named.values()] + [failed.cause or KafkaError(0)]
+        for error in denied:
+            if is_denied(error):
+                raise explained("sending again", error)
+
+    def _sound(self) -> TransactionalProducer:
+        """Raises BridgeError where it is ill: behind a new one, others might have sent what we are about to send."""
+        assert self._producer is not None, "begin() first"
+        if self._producer.is_broken:
+            raise BridgeError(f"sending again broke off; {_RUN_AGAIN}")
+        return self._producer
+
+    def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
+        return self._sound().probe(records)
+
+    def _partitions_of(self, topic: str) -> int | KafkaError:
+        return self._sound().partitions_of(topic)

@@ -1,0 +1,183 @@
+"""Which parked records are sent again, in which order and form; over records as bridge.delivery parks them."""
+
+import pytest
+
+from bridge.delivery import bare, park, refuse
+from bridge.flights import copy_of
+from bridge.intake import body_of
+from bridge.ports import Outgoing, Record
+from bridge.redrive import Found, Parked, Row, Selection, chunks, in_order, mark_of, parked, request_headers
+from schemas.headers import NOT_OURS, Headers, Refusal, Rules, Schedule, parse
+from schemas.origin import Shard
+
+RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "rocketmq"))
+TIMERS = Shard("timer.requests", 2)
+PLACE = Shard("timer.rejected", 0)
+ALL = Selection(timer_topics=frozenset({"timer.requests"}))
+ASKED: Headers = [("trace", b"1"), ("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("timer-id", b"a")]
+UNKNOWN = Refusal("unknown-topic", "")
+
+
+def request(headers: Headers = ASKED, offset: int = 7) -> Record:
+    return Record(offset, 1_000, b"key", b"value", headers)
+
+
+def rejected(outgoing: Outgoing, offset: int = 3, at_ms: int = 2_000) -> Record:
+    return Record(offset, at_ms, outgoing.key, outgoing.value, outgoing.headers)
+
+
+def undelivered(headers: Headers = ASKED, code: Refusal = UNKNOWN, rolls: int = 0) -> Record:
+    """As a timer that went round `rolls` times and that its target did not take."""
+    record = request(headers)
+    for rolled in range(rolls):
+        copy, _ = copy_of(TIMERS, body_of(record, asked(headers), 7, rolled), 1_500)
+        record = Record(90, 1_500, copy.key, copy.value, copy.headers)
+    body = body_of(record, asked(headers), 7, rolls)
+    return rejected(park(PLACE.topic, TIMERS, body, code, 2_000))
+
+
+def asked(headers: Headers) -> Schedule:
+    found = parse(headers, 1_000, RULES)
+    assert isinstance(found, Schedule)
+    return found
+
+
+def refused(code: str, headers: Headers = ASKED, offset: int = 3) -> Record:
+    return rejected(refuse(PLACE.topic, TIMERS, request(headers), Refusal(code, "why"), 2_000), offset)
+
+
+def seen(record: Record, place: Shard = PLACE) -> Parked:
+    found = parked(place, record, {TIMERS.topic: RULES})
+    assert found is not None
+    return found
+
+
+def look(*records: Record, selection: Selection = ALL, marks: tuple[bytes, ...] = ()) -> Found:
+    found = Found(selection, marks)
+    for record in records:
+        found.add(parked(PLACE, record, {TIMERS.topic: RULES}))
+    found.cut(None)
+    return found
+
+
+def test_a_parked_record_tells_what_it_was() -> None:
+    record = undelivered()
+    assert seen(record) == Parked(PLACE, 3, 2_000, "unknown-topic", TIMERS, 7, "orders", b"a", seen(record).size)
+    assert (record.key, record.value, request_headers(record.headers, "unknown-topic")) == (b"key", b"value", ASKED)
+
+
+def test_one_that_is_bare_is_told_and_not_sent() -> None:
+    record = request()
+    whole = refuse(PLACE.topic, TIMERS, record, UNKNOWN, 2_000)
+    found = look(rejected(bare(whole)))
+    assert found.selected == []
+    assert [each.told_origin for each in found.bare] == ["timer.requests/2/7"]
+
+
+def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
+    record = undelivered(rolls=2)
+    again = request_headers(record.headers, "unknown-topic")
+    absolute = [(name, value) for name, value in ASKED if name != "timer-delay-ms"]
+    absolute.insert(2, ("timer-deliver-ms", b"1005"))
+    assert again == absolute
+    assert parse(again, 9_000, RULES) == Schedule("orders", 1_005, -1, b"a")
+    assert seen(record).origin == 7
+
+
+def test_what_a_forger_wrote_stays_as_it_was() -> None:
+    headers = [*ASKED, ("timer-origin", b"timer.requests/2/1"), ("timer-rolls", b"1")]
+    assert request_headers(refused(NOT_OURS.code, headers).headers, NOT_OURS.code) == headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "target"),
+    [
+        (ASKED, "orders"),
+        ([("REAL_TOPIC", b"bills"), ("TIMER_DELAY_SEC", b"1")], "bills"),
+        ([("timer-topic", b"orders"), ("timer-delay-ms", b"x")], "orders"),
+        ([("timer-delay-ms", b"1")], ""),
+    ],
+)
+def test_the_real_topic_is_told_in_any_spelling(headers: Headers, target: str) -> None:
+    assert seen(refused("bad-header", headers)).target == target
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("timer-error", b"x"), ("timer-origin", b"a/0/1")],
+        [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", b"a/0/-1")],
+        [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", None)],
+        [("timer-error", b""), ("timer-error-detail", b""), ("timer-origin", b"a/0/1")],
+        [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", b"a/0/1"), ("more", b"")],
+    ],
+)
+def test_what_no_bridge_wrote_is_counted_and_left_alone(headers: Headers) -> None:
+    found = look(Record(0, 0, None, None, headers))
+    assert (found.foreign, found.rows(), found.selected) == (1, [], [])
+
+
+def test_a_senders_mistake_is_taken_only_where_its_code_is_named() -> None:
+    records = (undelivered(), refused("bad-header", offset=4))
+    assert look(*records).rows() == [Row("bad-header", "orders", 1, 0, 0), Row("unknown-topic", "orders", 1, 0, 1)]
+    chosen = Selection(ALL.timer_topics, codes=frozenset({"bad-header"}))
+    assert [each.code for each in look(*records, selection=chosen).selected] == ["bad-header"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "taken"),
+    [
+        (Selection(ALL.timer_topics, targets=frozenset({"orders"})), 1),
+        (Selection(ALL.timer_topics, targets=frozenset({"bills"})), 0),
+        (Selection(ALL.timer_topics, origins=frozenset({"timer.requests/2/7"})), 1),
+        (Selection(ALL.timer_topics, origins=frozenset({"timer.requests/2/8"})), 0),
+        (Selection(ALL.timer_topics, from_ms=2_000, to_ms=2_001), 1),
+        (Selection(ALL.timer_topics, from_ms=2_001), 0),
+        (Selection(ALL.timer_topics, to_ms=2_000), 0),
+    ],
+)
+def test_filters(selection: Selection, taken: int) -> None:
+    assert len(look(undelivered(), selection=selection).selected) == taken
+
+
+def test_what_is_of_another_timer_topic_is_said_and_not_sent() -> None:
+    """Whoever may write to the rejected topic may not send into any topic by it."""
+    found = look(undelivered(), selection=Selection(frozenset({"others"})))
+    assert (found.other_topics, found.selected) == ({"timer.requests": 1}, [])
+
+
+def test_what_is_marked_is_not_sent_again_unless_the_topic_was_made_anew() -> None:
+    record = undelivered()
+    mark = mark_of(seen(record))
+    assert look(record, marks=(mark,)).rows() == [Row("unknown-topic", "orders", 1, 1, 0)]
+    assert len(look(record._replace(timestamp_ms=5_000), marks=(mark,)).selected) == 1
+
+
+def one(origin: int, at_ms: int, id_: bytes | None = None, shard: Shard = TIMERS) -> Parked:
+    return Parked(PLACE, origin, at_ms, "unknown-topic", shard, origin, "orders", id_, 10)
+
+
+def test_the_last_request_of_an_id_leaves_last_whatever_the_clocks_were() -> None:
+    first, last, other = one(1, 500, b"a"), one(2, 100, b"a"), one(3, 200, b"b")
+    assert in_order([last, first, other]) == [other, first, last]
+
+
+def test_the_same_id_in_another_partition_is_another_one() -> None:
+    first, other = one(1, 500, b"a"), one(2, 100, b"a", Shard(TIMERS.topic, 0))
+    assert in_order([first, other]) == [other, first]
+
+
+def test_a_limit_takes_the_first_that_leave() -> None:
+    found = Found(ALL, ())
+    for origin in (1, 2, 3):
+        found.add(one(origin, at_ms=9 - origin))
+    found.cut(2)
+    assert [record.origin for record in found.selected] == [3, 2]
+    assert found.rows() == [Row("unknown-topic", "orders", 3, 0, 2)]
+
+
+def test_chunks_keep_to_number_and_bytes() -> None:
+    records = [one(n, 0)._replace(size=size) for n, size in enumerate((10, 10, 10, 99, 1, 1))]
+    sizes = [[record.size for record in chunk] for chunk in chunks(records, most=2, most_bytes=25)]
+    assert sizes == [[10, 10], [10], [99], [1, 1]]

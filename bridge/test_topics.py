@@ -1,0 +1,35 @@
+"""What topics have to be like: rules over their configuration."""
+
+from bridge.flights import id_hash
+from bridge.topics import journal_bytes, journal_faults, journal_topic, missing_right
+from schemas.headers import MAX_INT64, Rules
+from schemas.journal import Flight, JournalRecord
+
+DAY_MS = 86_400_000
+
+
+def test_the_journal_has_room_for_the_most_that_one_transaction_decides() -> None:
+    flight = Flight(MAX_INT64, 2**31 - 1, MAX_INT64, "x" * 249, id_hash(b"i" * 1024), "f" * 32)
+    most = JournalRecord(
+        from_offset=0,
+        next_offset=MAX_INT64,
+        rules=Rules(max_delay_ms=DAY_MS, roll_window_ms=DAY_MS, own_topics=frozenset(["x" * 249, "y" * 249])),
+        refused=(MAX_INT64,) * 2000,
+        ended=(MAX_INT64,) * 4000,
+        rolled=(flight,) * 4000,
+    )
+    assert 1_300_000 < len(most.to_bytes()) < journal_bytes(max_poll_records=2000, max_due_records=4000)
+
+
+def test_a_journal_without_that_room_is_refused_with_what_to_set() -> None:
+    made = journal_topic(DAY_MS, 2_000_000)
+    assert journal_faults("timer.journal", made, DAY_MS, 2_000_000) == []
+    (fault,) = journal_faults("timer.journal", {**made, "max.message.bytes": "1048588"}, DAY_MS, 2_000_000)
+    assert "max.message.bytes is 1048588" in fault
+    assert "2000000 bytes tell: set it to that or more" in fault
+
+
+def test_a_right_that_is_missing_is_named() -> None:
+    assert missing_right("t", frozenset({"READ", "WRITE"}), frozenset({"READ", "WRITE", "DESCRIBE"})) is None
+    told = missing_right("t", frozenset({"READ", "WRITE"}), frozenset({"DESCRIBE"}))
+    assert told == "t: the bridge's user may not READ and WRITE: give it the right (an ACL)"
