@@ -26,7 +26,7 @@ class Cluster:
         self.bootstrap_servers = bootstrap_servers
         self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0, **(security or {})}
         self.admin: Any = AdminClient(self._address)
-        self._producer: Any = Producer({**self._address, "linger.ms": 1})
+        self._producer: Any = Producer({**self._address, "linger.ms": 1, "enable.idempotence": True})
 
     def topic(self, prefix: str = "t", partitions: int = 1, **config: str) -> str:
         """A new one; `max_message_bytes="1000"` is max.message.bytes=1000."""

@@ -77,6 +77,10 @@ class Instance:
             (found.add if change[3] == "recovered" else found.discard)(int(change[2]))
         return found
 
+    def checkpoints(self) -> list[Path]:
+        """Those that hold something."""
+        return [path for path in self._made[0].glob("timer-data/*/*/checkpoint") if path.stat().st_size]
+
     def recovered(self) -> list[Recovered]:
         """In the order of the log."""
         found = (change for change in _CHANGE.finditer(self.log) if change[3] == "recovered")
@@ -169,7 +173,7 @@ class Field:
         last = self.cluster.read(self.target)
         origins = Counter(dict(message.headers())["timer-origin"] for message in last)
         assert {origin: count for origin, count in origins.items() if count > 1} == {}
-        assert len(last) == self.sent
+        assert len(origins) == self.sent
         assert [delivery for delivery in self.seen if delivery.appended_ms < delivery.due_ms] == []
         return self.seen
 

@@ -72,6 +72,7 @@ def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeFie
     field = make_field(6, *protocol)
     (first,) = field.start("first")
     field.send_far()
+    field.until(lambda: len(first.checkpoints()) == 6, "checkpoints")
     with field.load():
         field.until_delivered(300)
         others = field.start("second", "third")
