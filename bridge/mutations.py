@@ -18,7 +18,7 @@ from bridge.intake import _Taking
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publishing import Publisher
 from bridge.shard import OwnedShard, Sealed
-from bridge.testing import FakePublishing, FakeSink
+from bridge.testing import FakeHistory, FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import Decisions, Flight, JournalRecord
 from schemas.origin import Shard
@@ -274,6 +274,7 @@ def quota_without_copies(patches: Patches) -> None:
 def unstable_progress(patches: Patches) -> None:
     """Progress is read while a transaction may still change it."""
     _replace(patches, FakeKafka, "is_stable", lambda *_: True)
+    _replace(patches, FakeHistory, "must_wait", lambda *_: False)
 
 
 def lost_shards_repeated(patches: Patches) -> None:

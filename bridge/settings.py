@@ -242,7 +242,7 @@ def _from_file(file: Path) -> dict[str, object]:
         return tomllib.loads(file.read_text())
     except OSError as wrong:
         raise SettingsError(f"config {file}: {wrong.strerror}: give the path of a TOML file") from wrong
-    except tomllib.TOMLDecodeError as wrong:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
         raise SettingsError(f"config {file}: {wrong}: mend the TOML") from wrong
 
 

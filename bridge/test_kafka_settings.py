@@ -129,6 +129,15 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert SECRET not in str(refused_text.value)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\xff", b'"\n[kafka]'])
+def test_a_file_that_cannot_be_read_is_named_and_its_secret_is_not_shown(tmp_path: Path, end: bytes) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_bytes(b'[kafka]\nsasl.password = "' + SECRET.encode() + end)
+    with pytest.raises(SettingsError, match=r"config .*bridge\.toml: .*: mend the TOML") as refused:
+        load(SERVERS, {}, file)
+    assert SECRET not in str(refused.value)
+
+
 @pytest.mark.parametrize("command", [["run"], ["send", "orders", "x", "--in", "1s"]])
 def test_a_secret_that_is_written_wrongly_is_not_shown_either(command: list[str]) -> None:
     given = [*command, "--bootstrap-servers", "here:9092", "--kafka", f"sasl.password:{SECRET}"]

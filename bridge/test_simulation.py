@@ -8,6 +8,7 @@ python -m bridge.simulation 0 10000                  the same on all cores, with
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
@@ -15,9 +16,18 @@ from bridge.mutations import MUTATIONS
 from bridge.simulation import Outcome, run_seed
 
 MOST_SEEDS = 3000
-"""Most mistakes are found within 20; the rarest by about one of 250."""
+"""Most mistakes are found within 20; the rarest by about one of 700."""
 PIECES = 10
 """Tests among which the seeds are shared out, so that workers can share them too."""
+
+FOUND_BY = {
+    "below L kept": 50,
+    "copies judged again": 65,
+    "dropped not journalled": 860,
+    "markers not read at a start": 45,
+    "released not journalled": 244,
+}
+"""Seeds that found a rare mistake once, to begin with: they spare the search as long as the world is what it was."""
 
 
 def chosen_seeds() -> range:
@@ -48,8 +58,10 @@ def test_every_request_has_its_one_outcome_whatever_happens(piece: int) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mistake_is_caught(mutation: str) -> None:
-    """Which seed finds it changes with every change of the world, so the first is looked for."""
-    assert next(first_bad(range(MOST_SEEDS), mutation), None), f"{MOST_SEEDS} histories do not find {mutation!r}"
+    """Which seed finds it changes with every change of the world, so from one that did on, the first is looked for."""
+    seed = FOUND_BY.get(mutation, 0)
+    found = first_bad(range(seed, MOST_SEEDS), mutation), first_bad(range(seed), mutation)
+    assert next(chain(*found), None), f"{MOST_SEEDS} histories do not find {mutation!r}"
 
 
 def test_a_seed_is_the_same_history_each_time() -> None:

@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from bridge.embedded import EmbeddedKafka, free_port
+from bridge.embedded import free_port
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
 from integration_tests.wire import limit_producer, produce_raw
@@ -333,46 +332,3 @@ def test_case_16_a_retention_that_would_lose_timers_is_refused(kafka: Broker, na
     assert ended.returncode == 2
     assert "retention.ms is 1000" in ended.stderr
     assert "set retention.ms to" in ended.stderr
-
-
-@pytest.mark.broker
-def test_a_broker_that_asks_for_a_password_gets_it_and_nobody_else(
-    make_kafka: Callable[[dict[str, str]], EmbeddedKafka], names: Names, tmp_path: Path
-) -> None:
-    password = uuid4().hex
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    broker = make_kafka(
-        {
-            "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "listener.name.plaintext.plain.sasl.jaas.config": f'{login} username="bridge" password="{password}"'
-            f' user_bridge="{password}";',
-        }
-    )
-    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "bridge"}
-    table = "[kafka]\n" + "".join(f'{name} = "{value}"\n' for name, value in security.items())
-    config, wrong = tmp_path / "bridge.toml", tmp_path / "wrong.toml"
-    config.write_text(f'{table}sasl.password = "{password}"\n')
-    wrong.write_text(f'{table}sasl.password = "{password[::-1]}"\n')
-    ours: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, **security, "sasl.password": password}
-    admin = AdminClient(ours)
-    admin.create_topics([NewTopic(names.target, 1)])[names.target].result()
-    to = ["send", names.target, "hello", "--in", "1ms", "--bootstrap-servers", broker.bootstrap_servers]
-    with BridgeProcess(tmp_path, broker.bootstrap_servers, [*names.arguments, "--config", str(config)]) as bridge:
-        sent = command(*to, "--timer-topic", names.timers, "--config", str(config))
-        assert (sent.returncode, sent.stdout) == (0, f"1 sent to {names.timers}\n")
-        reader = Consumer({**ours, "group.id": uuid4().hex, "isolation.level": "read_committed"})
-        reader.assign([TopicPartition(names.target, 0, 0)])
-        delivered: Any = reader.poll(20)
-        reader.close()
-        assert delivered.value() == b"hello"
-    refused = run(
-        *("--bootstrap-servers", broker.bootstrap_servers, "--data-dir", str(tmp_path / "other")),
-        *("--startup-timeout", "2s", "--config", str(wrong)),
-    )
-    assert refused.returncode == 1
-    assert "authentication failed" in refused.stderr.lower()
-    for shown in (bridge.log_path.read_text(), sent.stderr, refused.stdout, refused.stderr):
-        assert password not in shown
-        assert password[::-1] not in shown
