@@ -31,13 +31,13 @@ $(READY): pyproject.toml constraints.txt
 constraints: ## write constraints.txt anew from the latest versions that fit pyproject.toml
 	PYTHON='$(PYTHON)' scripts/renew-constraints.sh
 
-# Two workers: one broker and one Spark session side by side, whatever the machine has.
-WORKERS := --numprocesses 2 --dist loadgroup
+# What needs neither broker nor Spark is shared out to two workers.
+QUICK := --numprocesses 2 -m 'not broker and not spark and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
 check: $(READY) static ## lint, types, imports, and the tests that need no broker and no Spark
-	$(BIN)/python -m pytest $(WORKERS) -m 'not broker and not spark and not slow'
+	$(BIN)/python -m pytest $(QUICK)
 
 .PHONY: static
 static: $(READY)
@@ -50,7 +50,8 @@ static: $(READY)
 .PHONY: test
 test: export SEEDS ?= 1000
 test: $(READY) static ## everything: check, a real broker, Spark
-	$(BIN)/python -m pytest $(WORKERS) -m 'not slow'
+	$(BIN)/python -m pytest $(QUICK)
+	$(BIN)/python -m pytest -m '(broker or spark) and not slow'
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000
