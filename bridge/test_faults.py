@@ -123,14 +123,14 @@ def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is
     instance.run(1000)
     assert delivered() == {b"before", b"other"}
     look()
-    assert caplog.text == ""
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     instance.run(20_000)
     send(b"later", 1)
     instance.run(1000)
     assert delivered() == {b"before", b"other", b"later"}
     look()
     assert f"{TIMERS}/0: a sender's transaction has been open for 21 s: the 2 offsets behind its first" in caplog.text
-    assert f"{TIMERS}/1:" not in caplog.text
+    assert f"{TIMERS}/1: a sender" not in caplog.text
     assert instance.bridge is not None
     assert instance.bridge.hanging.keys() == {Shard(TIMERS, 0)}
     kafka.commit(hung)

@@ -128,5 +128,6 @@ def test_why_it_ended_is_the_last_line_and_quotes_no_secret(format_: str, tmp_pa
         line = json.loads(last)
         assert (line["level"], line["logger"]) == ("CRITICAL", "bridge.cli")
         last = f"timer-bridge: {line['message']}"
-    assert last.startswith('timer-bridge: kafka settings: Invalid value "(hidden)"')
+    assert last.startswith("timer-bridge: kafka settings: Invalid value for configuration property")
+    assert SECRET not in ended.stderr
     assert ended.returncode == 2
