@@ -146,12 +146,20 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Fou
         _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
     check_topics(settings, topics)
     check_rights(settings, topics)
-    for fault in rejected_faults(settings.rejected_topic, topics.config(settings.rejected_topic), largest):
+    for fault in _rejected_faults(settings, topics, largest):
         log.warning("%s; what does not fit there is told without its key, value and headers", fault)
     for name, topic in settings.timer_topics().items():
         if journals[name] < found[name].partitions:
             _grow(topics, name, topic.journal_topic, journals[name], found[name].partitions)
     return found
+
+
+def _rejected_faults(settings: Settings, topics: ConfluentTopics, largest: int) -> list[str]:
+    """Where the bridge's user may look: it needs no such right, as nothing is lost by it."""
+    allowed = topics.allowed(settings.rejected_topic)
+    if allowed is not None and "DESCRIBE_CONFIGS" not in allowed:
+        return []
+    return rejected_faults(settings.rejected_topic, topics.config(settings.rejected_topic), largest)
 
 
 def _grow(topics: ConfluentTopics, name: str, journal_topic: str, before: int, partitions: int) -> None:
