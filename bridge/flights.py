@@ -7,6 +7,7 @@ A record that says it is a copy is taken only when one of its origin is on its w
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 
 from bridge.ports import Outgoing, Record
@@ -14,6 +15,7 @@ from schemas.headers import CONTROL, DELIVER_MS, ID, ORIGIN, PARTITION, ROLLS, T
 from schemas.journal import Flight
 from schemas.origin import Shard, origin
 from schemas.profiles import is_spelled, without_spelling
+from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
 from timer.record import Body, pack_headers, unpack_headers
 
 _TIMES = frozenset(TIMES)
@@ -62,6 +64,16 @@ def _in_ours(body: Body) -> list[tuple[str, bytes | None]]:
     if body.partition >= 0:
         ours.append((PARTITION, b"%d" % body.partition))
     return [*ours, *without_spelling(stored)]
+
+
+def ranges_of(flights: Iterable[Flight]) -> dict[str, DueRange]:
+    """For each real topic of `flights`: how many, first and last due time."""
+    return joined_ranges({flight.target: DueRange(1, flight.due_ms, flight.due_ms)} for flight in flights)
+
+
+def hours_of(flights: Iterable[Flight]) -> dict[str, Counter[int]]:
+    """For each real topic of `flights`: start of the hour (epoch ms) to how many are due in it."""
+    return joined_hours({flight.target: {flight.due_ms // HOUR_MS * HOUR_MS: 1}} for flight in flights)
 
 
 class Flights:

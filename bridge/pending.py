@@ -14,13 +14,13 @@ from typing import Literal
 from pydantic import BaseModel
 
 from bridge.durations import parse_duration_ms
-from bridge.flights import id_hash
+from bridge.flights import hours_of, id_hash, ranges_of
 from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
 from schemas.progress import Key
-from timer.dues import HOUR_MS, DueRange
+from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
 from timer.inspection import StoppedStore
 from timer.record import Body
 
@@ -104,12 +104,9 @@ def of_store(
     shard: Shard, store: StoppedStore, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None
 ) -> Pending:
     """One stopped store."""
-    counts = store.dues()
-    ranges, hours = counts.ranges(), {target: Counter(each) for target, each in counts.hours().items()}
-    for flight in _alive(store):
-        own = DueRange(1, flight.due_ms, flight.due_ms)
-        ranges[flight.target] = ranges[flight.target].joined(own) if flight.target in ranges else own
-        hours.setdefault(flight.target, Counter())[flight.due_ms // HOUR_MS * HOUR_MS] += 1
+    counts, flights = store.dues(), _alive(store)
+    ranges = joined_ranges((counts.ranges(), ranges_of(flights)))
+    hours = joined_hours((counts.hours(), hours_of(flights)))
     pending = sum(each.pending for each in ranges.values())
     return _told(at_ms, ranges, hours, {shard: pending}, bucket_ms, topic)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from bridge.delivery import bare, deliver, park, receipt, refuse
-from bridge.flights import copy_of
+from bridge.flights import copy_of, hours_of, ranges_of
 from bridge.intake import Intake, StillLeavingError, Told, intake
 from bridge.lately import Lately
 from bridge.options import TurnOptions
@@ -26,7 +26,7 @@ from schemas.origin import Shard
 from schemas.progress import Progress
 from schemas.receipts import is_sent
 from timer.disk import Disk
-from timer.dues import HOUR_MS, DueRange
+from timer.dues import DueRange, joined_hours, joined_ranges
 from timer.errors import WheelFullError
 from timer.record import Body
 
@@ -113,18 +113,11 @@ class OwnedShard:
 
         Where it has to search for these and `is_over`, they are told to the hour.
         """
-        found = self.store.due_ranges(is_over)
-        for flight in self.flights.alive():
-            own = DueRange(1, flight.due_ms, flight.due_ms)
-            found[flight.target] = found[flight.target].joined(own) if flight.target in found else own
-        return found
+        return joined_ranges((self.store.due_ranges(is_over), ranges_of(self.flights.alive())))
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """For each real topic: start of the hour (epoch ms) to the number of live timers that are due in it."""
-        found = {target: Counter(hours) for target, hours in self.store.due_hours().items()}
-        for flight in self.flights.alive():
-            found.setdefault(flight.target, Counter())[flight.due_ms // HOUR_MS * HOUR_MS] += 1
-        return found
+        return joined_hours((self.store.due_hours(), hours_of(self.flights.alive())))
 
     def leaving(self, id_: bytes) -> list[Body]:
         """Timers under `id_` that are staged or sealed to leave."""

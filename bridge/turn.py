@@ -28,7 +28,7 @@ from bridge.throttle import Throttle
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.disk import Disk
-from timer.dues import DueRange
+from timer.dues import DueRange, joined_hours, joined_ranges
 from timer.errors import CorruptStoreError, WheelFullError
 
 log = logging.getLogger(__name__)
@@ -101,19 +101,11 @@ class Bridge:
 
         Where it has to search for these and `is_over`, they are told to the hour.
         """
-        found: dict[str, DueRange] = {}
-        for owned in self._shards.values():
-            for target, own in owned.due_ranges(is_over).items():
-                found[target] = found[target].joined(own) if target in found else own
-        return found
+        return joined_ranges(owned.due_ranges(is_over) for owned in self._shards.values())
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """For each real topic: start of the hour (epoch ms) to the number of timers that are due in it."""
-        found: dict[str, Counter[int]] = {}
-        for owned in self._shards.values():
-            for target, hours in owned.due_hours().items():
-                found.setdefault(target, Counter()).update(hours)
-        return found
+        return joined_hours(owned.due_hours() for owned in self._shards.values())
 
     def histogram(self, bucket_ms: int) -> Counter[int]:
         """Live timers of all shards by when they are looked at next: start of the bucket (epoch ms) to their number."""
@@ -169,9 +161,10 @@ class Bridge:
             self._complaints.say(
                 now_ms,
                 f"hanging {shard}",
-                f"{shard}: a sender's transaction has been open for {(now_ms - since_ms) // 1000} s: the {waiting}"
-                " offsets behind its first record, requests and cancels, are not read before it ends; find the sender,"
-                " or end it by kafka-transactions.sh find-hanging and abort",
+                "%s: a sender's transaction has been open for %d s: the %d offsets behind its first record, requests"
+                " and cancels, are not read before it ends; find the sender, or end it by kafka-transactions.sh"
+                " find-hanging and abort",
+                *(shard, (now_ms - since_ms) // 1000, waiting),
             )
         for shard in before.keys() - self._hanging.now.keys():
             self._complaints.over(f"hanging {shard}")
@@ -336,9 +329,9 @@ class Bridge:
     def _wait_for_rate(self, owned: OwnedShard, now_ms: int) -> None:
         self._throttled.add(owned.shard)
         self._source.pause(owned.shard)
-        per_s = self._throttles[owned.shard.topic].per_s
-        told = f"{owned.shard.topic}: intake keeps to max_requests_per_s, {per_s}; more than that waits"
-        self._complaints.say(now_ms, f"throttle {owned.shard.topic}", told)
+        topic = owned.shard.topic
+        told = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
+        self._complaints.say(now_ms, f"throttle {topic}", told, topic, self._throttles[topic].per_s)
 
     def _note_read(self, owned: OwnedShard, *, was_empty: bool) -> None:
         """A shard that was opened just now: is all read that was there then? Markers at the end are never read."""

@@ -11,7 +11,7 @@ Java's hash code are counted together, under the name that was seen first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,6 +48,24 @@ class DueRange(NamedTuple):
         return DueRange(
             self.pending + other.pending, min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
         )
+
+
+def joined_ranges(parts: Iterable[Mapping[str, DueRange]]) -> dict[str, DueRange]:
+    """Of the timers of all `parts`, by topic."""
+    found: dict[str, DueRange] = {}
+    for part in parts:
+        for topic, own in part.items():
+            found[topic] = found[topic].joined(own) if topic in found else own
+    return found
+
+
+def joined_hours(parts: Iterable[Mapping[str, Mapping[int, int]]]) -> dict[str, Counter[int]]:
+    """Of the timers of all `parts`, by topic: start of the hour (epoch ms) to their number."""
+    found: dict[str, Counter[int]] = {}
+    for part in parts:
+        for topic, hours in part.items():
+            found.setdefault(topic, Counter()).update(hours)
+    return found
 
 
 class _Topic:
