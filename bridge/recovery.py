@@ -47,33 +47,41 @@ class Recovered(NamedTuple):
     flights: Flights
 
 
-def recover(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Recovered:
-    """The shard's store as Kafka's committed progress says it must be."""
+class Outlook(NamedTuple):
+    """What a start has before it."""
+
+    progress: Progress
+    found: Checkpoint | None
+    """On disk, where it is of use."""
+    work: int
+    """Timers and requests to look through."""
+
+
+def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Outlook:
+    """Changes nothing. Raises ProgressLostError where the operator has to say how to go on."""
     found = read_checkpoint(disk)
     progress, adopted = _progress(shard, history, options, found)
     if found is not None and (adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
         log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
         found = None
+    if found is None:
+        return Outlook(progress, None, progress.next_offset - progress.low_offset)
+    was_closed = disk.read(CLOSED) == found.to_bytes()
+    unread = progress.next_offset - found.progress.next_offset
+    return Outlook(progress, found, unread + (0 if was_closed else found.pending))
+
+
+def recover(
+    shard: Shard, disk: Disk, history: History, options: TurnOptions, outlook: Outlook | None = None
+) -> Recovered:
+    """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it."""
+    progress, found, _ = outlook or look(shard, disk, history, options)
+    recovery = _Recovery(shard, disk, history, options, progress)
     try:
-        return _Recovery(shard, disk, history, options, progress).run(found)
+        return recovery.run(found)
     except CorruptStoreError as wrong:
         distrust(shard, disk, wrong)
-        return _Recovery(shard, disk, history, options, progress).run(None)
-
-
-def work_ahead(shard: Shard, disk: Disk, history: History) -> int:
-    """How many timers and requests `recover` would have to look through."""
-    try:
-        progress = history.progress(shard)
-    except ForeignProgressError:
-        return 0  # `recover` says what is to be done
-    if progress is None:
-        return 0
-    found = read_checkpoint(disk)
-    if found is None or not _usable(found, progress, history.journal_bounds(shard)[0]):
-        return progress.next_offset - max(progress.low_offset, history.bounds(shard)[0])
-    was_closed = disk.read(CLOSED) == found.to_bytes()
-    return progress.next_offset - found.progress.next_offset + (0 if was_closed else found.pending)
+        return recovery.run(None)
 
 
 def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:

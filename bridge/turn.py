@@ -21,7 +21,7 @@ from bridge.intake import StillLeavingError
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Publisher
-from bridge.recovery import Recovered, distrust, recover, work_ahead
+from bridge.recovery import Recovered, distrust, look, recover
 from bridge.shard import OwnedShard
 from bridge.status import Status
 from bridge.throttle import Throttle
@@ -219,22 +219,24 @@ class Bridge:
         for shard in ownership.assigned:
             if shard in undecided:
                 log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
-            if shard in undecided or self._is_long(shard):
                 self._preparing[shard] = self._prepare(shard)
             else:
-                self._recover(shard)
+                self._begin(shard)
 
-    def _is_long(self, shard: Shard) -> bool:
-        return work_ahead(shard, self._disk_for(shard), self._history) >= self._options.prepare_from
+    def _begin(self, shard: Shard) -> None:
+        """Opens it, or has it prepared beside the others where that takes long."""
+        disk, options = self._disk_for(shard), self._options.of(shard.topic)
+        outlook = look(shard, disk, self._history, options)
+        if outlook.work >= self._options.prepare_from:
+            self._preparing[shard] = self._prepare(shard)
+        else:
+            self._open(shard, disk, recover(shard, disk, self._history, options, outlook))
 
     def _open_prepared(self) -> None:
         for shard in [shard for shard, preparation in self._preparing.items() if preparation.is_done()]:
             del self._preparing[shard]
-            self._recover(shard)
-
-    def _recover(self, shard: Shard) -> None:
-        disk = self._disk_for(shard)
-        self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
+            disk = self._disk_for(shard)
+            self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
         first, end = self._history.bounds(shard)
@@ -355,11 +357,8 @@ class Bridge:
         del self._shards[owned.shard]
         owned.store.close()
         distrust(owned.shard, owned.disk, wrong)
-        if owned.store.pending >= self._options.prepare_from:
-            self._source.pause(owned.shard)
-            self._preparing[owned.shard] = self._prepare(owned.shard)
-        else:
-            self._recover(owned.shard)
+        self._source.pause(owned.shard)
+        self._begin(owned.shard)
 
     # -- 5 publish, 6 advance
 
