@@ -28,6 +28,8 @@ class AuditArguments:
     to_ms: int | None = None
     offsets: Mapping[int, tuple[int, int]] | None = None
     """By partition of the timer topic: requests from the first on, before the second."""
+    daily: bool = False
+    """Goes on where the last run in `out` ended, and keeps there what the next one needs."""
     as_of_ms: int | None = None
     """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
     settle_ms: int = SETTLE_MS
@@ -50,6 +52,12 @@ class AuditArguments:
             raise UsageError("--from is not before --to: nothing lies between")
         if self.offsets is not None and (self.from_ms is not None or self.to_ms is not None):
             raise UsageError("--offsets stands beside --from or --to: give one of them")
+        if self.daily and (self.to_ms is not None or self.offsets is not None):
+            raise UsageError(
+                "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"
+            )
+        if not self.daily and (self.out / "spans").exists():
+            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
         if self.out.exists() and not self.out.is_dir():

@@ -26,6 +26,9 @@ def parse(argv: Sequence[str] | None) -> AuditArguments:
     )
     parser.add_argument("--offsets", metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300")
     parser.add_argument(
+        "--daily", action="store_true", help="go on where the last run in DIR ended: reads the day, not the history"
+    )
+    parser.add_argument(
         "--tolerance-ms",
         type=int,
         default=AuditArguments.tolerance_ms,
