@@ -239,7 +239,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         for row in rows
     )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    wide = ' class="wide"' if len(head) > 3 else ""
+    wide = ' class="wide"' if len(head) > 2 else ""
     return f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
