@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from schemas.levels import DEFAULT, parse_levels
+from spark_jobs.access import Access
 from spark_jobs.errors import UsageError
 
 LEVELS_MS = parse_levels(DEFAULT)
@@ -19,7 +20,7 @@ SETTLE_MS = 10_000
 class AuditArguments:
     """Times are epoch ms. Raises UsageError with the argument's name."""
 
-    bootstrap_servers: str
+    access: Access
     out: Path
     timer_topic: str = "timer.requests"
     rejected_topic: str = "timer.rejected"
@@ -43,8 +44,6 @@ class AuditArguments:
     """None: local[*], or the cluster's under spark-submit."""
 
     def __post_init__(self) -> None:
-        if not self.bootstrap_servers.strip():
-            raise UsageError("--bootstrap-servers is empty: give host:port")
         for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give 0 or more")

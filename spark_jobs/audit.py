@@ -45,7 +45,7 @@ def run_audit(arguments: AuditArguments) -> Verdict:
     """
     make_folder(arguments.out)
     log = arguments.out / "spark.log"
-    cluster = Cluster(arguments.bootstrap_servers)
+    cluster = Cluster(arguments.access)
     if arguments.timer_topic not in cluster.partitions:
         raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
     with session("timer-bridge audit", master=arguments.master, log=log) as spark:

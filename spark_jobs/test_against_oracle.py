@@ -252,7 +252,7 @@ def _said(record: Record) -> tuple[str, str, str | None, int]:
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # a failure's repr is long
 @settings(
-    max_examples=int(os.environ.get("EXAMPLES", "4")),
+    max_examples=int(os.environ.get("EXAMPLES", "2")),
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

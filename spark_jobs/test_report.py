@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from schemas.tables import HOURS, REQUESTS, TOPICS, AuditClass
 from spark_jobs import summary
+from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.audit import conclude
 from spark_jobs.plots import span_text, timeline_svg, trend_svg
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 def concluded(spark: SparkSession, history: History, out: Path) -> Verdict:
     write_table(history.judged(spark), out, REQUESTS)
-    arguments = AuditArguments(bootstrap_servers="localhost:9092", out=out)
+    arguments = AuditArguments(access=Access("localhost:9092"), out=out)
     return conclude(spark, arguments, AS_OF_MS, ["a note <b>"])
 
 
