@@ -15,7 +15,8 @@ import typer
 from bridge.client import Sent, TimerProducer
 from bridge.errors import SettingsError
 from bridge.option_groups import with_groups
-from bridge.settings import PREFIX, Settings, load
+from bridge.settings import Settings, load
+from schemas.kafka_table import PREFIX
 
 Servers = Annotated[
     str | None, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")

@@ -7,7 +7,7 @@ A value `file:/run/secrets/password` stands for what is in that file.
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,14 +23,13 @@ from bridge.options import Delivery, TurnOptions
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
 from schemas.headers import Rules
+from schemas.kafka_table import PREFIX, by_full_name, from_environment, merged
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
 from schemas.profiles import NATIVE
 from schemas.receipts import Mode
 from timer.options import StoreOptions
 
-PREFIX = "TIMER_BRIDGE_"
-_IN_A_FILE = "file:"
 DAY_MS = 86_400_000
 
 
@@ -45,16 +44,7 @@ Duration = Annotated[int, BeforeValidator(_milliseconds)]
 
 
 def _by_full_name(table: object) -> object:
-    """librdkafka's settings by their full names: in TOML, `sasl.username = "x"` is a table within a table."""
-    return dict(_named(table, "")) if isinstance(table, Mapping) else table
-
-
-def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _named(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
+    return by_full_name(table) if isinstance(table, Mapping) else table
 
 
 class Settings(BaseSettings):
@@ -233,7 +223,7 @@ class Settings(BaseSettings):
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
     """Raises SettingsError, which names the setting, the value and the remedy."""
-    layers = [{} if file is None else _from_file(file), _from_environment(environment), flags]
+    layers = [{} if file is None else _from_file(file), from_environment(environment), flags]
     given = {name: value for layer in layers for name, value in layer.items() if value is not None}
     if "kafka" in given:
         given["kafka"] = _merged([layer["kafka"] for layer in layers if layer.get("kafka") is not None])
@@ -256,39 +246,17 @@ def _from_file(file: Path) -> dict[str, object]:
         raise SettingsError(f"config {file}: {wrong}: mend the TOML") from wrong
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    given: dict[str, object] = {
-        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
-    }
-    of_kafka = [name for name in given if name.startswith("kafka_")]
-    table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in of_kafka}
-    return {"kafka": table, **given} if table else given
-
-
 def _merged(tables: Sequence[object]) -> object:
-    """One by one, as each is a setting, the later over the earlier. What is no table is left to be told so."""
-    merged: dict[str, str] = {}
+    """One by one, as each is a setting. What is no table is left to be told so."""
+    found: list[Mapping[str, object]] = []
     for table in tables:
         if not isinstance(table, Mapping):
             return table
-        merged |= dict(_named(table, ""))
-    return {name: _from_its_file(name, value) for name, value in merged.items()}
-
-
-def _from_its_file(name: str, value: str) -> str:
-    """The value, or what is in the file that it names, without the end of its last line."""
-    if not value.startswith(_IN_A_FILE):
-        return value
-    path = Path(value.removeprefix(_IN_A_FILE))
+        found.append(table)
     try:
-        text = path.read_text()
-    except OSError as wrong:
-        raise SettingsError(f"kafka: {name}: {path}: {wrong.strerror}: give a file that may be read") from wrong
-    except UnicodeDecodeError as wrong:
-        raise SettingsError(f"kafka: {name}: {path} is no UTF-8 text: write the plain value into it") from wrong
-    if not text.strip():
-        raise SettingsError(f"kafka: {name}: {path} is empty: write the value into it")
-    return text.removesuffix("\n").removesuffix("\r")
+        return merged(found)
+    except ValueError as wrong:
+        raise SettingsError(str(wrong)) from wrong
 
 
 def _told(error: Any) -> str:

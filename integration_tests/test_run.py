@@ -295,7 +295,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         [COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
         env={**os.environ, **environment},
     )

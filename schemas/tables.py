@@ -5,7 +5,7 @@
 
 `requests`: a row for each request that was audited, and one for each origin that a delivery names and no request has.
 `topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery.
-Times are epoch ms, lateness is in ms. What it folds records into is in schemas.audit_state.
+Times are epoch ms, lateness is in ms. What the audit keeps for its next run is in schemas.audit_state.
 The Spark form is text (DDL), so that nobody needs Spark to read these tables.
 """
 
@@ -116,6 +116,19 @@ class Kind(Enum):
         ]
     )
     """The next request with the same id. `answered_ms`: of the first receipt that answers it; `left`: it has ended."""
+    SAYS = pa.struct(
+        [
+            ("action", pa.string()),
+            ("target", pa.string()),
+            ("due_ms", pa.int64()),
+            ("expire_ms", pa.int64()),
+            ("want_partition", pa.int32()),
+            ("id", pa.binary()),
+            ("own_key", pa.binary()),
+            ("want", pa.struct(list(_CONTENTS.items()))),
+        ]
+    )
+    """All that a copy has in common with its request."""
 
 
 class Column(NamedTuple):
@@ -173,7 +186,7 @@ REQUESTS = Table(
             Kind.STRING,
             "what `cancelled`, `replaced` and the classes of cancels rest on: receipt, or order (of the timer topic)",
         ),
-        Column("open", Kind.BOOL, "its class may change with what is still to come"),
+        Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
     ),
 )
 

@@ -7,15 +7,22 @@ Spark resolves "latest" anew for each action, and two looks at a growing topic w
 here, once, up to the last stable offset (read_committed), and the requests' before the rest.
 """
 
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from spark_jobs.access import Access
 from spark_jobs.errors import AuditTroubleError
 
 _TIMEOUT_S = 30.0
+_EACH_S = 3.0
+_REMEDIES = {
+    KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
+    KafkaError._SSL: "look at security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
+}
 
 
 class Span(NamedTuple):
@@ -30,10 +37,10 @@ class Span(NamedTuple):
 class Cluster:
     """What a broker says about its topics. Raises AuditTroubleError with a remedy when it says nothing."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._servers = bootstrap_servers
-        # The exception tells what went wrong; librdkafka's own lines on stderr would only repeat it.
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    def __init__(self, access: Access) -> None:
+        self._servers = access.bootstrap_servers
+        self._trouble: str | None = None
+        self._admin = AdminClient({**access.for_librdkafka(), "error_cb": self._told})  # type: ignore[dict-item]
         self.partitions = self._partitions()
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
@@ -67,11 +74,22 @@ class Cluster:
         except KafkaException as wrong:
             raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
 
+    def _told(self, error: KafkaError) -> None:
+        """By code alone: librdkafka's text may quote a setting."""
+        self._trouble = _REMEDIES.get(error.code(), self._trouble)
+
     def _partitions(self) -> dict[str, int]:
-        try:
-            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        except KafkaException as wrong:
-            raise AuditTroubleError(
-                f"no broker answers at {self._servers} ({wrong.args[0].str()}): check --bootstrap-servers"
-            ) from wrong
-        return {name: len(topic.partitions) for name, topic in topics.items()}
+        end_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                topics = self._admin.list_topics(timeout=min(_EACH_S, _TIMEOUT_S)).topics
+            except KafkaException as wrong:
+                self._admin.poll(0)  # it has told of what is wrong with us by then
+                if self._trouble is not None:
+                    raise AuditTroubleError(f"{self._servers} does not let us in: {self._trouble}") from wrong
+                if time.monotonic() > end_s:
+                    raise AuditTroubleError(
+                        f"no broker answers at {self._servers} ({wrong.args[0].str()}): check --bootstrap-servers"
+                    ) from wrong
+            else:
+                return {name: len(topic.partitions) for name, topic in topics.items()}
