@@ -29,6 +29,7 @@ from schemas.headers import (
     DELAY_LEVEL,
     DELAY_MS,
     DELIVER_MS,
+    EXPIRE_MS,
     ID,
     KEY,
     MAX_INT64,
@@ -121,13 +122,15 @@ def headers_for(
     replace: bool = False,
     partition: int | None = None,
     delivered_key: Text | None = None,
+    expire_at: datetime | str | int | None = None,
     headers: Pairs = (),
 ) -> Headers:
     """All headers of a request to deliver a record to `topic`; `headers` are the record's own, which arrive with it.
 
     Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m'; ms) and `level` (RocketMQ's 1 to 18).
     With an `id`, send it to `partition_for(id, ...)`. `partition` and `delivered_key` are the delivered record's, where
-    they are not to be the partitioner's choice and the key of the request. Raises ValueError, never later the bridge.
+    they are not to be the partitioner's choice and the key of the request. What could not be released before
+    `expire_at` goes to the rejected topic instead, as `expired`. Raises ValueError, never later the bridge.
     """
     ours: Headers = [(TOPIC, topic.encode()), _time(at, delay, level)]
     if id is not None:
@@ -138,6 +141,8 @@ def headers_for(
         ours.append((PARTITION, b"%d" % partition))
     if delivered_key is not None:
         ours.append((KEY, _raw(delivered_key)))
+    if expire_at is not None:
+        ours.append((EXPIRE_MS, b"%d" % _instant_ms("expire_at", expire_at)))
     asked = parse(ours, 0, _ANYTHING)
     if isinstance(asked, Refusal):
         raise ValueError(f"{asked.code}: {asked.detail}")
@@ -220,9 +225,11 @@ class TimerProducer:
         level: int | None = None,
         id: Text | None = None,  # noqa: A002
         partition: int | None = None,
+        expire_at: datetime | str | int | None = None,
     ) -> "Future[Sent]":
         """Deliver `value` to `topic` then. An `id` ends what is pending under it. See `headers_for`."""
-        asked = headers_for(topic, at=at, delay=delay, level=level, id=id, partition=partition, headers=headers)
+        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
+        asked = headers_for(topic, **when, id=id, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
     def replace(
@@ -237,11 +244,11 @@ class TimerProducer:
         delay: timedelta | str | int | None = None,
         level: int | None = None,
         partition: int | None = None,
+        expire_at: datetime | str | int | None = None,
     ) -> "Future[Sent]":
         """As `schedule` with an id; differs in the receipt alone, which tells where nothing was pending."""
-        asked = headers_for(
-            topic, at=at, delay=delay, level=level, id=id, replace=True, partition=partition, headers=headers
-        )
+        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
+        asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
     def cancel(self, id: Text) -> "Future[Sent]":  # noqa: A002
@@ -305,14 +312,21 @@ def _time(
 ) -> tuple[str, bytes | None]:
     if (at is not None) + (delay is not None) + (level is not None) != 1:
         raise ValueError("when: give one of at, delay and level")
+    if at is not None:
+        return DELIVER_MS, b"%d" % _instant_ms("at", at)
+    if delay is None:
+        return DELAY_LEVEL, b"%d" % (level or 0)
     try:
-        if at is not None:
-            return DELIVER_MS, b"%d" % _at_ms(at)
-        if delay is not None:
-            return DELAY_MS, b"%d" % _delay_ms(delay)
+        return DELAY_MS, b"%d" % _delay_ms(delay)
     except ValueError as wrong:
-        raise ValueError(f"{'delay' if at is None else 'at'}: {wrong}") from wrong
-    return DELAY_LEVEL, b"%d" % (level or 0)
+        raise ValueError(f"delay: {wrong}") from wrong
+
+
+def _instant_ms(name: str, at: datetime | str | int) -> int:
+    try:
+        return _at_ms(at)
+    except ValueError as wrong:
+        raise ValueError(f"{name}: {wrong}") from wrong
 
 
 def _at_ms(at: datetime | str | int) -> int:

@@ -35,6 +35,7 @@ At = Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone
 Level = Annotated[int | None, typer.Option("--level", help="When: a delay level, such as 3 for 10 s.")]
 Key = Annotated[str | None, typer.Option("--key", help="The record's key.")]
 Partition = Annotated[int | None, typer.Option("--partition", help="The real topic's, if the key is not to choose.")]
+Expire = Annotated[str | None, typer.Option("--expire-at", help="From when on it is not delivered: as --at.")]
 HeaderPairs = Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")]
 Everywhere = Annotated[
     bool,
@@ -55,6 +56,7 @@ class Request:
     level: Level = None
     key: Key = None
     partition: Partition = None
+    expire_at: Expire = None
     header: HeaderPairs = None
 
     def text(self) -> str:
@@ -70,6 +72,7 @@ class Request:
             "level": self.level,
             "key": self.key,
             "partition": self.partition,
+            "expire_at": self.expire_at,
             "headers": pairs(self.header),
         }
 

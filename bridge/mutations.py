@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from bridge import flights, recovery
+from bridge import delivery, flights, recovery
+from bridge import shard as shard_module
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.intake import _Taking
@@ -280,10 +281,16 @@ def unstable_progress(patches: Patches) -> None:
 def lost_shards_repeated(patches: Patches) -> None:
     """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
 
-    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any) -> None:
-        _repeat(self, look, lambda _: True, is_over)
+    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any, now_ms: Any) -> None:
+        _repeat(self, look, lambda _: True, is_over, now_ms)
 
     _replace(patches, Publisher, "repeat", repeat)
+
+
+def expired_by_due_time(patches: Patches) -> None:
+    """Whether a timer has expired is asked by its due time, not by when it leaves."""
+    asked = delivery.expired
+    _replace(patches, shard_module, "expired", lambda body, _now_ms: asked(body, body.due_ms))
 
 
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
@@ -314,6 +321,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "copies judged again": copies_judged_again,
     "quota without copies": quota_without_copies,
     "lost shards repeated": lost_shards_repeated,
+    "expired one delivered": expired_by_due_time,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

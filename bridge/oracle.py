@@ -7,7 +7,8 @@ and its own) is taken in first, by the settings of the instance that publishes; 
    and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota.
 3. Each other schedule is a timer until its one end: delivered at or after its due time by the publishing instance's
    clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
-   its id, and then never seen again. What is read in a commit ends what would have left in it.
+   its id, and then never seen again. What is read in a commit ends what would have left in it. From its expiry on it
+   is parked as `expired`, and never delivered.
 4. Before it is due it may travel: a copy at the end of its own partition, bytes, foreign headers and due time as they
    were, `timer-rolls` one higher, one on its way at most. Read again it stands anew, in its old origin's name. Whatever
    else says that it is a copy is refused as `not-ours`; one with the very bytes of an awaited copy stands in for it.
@@ -31,7 +32,7 @@ from typing import NamedTuple
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.options import TurnOptions
-from bridge.random_requests import CANCEL, DELIVERED, MORE_TIMERS, REPLACE, TIMERS, Header, Wish
+from bridge.random_requests import CANCEL, DELIVERED, EXPIRED, MORE_TIMERS, REPLACE, TIMERS, Header, Wish
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -374,7 +375,10 @@ class Oracle:
         self.counts["refused"] += 1
 
     def _check_parked(self, timer: Timer, entry: Entry, expected: Expected) -> None:
-        code = self._check_rejected(timer.entry, entry, timer.wish.may - {DELIVERED})
+        is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
+        codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
+        code = self._check_rejected(timer.entry, entry, codes)
+        self.counts["expired"] += is_over
         origin = timer.key.origin
         expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
         self.counts["parked"] += 1
@@ -484,6 +488,8 @@ def _same(copy: Entry, entry: Entry) -> bool:
 
 def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook) -> str:
     """Why a schedule that is well made is refused all the same; empty where it is not."""
+    if wish.expire_ms is not None and wish.expire_ms <= due_ms:
+        return "bad-header"
     if due_ms - entry.append_ms > options.rules.max_delay_ms:
         return "too-far"
     if _is_any(wish.target, options.policy.deny) or not _is_any(wish.target, options.policy.allow):
@@ -516,6 +522,8 @@ def _check_as_wished(wish: Wish, log: Partition, entry: Entry) -> dict[str, byte
     """A delivery holds what was asked for. Returns the four headers of ours."""
     added = dict(entry.headers[-4:])
     _check(DELIVERED in wish.may, f"delivered, expected {sorted(wish.may)}", entry)
+    is_over = wish.expire_ms is not None and entry.timestamp_ms >= wish.expire_ms
+    _check(not is_over, f"delivered, but it has expired at {wish.expire_ms}", entry)
     _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
     _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
     _check([*entry.headers[:-4]] == wish.foreign, f"foreign headers altered: {wish.foreign}", entry)

@@ -70,7 +70,11 @@ class Publisher:
             self._finish_oldest()
 
     def repeat(
-        self, look: Callable[[], object], is_ours: Callable[[OwnedShard], bool], is_over: Callable[[], bool]
+        self,
+        look: Callable[[], object],
+        is_ours: Callable[[OwnedShard], bool],
+        is_over: Callable[[], bool],
+        now_ms: Callable[[], int],
     ) -> None:
         """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence."""
         while self._to_repeat and not is_over():
@@ -80,6 +84,8 @@ class Publisher:
             if not carried.parts:
                 self._to_repeat.popleft()
                 continue
+            for owned, sealed in carried.parts:
+                owned.renew(sealed, now_ms())
             self._send(carried, fence)
             match _publishing(carried).wait():
                 case Committed():

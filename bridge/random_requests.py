@@ -13,6 +13,7 @@ from random import Random
 Header = tuple[str, bytes | None]
 
 DELIVERED = "delivered"
+EXPIRED = "expired"
 TIMERS, MORE_TIMERS = "timer.requests", "timer.more"
 ORDERS, BILLS, NOWHERE, SECRET, SMALL = "orders", "bills", "nowhere", "secret", "small"
 ORDERS_PARTITIONS = 3
@@ -83,7 +84,8 @@ TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 class Wish:
     """A record for the timer topic, and what may become of it: `delivered`, or a code on the rejected topic.
 
-    Due at `deliver_ms`, else so much behind its timestamp as `level` says, else `delay_ms`.
+    Due at `deliver_ms`, else so much behind its timestamp as `level` says, else `delay_ms`. From `expire_ms` on it may
+    only be `expired`.
     """
 
     may: frozenset[str]
@@ -99,6 +101,7 @@ class Wish:
     id: bytes | None = None
     action: str = SCHEDULE
     level: int | None = None
+    expire_ms: int | None = None
     headers: list[Header] = field(default_factory=list)
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
@@ -126,6 +129,7 @@ class Wishes:
         self._ids[-1] = rng.choice((self._ids[-1], b"\xff\x00 id"))
         near = (-1000, -50, 0, 1, 10, 30, 100, 300, reach_ms, reach_ms * 3 // 2, reach_ms * 2)
         self._aheads_ms = rng.choice((near, (-50, 0, 30, reach_ms // 2, reach_ms, reach_ms, reach_ms * 3 // 2)))
+        self._expiry_chance = rng.choice((0.0, 0.0, 0.2))
         self._id_chance = rng.choice((0.0, 0.3, 0.6, 0.9))
         self._cancel_chance = rng.choice((0.05, 0.2, 0.4)) if self._id_chance else 0.0
 
@@ -185,6 +189,10 @@ class Wishes:
             wish.delivered_key = rng.choice((b"", b"other"))
             wish.control.append(("timer-key", wish.delivered_key))
         self._set_time(wish, now_ms)
+        if rng.random() < self._expiry_chance:
+            ahead_ms = rng.choice((-10, 20, 100, rng.choice(self._aheads_ms) + rng.randint(0, 400)))
+            wish.expire_ms = max(0, now_ms + ahead_ms)
+            wish.control.append(("timer-expire-ms", b"%d" % wish.expire_ms))
         if rng.random() < self._id_chance:
             self._set_id(wish)
         return wish

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from bridge.delivery import bare, deliver, park, receipt, refuse
+from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of
 from bridge.intake import Intake, StillLeavingError, Told, intake
 from bridge.lately import Lately
@@ -61,6 +61,12 @@ class Staged:
         self.dropped += taken.dropped
         self.held += taken.held
         self.told += taken.told
+
+    def park_expired(self, now_ms: int) -> None:
+        """Those that are not to leave any more at `now_ms`."""
+        for row, body in enumerate(self.bodies):
+            if not body.plain and (why := expired(body, now_ms)):
+                self.parked[row] = why
 
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
@@ -248,6 +254,7 @@ class OwnedShard:
         staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         own = self._options.rules.own_topics
         staged.parked = {row: _OURS_SINCE for row, body in enumerate(staged.bodies) if body.target in own}
+        staged.park_expired(now_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
         sealed = Sealed(staged, progress, self._journal(staged, progress), now_ms, ids)
         self._sealed.append(sealed)
@@ -255,6 +262,11 @@ class OwnedShard:
         self.flights.depart(staged.rolled, now_ms)
         self._dirty_since_ms = None
         return sealed
+
+    def renew(self, sealed: Sealed, now_ms: int) -> None:
+        """What was aborted is published again: what has expired meanwhile is not released any more."""
+        sealed.at_ms = max(sealed.at_ms, now_ms)
+        sealed.staged.park_expired(sealed.at_ms)
 
     def outgoing(self, sealed: Sealed) -> list[Outgoing]:
         """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""

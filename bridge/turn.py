@@ -382,7 +382,10 @@ class Bridge:
             fences.append(looked.fence)
             return looked.fence
 
-        self._publisher.repeat(look, lambda owned: self._shards.get(owned.shard) is owned, lambda: self._stopping)
+        def is_ours(owned: OwnedShard) -> bool:
+            return self._shards.get(owned.shard) is owned
+
+        self._publisher.repeat(look, is_ours, lambda: self._stopping, self._clock.now_ms)
         return fences[-1]
 
     def _progress(self) -> dict[Shard, Progress]:

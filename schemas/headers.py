@@ -13,6 +13,7 @@ Rules, in the order in which they are looked at (design, "Headers"):
 2. `timer-action` is schedule, cancel or replace (`unknown-action`); the latter two need an id (`missing-id`).
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; further away than `max_delay_ms`: `too-far`.
    A cancel needs none; one that stands is not looked at, as the id alone says what ends.
+   `timer-expire-ms` that is not behind the due time: `bad-header`, as it could never be delivered.
 4. A target that is there (`missing-topic`) and may be one (`bad-target`).
 
 The same bytes and the same `Rules` give the same answer for ever: a rebuild reads old requests again.
@@ -45,11 +46,10 @@ PROFILE = "timer-profile"
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 
-UNSERVED = frozenset({"timer-expire-ms"})
-"""Headers of the contract that this version does not serve. To ignore one would break its promise, so it is refused."""
+EXPIRE_MS = "timer-expire-ms"
 
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
-CONTROL = frozenset({TOPIC, *TIMES, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE}) | UNSERVED
+CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
 """Taken off a delivered record; every other header is foreign and kept, in order, doubles too."""
 
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
@@ -202,8 +202,6 @@ def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
 
 
 def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id_: bytes | None) -> Schedule | Refusal:
-    if not UNSERVED.isdisjoint(ours):
-        return Refusal("bad-header", f"{min(UNSERVED & ours.keys())} is not served by this version: leave it out")
     partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
     if PROFILE in ours:
         return Refusal("bad-header", f"{PROFILE} is written by the bridge alone: leave it out")
@@ -212,6 +210,8 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
     due_ms = _due_ms(ours, timestamp_ms, rules)
     if isinstance(due_ms, Refusal):
         return due_ms
+    if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
+        return Refusal("bad-header", f"{EXPIRE_MS} is not behind the due time {due_ms}: it could never be delivered")
     if due_ms - timestamp_ms > rules.max_delay_ms:
         return Refusal("too-far", f"due {due_ms - timestamp_ms} ms ahead; max_delay is {rules.max_delay_ms} ms")
     if TOPIC not in ours:

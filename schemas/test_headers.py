@@ -176,9 +176,11 @@ def test_case_7_a_level_that_does_not_parse_is_named(text: str) -> None:
         parse_levels(text)
 
 
-@pytest.mark.parametrize("name", ["timer-expire-ms"])
-def test_a_promise_this_version_cannot_keep_is_refused(name: str) -> None:
-    assert code(ask((name, b"1"))) == "bad-header"
+def test_an_expiry_lies_behind_the_due_time() -> None:
+    due_ms = NOW_MS + 1000
+    assert ask(("timer-expire-ms", b"%d" % (due_ms + 1))) == Schedule("orders", due_ms, -1)
+    for never in (b"%d" % due_ms, b"1", b"", b"-1", b"1e9", None):
+        assert code(ask(("timer-expire-ms", never))) == "bad-header"
 
 
 ANY_VALUE = (
@@ -199,7 +201,7 @@ LIKELY_VALUES = {
     "timer-origin": st.sampled_from([b"t/0/1"]),
     "timer-rolls": st.sampled_from([b"1", b"2147483648"]),
     "timer-released-ms": st.sampled_from([b"1"]),
-    "timer-expire-ms": st.sampled_from([b"1"]),
+    "timer-expire-ms": SOON.map(lambda n: b"%d" % (NOW_MS - DAY_MS + n)),
     "trace": st.sampled_from([b"1", b""]),
     "Timer-Topic": st.sampled_from([b"bills"]),
 }
@@ -290,7 +292,7 @@ def claimed(values: dict[str, bytes | None]) -> Claim | str:
 
 def timer(values: dict[str, bytes | None]) -> Schedule | str:
     partition = number(values.get("timer-partition", b"0"), 2**31 - 1)
-    if "timer-expire-ms" in values or partition is None or values.get("timer-key", b"") is None:
+    if partition is None or values.get("timer-key", b"") is None:
         return "bad-header"
     times = {name: number(values[name], MAX_INT64) for name in TIMES if name in values}
     if None in times.values():
@@ -305,6 +307,10 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
         "timer-delay-ms": NOW_MS + told,
         "timer-delay-level": NOW_MS + levels_ms[min(told, len(levels_ms) - 1)],
     }[name]
+    if "timer-expire-ms" in values:
+        expire_ms = number(values["timer-expire-ms"], MAX_INT64)
+        if expire_ms is None or expire_ms <= due_ms:
+            return "bad-header"
     if due_ms > NOW_MS + RULES.max_delay_ms:
         return "too-far"
     if "timer-topic" not in values:
