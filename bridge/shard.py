@@ -62,6 +62,12 @@ class Staged:
         self.held += taken.held
         self.told += taken.told
 
+    def delivered_due_ms(self) -> list[int]:
+        """When those that leave for their real topics were due."""
+        if not self.parked:
+            return [body.due_ms for body in self.bodies]
+        return [body.due_ms for row, body in enumerate(self.bodies) if row not in self.parked]
+
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
 
