@@ -123,11 +123,12 @@ def _after(timers: list[NamedTimer], matching: int) -> str | None:
 
 
 class Search:
-    """Of the shards that are open here as it begins, or of `shards` among them."""
+    """Of the shards that are open here as it begins."""
 
-    def __init__(self, wanted: Wanted, shards: Iterable[Shard] | None = None) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._only = None if shards is None else set(shards)
+        self.shards: list[Shard] = []
+        """Those that it is about: they stayed here until it was done."""
         self._left: list[tuple[Shard, int]] | None = None
         self._rows: dict[Shard, Rows] = {}
         self._flights: list[tuple[Place, Flight]] = []
@@ -141,7 +142,8 @@ class Search:
         """True: it is done. Raises CorruptStoreError."""
         self._at_ms = now_ms
         if self._left is None:
-            self._left = [(shard, 0) for shard in sorted(bridge.shards) if self._only is None or shard in self._only]
+            self.shards = sorted(bridge.shards)
+            self._left = [(shard, 0) for shard in self.shards]
         while self._left:
             self._look(bridge.shards, is_over)
             if is_over():
@@ -153,6 +155,7 @@ class Search:
             self._told += 1
             if self._told % _BODIES_AT_ONCE == 0 and is_over():
                 return False
+        self.shards = [shard for shard in self.shards if shard in bridge.shards]
         return True
 
     def listing(self) -> Listing:
