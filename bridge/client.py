@@ -255,6 +255,10 @@ class TimerProducer:
         """End what is pending under `id`. Whether something was, its receipt tells."""
         return self._send(id, id, None, cancel_headers(id))
 
+    def partition_of(self, id: Text) -> int:  # noqa: A002
+        """Where all that has this id meets. Raises BridgeError where no broker answers."""
+        return partition_for(id, self._outbox.partitions(self._timer_topic))
+
     def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
         asked, raw = cancel_headers(id), _raw(id)

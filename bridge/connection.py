@@ -27,12 +27,13 @@ RESERVED = {
 class Connection:
     """`instance` tells this process from the others of its group. `kafka`: librdkafka settings, passed through.
 
-    These may be secrets, so they are never shown.
+    These may be secrets, so they are never shown. `address`: host:port of our HTTP, for the others; empty: none.
     """
 
     bootstrap_servers: str
     group: str = "timer-bridge"
     instance: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    address: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
     """librdkafka settings of what the bridge publishes by, below `kafka`."""

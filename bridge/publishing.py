@@ -31,8 +31,10 @@ class _Carried:
 class Publisher:
     """Not for use by two threads."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, stands: Callable[[Sealed], None] = lambda _: None) -> None:
+        """`stands` is told of each part whose transaction stands."""
         self._sink = sink
+        self._stands = stands
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 
@@ -90,7 +92,7 @@ class Publisher:
             match _publishing(carried).wait():
                 case Committed():
                     self._to_repeat.popleft()
-                    _advance(carried)
+                    self._advance(carried)
                 case Aborted(refused):
                     _park(carried, refused)
 
@@ -99,7 +101,7 @@ class Publisher:
         fate = _publishing(carried).wait()
         self._under_way.popleft()
         if isinstance(fate, Committed):
-            _advance(carried)
+            self._advance(carried)
             return
         _park(carried, fate.refused)
         self._to_repeat.append(carried)
@@ -107,6 +109,11 @@ class Publisher:
             later = self._under_way.popleft()
             assert isinstance(_publishing(later).wait(), Aborted), "one stands behind one that does not"
             self._to_repeat.append(later)
+
+    def _advance(self, carried: _Carried) -> None:
+        for owned, sealed in carried.parts:
+            owned.committed(sealed)
+            self._stands(sealed)
 
     def _send(self, carried: _Carried, fence: object) -> None:
         carried.outgoing, carried.ends = [], []
@@ -124,11 +131,6 @@ class Publisher:
 def _publishing(carried: _Carried) -> Publishing:
     assert carried.publishing is not None, "not begun"
     return carried.publishing
-
-
-def _advance(carried: _Carried) -> None:
-    for owned, sealed in carried.parts:
-        owned.committed(sealed)
 
 
 def _park(carried: _Carried, refused: dict[int, str]) -> None:

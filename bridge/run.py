@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from bridge.address import own_address
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
 from bridge.connection import Connection
 from bridge.datadir import DataDir
@@ -39,6 +40,9 @@ from bridge.topics import (
     timer_topic,
 )
 from bridge.turn import Bridge
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +106,12 @@ def run(settings: Settings) -> None:
         if settings.http_port:
             from bridge.web import application, serving  # only here: without a port, no web server is needed
 
-            answers = application(asked.status, asked.desk, SystemClock())
+            others: list[BaseRoute] = []
+            if settings.page:
+                from bridge.page.wiring import page_routes
+
+                others = ends.enter_context(page_routes(settings, asked.status, asked.desk, SystemClock()))
+            answers = application(asked.status, asked.desk, SystemClock(), others=others)
             ends.enter_context(serving(settings.http_host, settings.http_port, answers))
         try:
             _run(settings, folder, stop, patience, asked)
@@ -115,7 +124,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
     topics = ConfluentTopics(settings.connection(), patience)
     patience.give_up_in(settings.startup_timeout / 1000)
     options = settings.turn_options(prepare_topics(settings, topics))
-    connection = settings.connection(folder.instance_id())
+    connection = settings.connection(folder.instance_id(), own_address(settings))
     while not stop.asked:
         stop.begin()
         try:

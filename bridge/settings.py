@@ -6,9 +6,11 @@ A value `file:/run/secrets/password` stands for what is in that file.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,6 +43,16 @@ Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
 Duration = Annotated[int, BeforeValidator(_milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
+
+
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _by_full_name(table: object) -> object:
@@ -100,6 +112,12 @@ class Settings(BaseSettings):
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
     http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
+    page: bool = Field(False, description="A page and an API on http_port, to look after the group.")
+    page_read_tokens: Path | None = Field(None, description="A file of tokens, name:token a line, that may read.")
+    page_operator_tokens: Path | None = Field(None, description="The same, of those that may change something too.")
+    advertised_http: str | None = Field(
+        None, description="host:port by which other instances ask this one; its own address if left out."
+    )
     log_format: Format = Field("text", description="Of log lines: text or json.")
     log_level: Level = Field("info", description="debug, info, warning or error.")
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
@@ -128,9 +146,23 @@ class Settings(BaseSettings):
         self._check_topics()
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
+        self._check_page()
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
         return self
+
+    def _check_page(self) -> None:
+        """Raises ValueError."""
+        if self.page and not self.http_port:
+            raise ValueError("page: give --http-port, where it is to be")
+        has_tokens = self.page_read_tokens is not None or self.page_operator_tokens is not None
+        if self.page and not has_tokens and not _is_loopback(self.http_host):
+            raise ValueError(
+                f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"
+                f" of name:token, or --http-host 127.0.0.1"
+            )
+        if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):
+            raise ValueError("advertised_http: write host:port, such as 10.1.2.3:8321")
 
     def timer_topics(self) -> dict[str, TopicSettings]:
         """Every timer topic by name, `timer_topic` first, with nothing left open."""
@@ -212,13 +244,13 @@ class Settings(BaseSettings):
             own_topics=own,
         )
 
-    def connection(self, instance: str = "") -> Connection:
-        """`instance`: what tells this process from the others of its group."""
+    def connection(self, instance: str = "", address: str = "") -> Connection:
+        """`instance`: what tells this process from the others of its group; `address`: where these ask it."""
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
         if self.static_membership and instance:
             of_group["group.instance.id"] = instance
         published = {"compression.type": self.compression, "linger.ms": f"{self.linger_ms:g}"}
-        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
+        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, address, published)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:

@@ -68,6 +68,12 @@ class Staged:
             if not body.plain and (why := expired(body, now_ms)):
                 self.parked[row] = why
 
+    def delivered_due_ms(self) -> list[int]:
+        """When those that leave for their real topics were due."""
+        if not self.parked:
+            return [body.due_ms for body in self.bodies]
+        return [body.due_ms for row, body in enumerate(self.bodies) if row not in self.parked]
+
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
 

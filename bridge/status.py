@@ -9,6 +9,7 @@ The turn's thread tells; any thread may ask. Nothing is changed in place, so an 
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from bridge.traffic import TrafficMeter
 from schemas.origin import Shard
 
 LIVE_WITHIN_S = 60.0
@@ -52,6 +53,7 @@ class Status:
         self._wait: _Said | None = None
         self._error: _Said | None = None
         self._sign_of_life_s = now_s()
+        self.traffic = TrafficMeter()
 
     # -- told by the turn's thread
 

@@ -22,7 +22,7 @@ from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, distrust, look, recover
-from bridge.shard import OwnedShard
+from bridge.shard import OwnedShard, Sealed
 from bridge.status import Status
 from bridge.throttle import Throttle
 from schemas.origin import Shard
@@ -60,7 +60,7 @@ class Bridge:
         self._clock = clock
         self._source = source
         self._history = history
-        self._publisher = Publisher(sink)
+        self._publisher = Publisher(sink, self._note_delivered)
         self._disk_for = disk_for
         self._options = options
         self._prepare = prepare
@@ -126,6 +126,8 @@ class Bridge:
         fence = self._repeat(polled.fence)
         now_ms = self._clock.now_ms()
         records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
+        if records:
+            self._status.traffic.took_in(sum(map(len, records.values())), now_ms)
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
         is_overdue = any(self._is_overdue(owned, now_ms) for owned in self._shards.values())
@@ -173,6 +175,10 @@ class Bridge:
     def hanging(self) -> dict[Shard, Hang]:
         """Timer partitions that cannot be read to their end, as `look_at_open_transactions` has found them."""
         return self._hanging.now
+
+    def wake(self) -> None:
+        """Ends a waiting poll soon; for any thread."""
+        self._source.wake()
 
     def request_stop(self) -> None:
         """Ends a waiting poll and any repeating of a transaction; for a signal handler."""
@@ -387,6 +393,10 @@ class Bridge:
 
         self._publisher.repeat(look, is_ours, lambda: self._stopping, self._clock.now_ms)
         return fences[-1]
+
+    def _note_delivered(self, sealed: Sealed) -> None:
+        if due_ms := sealed.staged.delivered_due_ms():
+            self._status.traffic.delivered(due_ms, self._clock.now_ms())
 
     def _progress(self) -> dict[Shard, Progress]:
         """What each shard with news has reached."""

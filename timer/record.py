@@ -137,6 +137,8 @@ class Peek(NamedTuple):
     offset: int
     target: str
     id: bytes | None
+    partition: int
+    rolls: int
 
 
 def peek(head: bytes, position: int) -> Peek:
@@ -146,7 +148,8 @@ def peek(head: bytes, position: int) -> Peek:
     fields = HEAD.unpack_from(head)
     id_at = HEAD_SIZE + fields[4]
     id_ = head[id_at : id_at + fields[13]] if fields[3] & HAS_ID else None
-    return Peek(fields[0], fields[9], fields[6], str(head[HEAD_SIZE:id_at], "ascii", "replace"), id_)
+    target = str(head[HEAD_SIZE:id_at], "ascii", "replace")
+    return Peek(fields[0], fields[9], fields[6], target, id_, fields[5], fields[10])
 
 
 def pack_headers(headers: Headers) -> tuple[bytes, bool]:

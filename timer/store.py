@@ -44,6 +44,7 @@ from timer.scan import LiveScan, above, blocks, is_among, to_come
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
+_LISTED_UNITS = 1 << 14
 _FIRST_BLOCK = 16
 _SPARSE = 512
 """Units between two of a chain from which on a hop is cheaper than reading through."""
@@ -321,6 +322,25 @@ class Store:
         last = ((hour + 1) * HOUR_MS - 1) // tick_ms
         while tick is not None and (tick := self._wheel.next_time(tick, last)) is not None:
             yield self._load(tick)
+
+    def some_live(self, first: int) -> tuple[Rows, int | None]:
+        """Live rows of a stretch of the log, from unit `first` on, and where the next one begins; None: there is none.
+
+        In the order of the log. Whoever goes through it in several steps meets what lives all the time, whatever
+        happens between them; what is rolled meanwhile may be met twice, or not at all while it is on its way.
+        """
+        stretches = blocks(self._units, max(first, self._low_unit), _LISTED_UNITS)
+        here, following = next(stretches, None), next(stretches, None)
+        rows = np.empty(0, RUN) if here is None else self._live_rows(*here)
+        return rows, None if following is None else following[0]
+
+    def live_at(self, unit: int) -> Rows:
+        """The row of `unit` where it lives, as some_live has told it; else no row."""
+        return self._live_rows(unit, unit + 1) if self._low_unit <= unit < self._units.end else np.empty(0, RUN)
+
+    def peek(self, row: Rows) -> Peek:
+        """What `row`, a RUN of one, is about, however large its body. Raises CorruptStoreError."""
+        return self._peek(row)
 
     def histogram(self, bucket_ms: int) -> dict[int, int]:
         """Live timers by the time at which they are looked at next: start of the bucket, epoch ms, to their number.

@@ -71,6 +71,8 @@ PRODUCER_MUSTS = {
     "partitioner": "murmur2_random",
 }
 
+_AT = "@"
+
 _DENIED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -89,7 +91,22 @@ _HOPELESS = _DENIED | {
 
 
 def member(connection: Connection) -> Config:
-    """A consumer that belongs to the group."""
+    """A consumer that belongs to the group. Its client.id tells the others where we are asked (`address_in`)."""
+    return _announced(connection, _member(connection))
+
+
+def _announced(connection: Connection, config: Config) -> Config:
+    if not connection.address:
+        return config
+    return {**config, "client.id": f"{config['client.id']}{_AT}{connection.address}"}
+
+
+def address_in(client_id: str) -> str:
+    """host:port that a member tells, or empty."""
+    return client_id.rpartition(_AT)[2] if _AT in client_id else ""
+
+
+def _member(connection: Connection) -> Config:
     if connection.kafka.get("group.protocol") == "consumer":  # there, the broker settles both
         return _config(connection, READER, READER_MUSTS | {"group.id": connection.group})
     strategy = {"partition.assignment.strategy": "cooperative-sticky"}

@@ -26,8 +26,8 @@ UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 """Stands for headers that the client library cannot read; whoever parses it finds a bad header and this reason."""
 
 _GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
-_SLICE_S = 0.1
-"""A wake is seen within this; so is a change of hands without a record."""
+_SLICE_S = 0.02
+"""A wake is seen within this, so who asks waits no longer; so is a change of hands without a record."""
 
 
 def _is(code: int, error: KafkaError) -> bool:
