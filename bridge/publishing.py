@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.errors import BridgeError
-from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Publishing, Sink, Transaction
+from bridge.metrics import Metrics
+from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, Publishing, Sink, Transaction
 from bridge.shard import OwnedShard, Sealed
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -31,8 +32,10 @@ class _Carried:
 class Publisher:
     """Not for use by two threads."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, clock: Clock, metrics: Metrics) -> None:
         self._sink = sink
+        self._clock = clock
+        self._metrics = metrics
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 
@@ -81,26 +84,38 @@ class Publisher:
                 self._to_repeat.popleft()
                 continue
             self._send(carried, fence)
-            match _publishing(carried).wait():
+            self._metrics.retries.add()
+            match self._fate_of(carried):
                 case Committed():
                     self._to_repeat.popleft()
-                    _advance(carried)
+                    self._advance(carried)
                 case Aborted(refused):
                     _park(carried, refused)
 
     def _finish_oldest(self) -> None:
         carried = self._under_way[0]
-        fate = _publishing(carried).wait()
+        fate = self._fate_of(carried)
         self._under_way.popleft()
         if isinstance(fate, Committed):
-            _advance(carried)
+            self._advance(carried)
             return
         _park(carried, fate.refused)
         self._to_repeat.append(carried)
         while self._under_way:
             later = self._under_way.popleft()
-            assert isinstance(_publishing(later).wait(), Aborted), "one stands behind one that does not"
+            assert isinstance(self._fate_of(later), Aborted), "one stands behind one that does not"
             self._to_repeat.append(later)
+
+    def _fate_of(self, carried: _Carried) -> Committed | Aborted:
+        fate = _publishing(carried).wait()
+        self._metrics.ended(fate)
+        return fate
+
+    def _advance(self, carried: _Carried) -> None:
+        now_ms = self._clock.now_ms()
+        for owned, sealed in carried.parts:
+            owned.committed(sealed)
+            self._metrics.stands(owned, sealed, now_ms)
 
     def _send(self, carried: _Carried, fence: object) -> None:
         carried.outgoing, carried.ends = [], []
@@ -118,11 +133,6 @@ class Publisher:
 def _publishing(carried: _Carried) -> Publishing:
     assert carried.publishing is not None, "not begun"
     return carried.publishing
-
-
-def _advance(carried: _Carried) -> None:
-    for owned, sealed in carried.parts:
-        owned.committed(sealed)
 
 
 def _park(carried: _Carried, refused: dict[int, str]) -> None:

@@ -4,6 +4,7 @@
     /health/ready   200; 503 with the reason                                             from Status, at once
     /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
     /pending?id=    the timers under one id; 404 where there is none                     the same
+    /metrics        Prometheus; see bridge.metric_table                                  from Metrics, and by Desk
 
 Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
 """
@@ -14,8 +15,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import uvicorn
@@ -28,8 +29,10 @@ from starlette.routing import Route
 
 from bridge.desk import BusyError, Desk
 from bridge.errors import SettingsError
+from bridge.exposition import Exposition
 from bridge.pending import named_in_bridge, of_bridge, parse_bucket_ms
 from bridge.ports import Clock
+from bridge.seen import Seen, see
 from bridge.status import Status, Verdict
 from bridge.turn import Bridge
 from timer.errors import CorruptStoreError
@@ -41,16 +44,26 @@ T = TypeVar("T")
 ANSWER_WITHIN_S = 10.0
 SEARCH_S = 0.02
 """For the exact first and last due times: so long timers may have to wait for whoever asks."""
+LOOK_S = 0.005
+"""The same for metrics, which are asked for again and again."""
+SEE_WITHIN_S = 2.0
+"""Longer than a turn waits for a message; those who scrape wait 10 s."""
 _END_S = 3
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
-def application(status: Status, desk: Desk, clock: Clock, answer_within_s: float = ANSWER_WITHIN_S) -> Starlette:
+def application(
+    status: Status,
+    desk: Desk,
+    clock: Clock,
+    exposition: Exposition,
+    answer_within_s: float = ANSWER_WITHIN_S,
+) -> Starlette:
     """The routes. None of them looks into the bridge itself."""
 
-    async def ask(question: Callable[[Bridge], T]) -> T:
+    async def ask(question: Callable[[Bridge], T], within_s: float = answer_within_s) -> T:
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(desk.put(question)), answer_within_s)
+            return await asyncio.wait_for(asyncio.wrap_future(desk.put(question)), within_s)
         except BusyError:
             raise HTTPException(503, "too many ask at a time: ask again") from None
         except TimeoutError:
@@ -74,16 +87,29 @@ def application(status: Status, desk: Desk, clock: Clock, answer_within_s: float
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as wrong:
             raise HTTPException(400, f"bucket: {wrong}") from wrong
-        return _told(await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic, _soon_over())), 200)
+        return _told(
+            await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic, _over_in(SEARCH_S))), 200
+        )
 
+    metrics = _metrics(exposition, lambda question: ask(question, min(SEE_WITHIN_S, answer_within_s)))
     return Starlette(
-        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/pending", pending)],
+        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/pending", pending), metrics],
         exception_handlers={HTTPException: _refused},
     )
 
 
-def _soon_over() -> Callable[[], bool]:
-    end_s = time.monotonic() + SEARCH_S
+def _metrics(exposition: Exposition, ask: Callable[[Callable[[Bridge], Seen]], Awaitable[Seen]]) -> Route:
+    async def metrics(request: Request) -> Response:
+        with suppress(HTTPException):  # what was seen last stays
+            exposition.seen = await ask(lambda bridge: see(bridge, exposition.targets, _over_in(LOOK_S)))
+        body, content_type = exposition.text(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    return Route("/metrics", metrics)
+
+
+def _over_in(seconds: float) -> Callable[[], bool]:
+    end_s = time.monotonic() + seconds
     return lambda: time.monotonic() >= end_s
 
 
