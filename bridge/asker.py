@@ -18,12 +18,14 @@ T = TypeVar("T")
 ANSWER_WITHIN_S = 10.0
 SEARCH_S = 0.02
 """So long timers may have to wait for whoever asks."""
+LOOK_S = 0.005
+"""The same for metrics, which are asked for again and again."""
 _LONGEST_SEARCH_S = 60.0
 
 
-def soon_over() -> Callable[[], bool]:
+def soon_over(within_s: float = SEARCH_S) -> Callable[[], bool]:
     """For a search, in one turn."""
-    end_s = time.monotonic() + SEARCH_S
+    end_s = time.monotonic() + within_s
     return lambda: time.monotonic() >= end_s
 
 

@@ -41,6 +41,8 @@ class TurnOptions:
     """The longest wait for a message; a due timer ends it earlier."""
     clock_skew_margin_ms: int = 60_000
     """How far the clocks of two brokers may stand apart: a rebuild reads the journal from this much before L."""
+    max_clock_skew_ms: int = 1000
+    """How far a broker's clock may stand from ours without a word."""
     adopt_progress: str | None = None
     """The operator's word where progress is gone: 'earliest', 'latest' or epoch ms."""
     policy: Policy = field(default_factory=Policy)

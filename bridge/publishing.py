@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.errors import BridgeError
-from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Publishing, Sink, Transaction
+from bridge.metrics import Metrics
+from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, Publishing, Sink, Transaction
 from bridge.shard import OwnedShard, Sealed
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -31,9 +32,13 @@ class _Carried:
 class Publisher:
     """Not for use by two threads."""
 
-    def __init__(self, sink: Sink, stands: Callable[[Sealed], None] = lambda _: None) -> None:
+    def __init__(
+        self, sink: Sink, clock: Clock, metrics: Metrics, stands: Callable[[Sealed], None] = lambda _: None
+    ) -> None:
         """`stands` is told of each part whose transaction stands."""
         self._sink = sink
+        self._clock = clock
+        self._metrics = metrics
         self._stands = stands
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
@@ -89,7 +94,8 @@ class Publisher:
             for owned, sealed in carried.parts:
                 owned.renew(sealed, now_ms())
             self._send(carried, fence)
-            match _publishing(carried).wait():
+            self._metrics.retries.add()
+            match self._fate_of(carried):
                 case Committed():
                     self._to_repeat.popleft()
                     self._advance(carried)
@@ -98,7 +104,7 @@ class Publisher:
 
     def _finish_oldest(self) -> None:
         carried = self._under_way[0]
-        fate = _publishing(carried).wait()
+        fate = self._fate_of(carried)
         self._under_way.popleft()
         if isinstance(fate, Committed):
             self._advance(carried)
@@ -107,12 +113,19 @@ class Publisher:
         self._to_repeat.append(carried)
         while self._under_way:
             later = self._under_way.popleft()
-            assert isinstance(_publishing(later).wait(), Aborted), "one stands behind one that does not"
+            assert isinstance(self._fate_of(later), Aborted), "one stands behind one that does not"
             self._to_repeat.append(later)
 
+    def _fate_of(self, carried: _Carried) -> Committed | Aborted:
+        fate = _publishing(carried).wait()
+        self._metrics.ended(fate)
+        return fate
+
     def _advance(self, carried: _Carried) -> None:
+        now_ms = self._clock.now_ms()
         for owned, sealed in carried.parts:
             owned.committed(sealed)
+            self._metrics.stands(owned, sealed, now_ms)
             self._stands(sealed)
 
     def _send(self, carried: _Carried, fence: object) -> None:

@@ -108,6 +108,7 @@ class Settings(BaseSettings):
     prepare_from: int = Field(
         100_000, description="So much to look through at a start is left to a process of its own.", ge=0
     )
+    max_clock_skew: Duration = Field(1000, description="How far brokers' clocks may stand from ours unwarned.", gt=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
@@ -220,6 +221,7 @@ class Settings(BaseSettings):
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,
             prepare_from=self.prepare_from,
+            max_clock_skew_ms=self.max_clock_skew,
             adopt_progress=self.adopt_progress,
             policy=topic.policy,
             max_requests_per_s=topic.max_requests_per_s,

@@ -31,6 +31,7 @@ from timer.errors import WheelFullError
 from timer.record import Body
 
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
+_KIND = itemgetter(Told._fields.index("kind"))
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
 
 
@@ -53,6 +54,8 @@ class Staged:
     held: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
+    requests: int = 0
+    """That were taken in, copies not counted."""
 
     def add(self, taken: Intake) -> None:
         self.refused += taken.refused
@@ -188,6 +191,7 @@ class OwnedShard:
         self.store.add(taken.batch, part[-1].offset + 1)
         del self.backlog[:count]
         self.admitted += count - len(taken.landed)
+        self._staged.requests += count - len(taken.landed)
         self.flights.land(taken.landed)
         self.flights.end(taken.ended)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
@@ -298,6 +302,16 @@ class OwnedShard:
             left = (body for row, body in enumerate(staged.bodies) if row not in staged.parked)
             told += [Told("delivered", body.origin, body.origin, body.id or b"", body.due_ms) for body in left]
         return told
+
+    def told(self, sealed: Sealed) -> Counter[str]:
+        """How many receipts of each kind it carries."""
+        staged, mode = sealed.staged, self._options.receipts
+        kinds: Counter[str] = Counter(map(_KIND, staged.told))
+        if is_sent("rejected", mode):
+            kinds["rejected"] += len(staged.parked)
+        if is_sent("delivered", mode):
+            kinds["delivered"] += len(staged.bodies) - len(staged.parked)
+        return kinds
 
     def park(self, sealed: Sealed, row: int, code: str) -> bool:
         """The broker refuses the record at `row` of `outgoing`. False where nothing else can be made of it."""

@@ -26,8 +26,9 @@ from bridge.fake_kafka import FakeKafka as FakeKafka
 from bridge.fake_kafka import FakeTransaction as FakeTransaction
 from bridge.fake_kafka import Partition, State
 from bridge.fake_kafka import Timeline as Timeline
+from bridge.metrics import Metrics
 from bridge.options import Delivery, TurnOptions
-from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction, Why
 from bridge.recovery import prepare
 from bridge.status import Status
 from bridge.turn import Bridge
@@ -229,6 +230,11 @@ class FakeHistory:
         logs = {shard: self._kafka.partition(shard) for shard in shards}
         return {shard: (log.last_stable, log.end) for shard, log in logs.items()}
 
+    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        self._fuse.step("history.newest_decisions")
+        written = {shard: [entry.append_ms for entry in self._journal(shard).everything()] for shard in shards}
+        return {shard: max(times) for shard, times in written.items() if times}
+
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         self._fuse.step("history.offset_at")
         log = self._kafka.partition(shard)
@@ -353,14 +359,16 @@ class FakeSink:
         begun, transaction = under_way.begun, under_way.transaction
         self._step("sink.end")
         if under_way.earlier is not None and isinstance(under_way.earlier.fate, Aborted):
-            return self._abort(begun, {})
+            return self._abort(begun, {}, "earlier")
         if under_way.refused or self._draw(self.fault_chance):
             return self._abort(begun, under_way.refused)
         if self.faults:
             self.faults -= 1
             return self._abort(begun, {})
         self._step("sink.offsets")
-        if not self._group.accepts(transaction.fence) or begun.state is not State.OPEN:
+        if not self._group.accepts(transaction.fence):
+            return self._abort(begun, {}, "stale-member")
+        if begun.state is not State.OPEN:
             return self._abort(begun, {})
         self._kafka.send_offsets(begun, self._group.name, transaction.progress)
         self._step("sink.offsets done")
@@ -421,9 +429,10 @@ class FakeSink:
         self._kafka.commit(begun)
         committed = begun.state is State.COMMITTED
         self._step("sink.commit done")
-        return Committed() if committed else self._abort(begun, {})
+        took_s = (self._kafka.timeline.now_ms - begun.begun_ms) / 1000
+        return Committed(took_s) if committed else self._abort(begun, {})
 
-    def _abort(self, begun: FakeTransaction, refused: dict[int, str]) -> Aborted:
+    def _abort(self, begun: FakeTransaction, refused: dict[int, str], why: Why = "fault") -> Aborted:
         """Of several records that will never be taken, a real broker may name any."""
         self._step("sink.abort")
         self._kafka.abort(begun)
@@ -431,7 +440,7 @@ class FakeSink:
         if self._rng is not None and refused:
             named = self._rng.sample(sorted(refused), self._rng.randint(1, len(refused)))
             refused = {index: refused[index] for index in named}
-        return Aborted(refused)
+        return Aborted(refused, why)
 
     def _draw(self, chance: float) -> bool:
         return self._rng is not None and self._rng.random() < chance
@@ -565,6 +574,7 @@ class FakeInstance:
         """None comes to an end."""
         self.bridge: Bridge | None = None
         self.status = Status()
+        self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000)
         self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
@@ -611,6 +621,7 @@ class FakeInstance:
             options=self.options,
             prepare=lambda shard: FakePreparation(self, shard, history, rng),
             status=self.status,
+            metrics=self.metrics,
         )
 
     def turn(self) -> None:

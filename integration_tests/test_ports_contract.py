@@ -86,6 +86,10 @@ class Harness(Protocol):
         """Somebody else's hand in our group, on the first timer partition."""
         ...
 
+    def now_ms(self) -> int:
+        """The brokers' time."""
+        ...
+
 
 class FakeHarness:
     timers, journal, target, small = "timers", "journal", "target", "small"
@@ -131,6 +135,9 @@ class FakeHarness:
 
     def commit_offset(self, offset: int) -> None:
         self._kafka.commit_offset("group", Shard(self.timers, 0), offset)
+
+    def now_ms(self) -> int:
+        return self._kafka.timeline.now_ms
 
 
 class ConfluentHarness:
@@ -235,6 +242,9 @@ class ConfluentHarness:
         hand.commit(offsets=[TopicPartition(self.timers, 0, offset)], asynchronous=False)
         hand.close()
 
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # it runs on this machine
+
 
 def published(message: Message) -> Published:
     told: Any = message  # its type hints say of every field that it may be of several kinds
@@ -269,6 +279,7 @@ class Reader:
         self.owned: set[Shard] = set()
         self.records: list[Record] = []
         self.fence: object = None
+        self.is_member = False
         self.most = 0
         """The most records that one poll has yielded."""
 
@@ -279,6 +290,7 @@ class Reader:
         self.records += fresh
         self.most = max(self.most, len(fresh))
         self.fence = polled.fence
+        self.is_member = polled.is_member
 
     def poll(self, times: int = 1, max_records: int = 100) -> None:
         for _ in range(times):
@@ -397,6 +409,17 @@ class TestSource:
 
         second.poll_until(shared)
         assert second.owned.isdisjoint(reader.owned)
+
+    def test_a_spare_knows_that_the_group_has_let_it_in(self, harness: Harness, reader: Reader) -> None:
+        others = [Reader(harness.source()) for _ in range(2)]
+
+        def shared() -> bool:
+            for each in (reader, *others):
+                each.poll()
+            members = [each for each in (reader, *others) if each.is_member]
+            return len(members) == 3 and sorted(len(each.owned) for each in members) == [0, 1, 1]
+
+        reader.poll_until(shared)
 
 
 def values(harness: Harness) -> list[bytes | None]:
@@ -687,6 +710,19 @@ class TestHistory:
         assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
         assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
         assert list(history.journal(Shard(shard.topic, 1), from_offset=None, since_ms=None)) == []
+
+    def test_the_newest_decision_is_told_by_the_brokers_clock(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history, other = harness.sink(), harness.history(), Shard(shard.topic, 1)
+        assert history.newest_decisions([shard, other]) == {}
+        carried = Transaction([order(harness, b"a")], {shard: b"decided"}, {shard: READ}, reader.fence)
+        began_ms = harness.now_ms()
+        assert sink.begin(carried).wait() == Committed()
+        history.progress(shard)  # waits for the markers
+        told = history.newest_decisions([shard, other])
+        assert told.keys() == {shard}
+        assert began_ms <= told[shard] <= harness.now_ms()
 
     def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         """A zombie's record on the journal, undecided yet, stands before what its successor has committed."""

@@ -47,6 +47,9 @@ class HeldTimers:
         self._queue = DueQueue()
         self._resting: list[_Resting] = []
 
+    def __len__(self) -> int:
+        return len(self._queue) + sum(len(run) for each in self._resting for run in each.runs)
+
     def rows(self) -> Rows:
         """All of them."""
         return np.concatenate([self._queue.rows(), *(each.rows() for each in self._resting)])

@@ -269,6 +269,16 @@ class Store:
         """Live timers, as staged."""
         return self._pending
 
+    @property
+    def held(self) -> int:
+        """Live timers of which K says nothing."""
+        return len(self._held)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its log's files; wheel and index of ids not counted."""
+        return self._units.size_bytes + self._bodies.size_bytes
+
     def pending_by_topic(self) -> dict[str, int]:
         """Live timers of each real topic that has any."""
         return self._dues.counts()

@@ -17,8 +17,10 @@ Two stages, each for one transaction at a time and in the order of `begin`:
 With `ahead` (at-least-once) a fill begins with the deliveries, which then stand whatever becomes of the transaction.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Event
 
 from confluent_kafka import KafkaError
@@ -45,6 +47,7 @@ _STALE = frozenset(
         KafkaError.FENCED_MEMBER_EPOCH,
     }
 )
+_BEHIND_ANOTHER = Aborted({}, "earlier")
 _END_S = CALL_S + 1.0
 
 
@@ -62,6 +65,7 @@ class OnItsWay:
         self.is_loaded = False
         self.stands_ahead = False
         self._is_told = False
+        self._began_s = time.monotonic()
         self._earlier = earlier
         self._is_past_filling = Event()
         self._fate: Future[Committed | Aborted] = Future()
@@ -98,12 +102,15 @@ class OnItsWay:
         self._is_past_filling.set()
 
     def end(self, outcome: Committed | Aborted) -> None:
-        self._fate.set_result(outcome)
+        self._fate.set_result(replace(outcome, took_s=self._took_s()) if isinstance(outcome, Committed) else outcome)
         self._over()
 
     def fail(self, wrong: Exception) -> None:
         self._fate.set_exception(wrong)
         self._over()
+
+    def _took_s(self) -> float:
+        return time.monotonic() - self._began_s
 
     def _over(self) -> None:
         self._earlier = None
@@ -200,20 +207,20 @@ class ConfluentSink:
 
     def _outcome(self, way: OnItsWay) -> Committed | Aborted:
         producer = way.lane.producer
-        refused = None if way.is_loaded else self._refused_before(way)
-        if refused is not None:
-            return Aborted(refused)
+        aborted = None if way.is_loaded else self._aborted_before(way)
+        if aborted is not None:
+            return aborted
         failed = self._sent_ahead(way) or self._filled(way)
         if failed is not None:
-            return Aborted(self._refused_by(way, failed) if way.is_next() else {})
+            return Aborted(self._refused_by(way, failed)) if way.is_next() else _BEHIND_ANOTHER
         way.note_filled()
         if not way.is_next():
             producer.give_up()
-            return Aborted({})
+            return _BEHIND_ANOTHER
         failed = producer.settle(way.batch)
         if failed is not None:
             self._note_fruitless(failed)
-            return Aborted({})
+            return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
         self._fruitless = 0
         return Committed()
 
@@ -235,21 +242,21 @@ class ConfluentSink:
             failed.named = {places[index]: code for index, code in failed.named.items()}
         return failed
 
-    def _refused_before(self, way: OnItsWay) -> dict[int, str] | None:
+    def _aborted_before(self, way: OnItsWay) -> Aborted | None:
         """Waits for its turn. None: it may be sent."""
         if not way.await_turn():
-            return {}
+            return _BEHIND_ANOTHER
         if self._culprits.has_doubts(way.outgoing):
             if not way.is_next():
-                return {}
+                return _BEHIND_ANOTHER
             self._asking = way.lane
             refused = self._culprits.known(way.outgoing)
             if refused:
-                return refused
+                return Aborted(refused)
         if not is_member(way.batch.fence):
             if way.is_next():
                 self._wait("we are no member of the group", quietly=True)
-            return {}
+            return Aborted({}, "stale-member")
         return None
 
     def _batch(self, transaction: Transaction) -> tuple[Sequence[int], Batch]:
@@ -296,7 +303,7 @@ class ConfluentSink:
             return
         if failed.cause is not None and is_denied(failed.cause):
             raise explained("publishing", failed.cause)
-        self._wait(str(failed), quietly=failed.cause is not None and failed.cause.code() in _STALE)
+        self._wait(str(failed), quietly=_is_stale(failed))
 
     def _wait(self, why: str, *, quietly: bool) -> None:
         """The first time at once again: it may be over."""
@@ -318,3 +325,7 @@ class ConfluentSink:
         if self._ahead is not None:
             self._ahead.look_at(topic)
         return answers[self._asking.number]
+
+
+def _is_stale(failed: Failed) -> bool:
+    return failed.cause is not None and failed.cause.code() in _STALE
