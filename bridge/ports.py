@@ -172,6 +172,8 @@ class Transaction:
     journal: dict[Shard, bytes]
     progress: dict[Shard, Progress]
     fence: object
+    standing: frozenset[int] = frozenset()
+    """By index of `outgoing`: what stands already, and is not to be sent again (at-least-once)."""
 
 
 Why = Literal["earlier", "stale-member", "fault"]
@@ -186,7 +188,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Nothing of it stands.
+    """Nothing of it stands, but for `standing`: deliveries of at-least-once, by index of `outgoing`.
 
     `refused` names by index those of `outgoing` that the broker will never take, each with a code of the contract
     (`unknown-topic`, `unknown-partition`, `not-authorized`, `too-large`). Empty: a passing fault or a stale fence; look
@@ -196,6 +198,7 @@ class Aborted:
 
     refused: dict[int, str]
     why: Why = field(default="fault", compare=False)
+    standing: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 MOST_PUBLISHING = 2

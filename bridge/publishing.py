@@ -7,6 +7,7 @@
 What is to be repeated is repeated before anything new is begun, so progress is committed in the order of the requests.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,8 +100,8 @@ class Publisher:
                 case Committed():
                     self._to_repeat.popleft()
                     self._advance(carried)
-                case Aborted(refused):
-                    _park(carried, refused)
+                case Aborted() as fate:
+                    _note(carried, fate)
 
     def _finish_oldest(self) -> None:
         carried = self._under_way[0]
@@ -109,11 +110,13 @@ class Publisher:
         if isinstance(fate, Committed):
             self._advance(carried)
             return
-        _park(carried, fate.refused)
+        _note(carried, fate)
         self._to_repeat.append(carried)
         while self._under_way:
             later = self._under_way.popleft()
-            assert isinstance(self._fate_of(later), Aborted), "one stands behind one that does not"
+            fate = self._fate_of(later)
+            assert isinstance(fate, Aborted), "one stands behind one that does not"
+            _note(later, fate)
             self._to_repeat.append(later)
 
     def _fate_of(self, carried: _Carried) -> Committed | Aborted:
@@ -132,13 +135,16 @@ class Publisher:
         carried.outgoing, carried.ends = [], []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
+        standing: set[int] = set()
         for owned, sealed in carried.parts:
+            standing.update(len(carried.outgoing) + row for row in sealed.staged.standing)
             carried.outgoing += owned.outgoing(sealed)
             carried.ends.append(len(carried.outgoing))
             progress[owned.shard] = sealed.progress
             if sealed.journal is not None:
                 journal[owned.shard] = sealed.journal.to_bytes()
-        carried.publishing = self._sink.begin(Transaction(carried.outgoing, journal, progress, fence))
+        transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
+        carried.publishing = self._sink.begin(transaction)
 
 
 def _publishing(carried: _Carried) -> Publishing:
@@ -146,15 +152,21 @@ def _publishing(carried: _Carried) -> Publishing:
     return carried.publishing
 
 
-def _park(carried: _Carried, refused: dict[int, str]) -> None:
-    for index, code in refused.items():
-        start = 0
-        for (owned, sealed), end in zip(carried.parts, carried.ends, strict=True):
-            if index < end:
-                if not owned.park(sealed, index - start, code):
-                    raise BridgeError(
-                        f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
-                        f" vanish, so the bridge stops; mend the topic, then start again"
-                    )
-                break
-            start = end
+def _note(carried: _Carried, fate: Aborted) -> None:
+    """What is to be made of it when it is repeated."""
+    for index, code in fate.refused.items():
+        owned, sealed, row = _place(carried, index)
+        if not owned.park(sealed, row, code):
+            raise BridgeError(
+                f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
+                f" vanish, so the bridge stops; mend the topic, then start again"
+            )
+    for index in fate.standing:
+        _, sealed, row = _place(carried, index)
+        sealed.staged.standing.add(row)
+
+
+def _place(carried: _Carried, index: int) -> tuple[OwnedShard, Sealed, int]:
+    """Of whose part a record is, and its row there."""
+    at = bisect_right(carried.ends, index)
+    return *carried.parts[at], index - (carried.ends[at - 1] if at else 0)

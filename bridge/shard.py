@@ -45,6 +45,8 @@ class Staged:
     """By row of `bodies`: those that their target will not take."""
     bare: set[int] = field(default_factory=set)
     """By row of all that goes out: those that the rejected topic does not take whole."""
+    standing: set[int] = field(default_factory=set)
+    """By row of `bodies`: delivered ahead of a transaction that was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
     rolled: list[Flight] = field(default_factory=list)
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Staged:
     def park_expired(self, now_ms: int) -> None:
         """Those that are not to leave any more at `now_ms`."""
         for row, body in enumerate(self.bodies):
-            if not body.plain and (why := expired(body, now_ms)):
+            if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
                 self.parked[row] = why
 
     def delivered_due_ms(self) -> list[int]:

@@ -13,9 +13,10 @@ ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next l
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 
@@ -308,9 +309,10 @@ class FakeSink:
         self._kafka = kafka
         self._group = group
         self._journal_topic = journal_topic
-        self._own_topics = own_topics
-        self._standing: dict[Hashable, tuple[Partition, Entry]] = {}
-        """Deliveries that stand, whatever becomes of their transaction."""
+        self.own_topics = own_topics or frozenset()
+        self._is_doubled = own_topics is not None
+        self._standing: dict[bytes, tuple[Partition, Entry]] = {}
+        """Deliveries that stood last, whatever became of their transaction: by origin."""
         self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
@@ -386,13 +388,14 @@ class FakeSink:
         refused: dict[int, str] = {}
         for index, record in enumerate(transaction.outgoing):
             self._step("sink.produce")
-            code = self._kafka.refusal(record.topic, record.partition, size_of(record))
+            is_sent = index in transaction.standing
+            code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
                 refused[index] = code
-            elif self._own_topics is None or record.topic in self._own_topics:
+            elif not self._is_doubled or record.topic in self.own_topics:
                 self._append(begun, record)
             else:
-                self._send_ahead(begun, record)
+                self._stand_ahead(begun, record, is_sent=is_sent)
         for shard, value in transaction.journal.items():
             self._step("sink.journal")
             key = str(shard).encode()
@@ -412,12 +415,11 @@ class FakeSink:
                 transaction=begun,
             )
 
-    def _send_ahead(self, begun: FakeTransaction, record: Outgoing) -> None:
-        """Where it does not stand yet."""
-        known = record._replace(headers=tuple(record.headers))  # type: ignore[arg-type]
-        if known not in self._standing:
-            self._standing[known] = self._kafka.send_ahead(record)
-        begun.ahead.append(self._standing[known])
+    def _stand_ahead(self, begun: FakeTransaction, record: Outgoing, *, is_sent: bool) -> None:
+        origin = dict(record.headers)["timer-origin"] or b""
+        if not is_sent:
+            self._standing[origin] = self._kafka.send_ahead(record)
+        begun.ahead.append(self._standing[origin])
 
     def _commit(self, begun: FakeTransaction) -> Committed | Aborted:
         self._step("sink.commit")
@@ -488,7 +490,12 @@ class FakePublishing:
         if self.earlier is not None:
             self.earlier.finish()
         if self.fate is None:
-            self.fate = self.sink.end(self)
+            fate = self.sink.end(self)
+            if isinstance(fate, Aborted) and self.begun.ahead:
+                refused, own = self.refused, self.sink.own_topics
+                deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
+                fate = replace(fate, standing=frozenset(index for index in deliveries if index not in refused))
+            self.fate = fate
             self.earlier = None
         return self.fate
 
