@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,11 +121,28 @@ def dev(
             typer.echo("ending")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_PASSED_ON)
 def audit(context: typer.Context) -> None:
     """Judge, from Kafka's topics alone, what became of every request (Spark). Options: timer-bridge audit --help."""
-    try:
+    with _needs_spark():
         from spark_jobs.audit import main as audit_main
-    except ImportError as missing:
-        raise BridgeError(f"the audit needs Spark ({missing}): install with pip install '.[spark]'") from missing
     raise typer.Exit(audit_main(context.args))
+
+
+@app.command(context_settings=_PASSED_ON)
+def backfill(context: typer.Context) -> None:
+    """Deliver what an audit found missing, each once (Spark). Options: timer-bridge backfill --help."""
+    with _needs_spark():
+        from spark_jobs.backfill import main as backfill_main
+    raise typer.Exit(backfill_main(context.args))
+
+
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as missing:
+        raise BridgeError(f"this needs Spark ({missing}): install with pip install '.[spark]'") from missing

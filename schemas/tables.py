@@ -220,3 +220,17 @@ HOURS = Table(
         _CLOCK,
     ),
 )
+
+BACKFILL = Table(
+    "backfill",
+    (
+        Column("origin", Kind.STRING, "the missing request"),
+        Column("partition", Kind.INT32, "partition of the request"),
+        Column("offset", Kind.INT64, "offset of the request"),
+        Column("requested_ms", Kind.INT64, "timestamp of the request"),
+        Column("target", Kind.STRING, "the real topic that it names"),
+        Column("due_ms", Kind.INT64, "when it was to be delivered"),
+        Column("outcome", Kind.STRING, "what became of it: docs/audit.md has the list"),
+        Column("detail", Kind.STRING, "the broker's code, where it failed"),
+    ),
+)

@@ -15,7 +15,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     parser = argparse.ArgumentParser(
         prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
     )
-    add_flags(parser)
+    add_flags(parser, "timer_topic", "rejected_topic", "receipts_topic")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--from", dest="from_ms", metavar="TIME", help="requests since then: 2026-12-24T18:00:00Z")
     parser.add_argument("--to", dest="to_ms", metavar="TIME", help="requests before then")

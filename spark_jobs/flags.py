@@ -17,10 +17,14 @@ _DEFAULTS = {
     "timer_topic": "timer.requests",
     "rejected_topic": "timer.rejected",
     "receipts_topic": "timer.receipts",
+    "journal_topic": "timer.journal",
+    "backfilled_topic": "timer.backfilled",
+    "group": "timer-bridge",
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
+    """`names`: of the bridge's settings, those that the job needs."""
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, such as the bridge's")
     parser.add_argument(
@@ -30,8 +34,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat",
     )
-    for name, default in _DEFAULTS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="TOPIC", help=f"default {default}")
+    for name in names:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=f"default {_DEFAULTS[name]}")
     parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
 
 
@@ -39,12 +43,12 @@ def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str,
     """`given` by argparse, with `access` in place of the flags that make it, and each topic. Raises UsageError."""
     given = dict(given)
     layers = [_from_file(given.pop("config")), from_environment(environment)]
-    for name in ("bootstrap_servers", *_DEFAULTS):
+    for name in given.keys() & {"bootstrap_servers", *_DEFAULTS}:
         for layer in layers[::-1]:
             if given[name] is None and layer.get(name) is not None:
                 given[name] = str(layer[name])
-    for name, default in _DEFAULTS.items():
-        given[name] = given[name] if given[name] is not None else default
+    for name in given.keys() & _DEFAULTS.keys():
+        given[name] = _DEFAULTS[name] if given[name] is None else given[name]
     servers, tables = given.pop("bootstrap_servers"), [*(layer.get("kafka", {}) for layer in layers)]
     tables.append(_pairs(given.pop("kafka")))
     if servers is None:

@@ -58,7 +58,9 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
     settings = dict(_EVERYWHERE)
     if master is not None:
         builder = builder.master(master)
-        settings |= _LOCAL if master.startswith("local") else {}
+        if master.startswith("local"):
+            settings |= _LOCAL
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whichever python3 is found first
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:

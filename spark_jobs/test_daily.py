@@ -128,9 +128,10 @@ def test_only_what_is_open_is_carried_and_what_was_closed_is_found_again(spark: 
         "10": "cancel-too-late",
         "60": "pending",
     }
-    for day, still_open in ("2026-01-01", {rolled.origin, waits.origin}), ("2026-01-02", {rolled.origin, waits.origin}):
+    for day in ("2026-01-01", "2026-01-02"):
         kept = pq.read_table(tmp_path / "evidence" / f"day={day}" / "open=true")
-        assert set(kept.column("origin").to_pylist()) == still_open
+        # What a cancel ended, without a receipt, is open for as long as the tolerance.
+        assert set(kept.column("origin").to_pylist()) == {r.origin for r in (rolled, waits, ended, stops)}
         assert kept.schema.names == EVIDENCE.arrow().names
     last = pq.read_table(tmp_path / "requests" / "day=2026-01-03").to_pylist()
     assert {row["origin"]: row["copies"] for row in last}[waits.origin] == 1
