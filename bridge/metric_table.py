@@ -313,6 +313,13 @@ PARTITIONS = Chapter(
             lambda facts: facts.metrics.recovery,
         ),
         Metric(
+            *(f"{PREFIX}undecided_recoveries", "counter", ("topic",)),
+            "Recoveries that had to wait for the end of a transaction of the partition's former owner: 10 s, or for"
+            " ever where Kafka has forgotten its markers (ARCHITECTURE.md).",
+            "Where the partition stays `recovering`: `kafka-transactions.sh find-hanging`.",
+            _tally(lambda metrics: metrics.undecided),
+        ),
+        Metric(
             *(f"{PREFIX}recovery_work", "counter", ("source",)),
             "Timers and requests that recoveries had to look through: from the `directory`, or from `kafka` alone.",
             "`kafka`, though directories are kept: the log says why one was of no use.",
