@@ -418,7 +418,7 @@ HEALTH = Chapter(
         Metric(
             *(f"{PREFIX}clock_skew_seconds", "gauge", Shards),
             "How far the clock of the broker that leads the partition's journal is ahead of ours (less than 0: behind)."
-            f" Told once it has written for us; never more than it is. {LOOK}",
+            f" Told once it has written for us; at the least. {LOOK}",
             "Keep all clocks in time (NTP): timers leave by the bridge's, delays count from the brokers'.",
             _of_shards(lambda facts: {shard: ms / 1000 for shard, ms in facts.metrics.skew_ms.items()}),
         ),
