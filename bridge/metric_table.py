@@ -313,6 +313,13 @@ PARTITIONS = Chapter(
             lambda facts: facts.metrics.recovery,
         ),
         Metric(
+            *(f"{PREFIX}undecided_recoveries", "counter", ("topic",)),
+            "Recoveries that had to wait for the end of a transaction of the partition's former owner: 10 s, or for"
+            " ever where Kafka has forgotten its markers (ARCHITECTURE.md).",
+            "Where the partition stays `recovering`: `kafka-transactions.sh find-hanging`.",
+            _tally(lambda metrics: metrics.undecided),
+        ),
+        Metric(
             *(f"{PREFIX}recovery_work", "counter", ("source",)),
             "Timers and requests that recoveries had to look through: from the `directory`, or from `kafka` alone.",
             "`kafka`, though directories are kept: the log says why one was of no use.",
@@ -411,7 +418,7 @@ HEALTH = Chapter(
         Metric(
             *(f"{PREFIX}clock_skew_seconds", "gauge", Shards),
             "How far the clock of the broker that leads the partition's journal is ahead of ours (less than 0: behind)."
-            f" Told once it has written for us; never more than it is. {LOOK}",
+            f" Told once it has written for us; at the least. {LOOK}",
             "Keep all clocks in time (NTP): timers leave by the bridge's, delays count from the brokers'.",
             _of_shards(lambda facts: {shard: ms / 1000 for shard, ms in facts.metrics.skew_ms.items()}),
         ),

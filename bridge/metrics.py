@@ -71,6 +71,7 @@ class Metrics:
         self.moves = Tally(("assigned", "revoked", "lost"))
         self.recovery = Histogram(RECOVERY_S)
         self.recovery_work = Tally(("directory", "kafka"))
+        self.undecided = Tally()
         self.pauses = Tally(PAUSES)
         self.paused: Mapping[Shard, str] = {}
         """Shards whose intake pauses, and why."""
@@ -134,6 +135,10 @@ class Metrics:
     def recovering(self, shard: Shard) -> None:
         self.goes_on(shard)
         self._began_s[shard] = self._now_s()
+
+    def waits_for_former_owner(self, shard: Shard) -> None:
+        """A transaction of its former owner is open."""
+        self.undecided.add(shard.topic)
 
     def looked(self, outlook: Outlook) -> None:
         """What a recovery has before it."""

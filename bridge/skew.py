@@ -3,7 +3,8 @@
     ours      begun 10:00:00.000 ... stands 10:00:00.012         the record was written in between
     stamped   10:00:00.005 -> 0      10:00:03.000 -> ahead by 2988 ms at the least      09:59:58.000 -> behind by 2000
 
-So a slow transaction makes it less exact, never wrong.
+So a slow transaction makes it less exact, not wrong. The end of a transaction is stamped too, some ms behind the
+commit: a broker that takes long for that seems to be ahead until the next look.
 """
 
 

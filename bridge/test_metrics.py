@@ -222,6 +222,21 @@ def test_a_member_that_was_put_out_is_told_as_lost_and_its_transaction_as_a_stal
     assert told(world)['moved_partitions_total{change="lost"}'] == 1
 
 
+def test_a_recovery_that_waits_for_its_former_owner_is_told() -> None:
+    waited, recovering = 'undecided_recoveries_total{topic="timer.requests"}', 'partitions{phase="recovering"}'
+    world = World()
+    left_open = world.kafka.begin("former owner")
+    world.kafka.produce("timer.journal", b"undecided", transaction=left_open)
+    world.restart()
+    world.bridge.run(100)
+    found = told(world)
+    assert (found[waited], found[recovering]) == (1, 1)
+    world.kafka.abort(left_open)
+    world.bridge.run(100)
+    found = told(world)
+    assert (found[waited], found[recovering]) == (1, 0)
+
+
 def test_case_38_a_senders_hanging_transaction_names_its_partition() -> None:
     world = World()
     hung = world.kafka.begin("sender")

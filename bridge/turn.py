@@ -261,6 +261,7 @@ class Bridge:
         undecided = self._history.undecided(ownership.assigned) if ownership.assigned else set()
         for shard in ownership.assigned:
             if shard in undecided:
+                self._metrics.waits_for_former_owner(shard)
                 log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
                 self._preparing[shard] = self._prepare(shard)
             else:
