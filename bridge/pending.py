@@ -19,7 +19,6 @@ from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
-from schemas.progress import Key
 from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
 from timer.inspection import StoppedStore
 from timer.record import Body
@@ -180,7 +179,9 @@ def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[T
     for row in store.find([id_]).values():
         (body,) = store.bodies(row)
         visit_ms = int(row["visit_ms"][0])
-        found.append(_timer(shard, body, _state(body, at_ms, Key(visit_ms, body.origin) <= store.settled)))
+        found.append(
+            _timer(shard, body, _state(body, at_ms, not store.is_to_come(body.target, (visit_ms, body.origin))))
+        )
     return found + [_rolling(shard, flight) for flight in owned.flights.with_id(id_)]
 
 
