@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from bridge.flights import Flights
 from bridge.policy import Policy
 from bridge.ports import Record
-from schemas.headers import NOT_OURS, Cancel, Claim, Refusal, Rules, Schedule
+from schemas.headers import NOT_OURS, Asked, Cancel, Claim, Pause, Refusal, Rules, Schedule
 from schemas.journal import Flight
 from schemas.profiles import marked, read
 from schemas.receipts import Kind
@@ -89,6 +89,8 @@ class Intake:
     held: list[int] = field(default_factory=list)
     """Origins."""
     told: list[Told] = field(default_factory=list)
+    paused: dict[str, bool] = field(default_factory=dict)
+    """Targets that are paused from now on, or not any more."""
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
@@ -142,7 +144,7 @@ def intake(
     return taking.taken
 
 
-def _read(record: Record, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
+def _read(record: Record, rules: Rules) -> Asked:
     return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
@@ -180,12 +182,14 @@ class _Taking:
         self._landed: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
 
-    def take(self, record: Record, ask: Schedule | Cancel | Claim | Refusal) -> None:
+    def take(self, record: Record, ask: Asked) -> None:
         match ask:
             case Schedule():
                 self._schedule(record, ask)
             case Cancel():
                 self._cancel(record, ask)
+            case Pause():
+                self._pause(record, ask)
             case Claim():
                 self._land(record, ask)
             case Refusal():
@@ -201,6 +205,13 @@ class _Taking:
         if ask.on is not None and missed == "not-found":
             missed = self._missed(ask.on[1])
         self.taken.told.append(Told(missed, record.offset, -1, ask.id))
+
+    def _pause(self, record: Record, ask: Pause) -> None:
+        denied = self._policy and ask.is_paused and self._policy.refusal(ask.target)
+        if denied:
+            self._refuse(record, denied)
+        else:
+            self.taken.paused[ask.target] = ask.is_paused
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
         """Whether a timer with this id waits for this real topic; in the store, as far as the topic's hash tells."""
@@ -261,7 +272,7 @@ class _Taking:
         is_late = False
         if self._is_to_come(body.target, (visit, body.origin)):
             at = self.taken.batch.add(body, visit)
-        elif visit <= self._now_ms and not self._must_wait(body.target):
+        elif visit <= self._now_ms and not self._has_to_wait(body.target):
             is_late, at = True, body.offset
             self.taken.late[at] = body
         else:
@@ -269,6 +280,9 @@ class _Taking:
             self.taken.held.append(body.origin)
         if body.id is not None:
             self._placed[body.id] = _Place(is_late, at, body)
+
+    def _has_to_wait(self, target: str) -> bool:
+        return self.taken.paused.get(target, False) or self._must_wait(target)
 
     def _land(self, record: Record, claim: Claim) -> None:
         flight = self._flights.claimed(record, claim)

@@ -29,7 +29,7 @@ from timer.checkpoint import Checkpoint
 from timer.record import Body
 from timer.scan import LiveScan
 from timer.store import Due, Store
-from timer.waiting import Gate
+from timer.waiting import Gate, WaitingTargets
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
@@ -299,6 +299,16 @@ def passed_over(patches: Patches) -> None:
     _replace(patches, Store, "_begin_to_wait", lambda *_: None)
 
 
+def pause_forgotten(patches: Patches) -> None:
+    """A start knows what waits, but not that it is paused."""
+    made = WaitingTargets.__init__
+
+    def init(self: WaitingTargets, waits: Any, tick_ms: int) -> None:
+        made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
+
+    _replace(patches, WaitingTargets, "__init__", init)
+
+
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "offset before store": offset_before_store,
     "K left out": k_left_out,
@@ -317,6 +327,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
     "waits not journalled": _without("waits"),
+    "pause forgotten by a start": pause_forgotten,
     "passed over while it waits": passed_over,
     "rules of now for old requests": _returning(Decisions, "rules_from", (None, MAX_INT64)),
     "id missing in flights": _returning(flights, "id_hash", ""),

@@ -16,7 +16,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 6. C, K and L never go back; L is the lowest own offset of a live timer, C where none is.
 7. Of the timers below C, those with key (visit, origin) <= K have left, the others live. An exception is one that was
    held: K had passed it already when it was read, and by the clock it was not to be looked at yet; and one whose target
-   is limited, which may wait: until then it lives, and is rolled where it waits for most of a window.
+   is limited or paused, which may wait: until then it lives, and is rolled where it waits for most of a window.
 8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.options import TurnOptions
-from bridge.random_requests import CANCEL, DELIVERED, EXPIRED, MORE_TIMERS, REPLACE, TIMERS, Header, Wish
+from bridge.random_requests import CANCEL, DELIVERED, EXPIRED, MORE_TIMERS, PAUSE, REPLACE, RESUME, TIMERS, Header, Wish
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -112,7 +112,8 @@ class ShardBook:
     """Those under which something was delivered or parked."""
 
     waiting: set[str] = field(default_factory=set)
-    """Targets that were ever limited: K says nothing of their timers."""
+    """Targets that were ever limited or paused: K says nothing of their timers."""
+    paused: set[str] = field(default_factory=set)
 
     def forget_aborted(self) -> None:
         for offset in [o for o, unread in self.unread.items() if _state(unread.entry) is State.ABORTED]:
@@ -192,6 +193,10 @@ class Oracle:
                 dues.setdefault(timer.wish.target, []).append(timer.due_ms)
         return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
 
+    def paused(self) -> list[tuple[Shard, str]]:
+        """Targets that are paused, as committed."""
+        return [(shard, target) for shard, book in self._books.items() for target in sorted(book.paused)]
+
     def live_ids(self, shard: Shard) -> list[bytes]:
         """Ids under which a timer lives, as committed."""
         return sorted({timer.wish.id for timer in self._books[shard].timers.values() if timer.wish.id is not None})
@@ -238,6 +243,7 @@ class Oracle:
         for known in book.timers.values():
             known.is_fresh = False
         expected = Expected()
+        paused = book.paused.copy()
         book.waiting |= {timer.wish.target for timer in book.timers.values() if _is_limited(timer.wish.target, note)}
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
@@ -258,6 +264,8 @@ class Oracle:
             if log.topic == shard.topic:
                 self._check_copy(shard, book, timer, log, entry, note)
                 continue
+            waits = timer.wish.target in paused & book.paused
+            _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
             self._leave(book, origin, expected)
             if log.topic == REJECTED:
                 self._check_parked(timer, entry, expected, is_old=_is_old(book, timer, entry, note))
@@ -295,6 +303,9 @@ class Oracle:
 
     def _take(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
         offset, rules = entry.offset, note.options.rules
+        if wish.action in (PAUSE, RESUME):
+            self._take_pause(book, wish, entry, note, expected)
+            return
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
             code = _refusal(wish, due_ms, entry, note.options, book)
@@ -320,6 +331,16 @@ class Oracle:
             expected.dues_ms[offset] = due_ms
             if wish.id is not None:
                 book.ids[wish.id] = offset
+
+    def _take_pause(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
+        if wish.action == PAUSE and _is_denied(wish.target, note.options):
+            self._refuse(entry, "denied-target", expected)
+        elif wish.action == PAUSE:
+            book.paused.add(wish.target)
+            book.waiting.add(wish.target)
+            self.counts["paused"] += 1
+        else:
+            book.paused.discard(wish.target)
 
     def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
@@ -508,13 +529,17 @@ def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: 
         return "bad-header"
     if due_ms - entry.append_ms > options.rules.max_delay_ms:
         return "too-far"
-    if _is_any(wish.target, options.policy.deny) or not _is_any(wish.target, options.policy.allow):
+    if _is_denied(wish.target, options):
         return "denied-target"
     is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
     if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes:
         return "too-large"
     is_full = options.max_pending is not None and len(book.timers) >= options.max_pending
     return "quota-exceeded" if is_full and wish.id not in book.ids else ""
+
+
+def _is_denied(target: str, options: TurnOptions) -> bool:
+    return _is_any(target, options.policy.deny) or not _is_any(target, options.policy.allow)
 
 
 def _is_any(target: str, patterns: Iterable[str]) -> bool:

@@ -200,6 +200,8 @@ class OwnedShard:
             must_wait=lambda target: self._must_wait(target, now_ms),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
+        for target, is_paused in taken.paused.items():
+            self.store.pause(target, is_paused=is_paused)
         del self.backlog[:count]
         self.admitted += count - len(taken.landed)
         self.flights.land(taken.landed)

@@ -42,6 +42,8 @@ from bridge.random_requests import (
     NOWHERE,
     ORDERS,
     ORDERS_PARTITIONS,
+    PAUSE,
+    RESUME,
     SECRET,
     SMALL,
     SMALL_BYTES,
@@ -230,7 +232,7 @@ class World:
             transaction=transaction,
         )
         self.oracle.ask(shard, wish, entry)
-        if wish.target and wish.action != CANCEL:
+        if wish.target and wish.action not in (CANCEL, PAUSE, RESUME):
             self.schedules.append((shard, wish, entry))
         self.tell(f"request {shard}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
 
@@ -496,7 +498,10 @@ class World:
             life.mend()
 
     def run_out(self) -> None:
-        for _ in range(MOST_TURNS):
+        for turn_ in range(MOST_TURNS):
+            if not self.planned and turn_ % 20 == 0:
+                for shard, target in self.oracle.paused():
+                    self.ask(shard, self.wishes.resume(target))
             if not self.oracle.unsettled() and not self.planned:
                 return
             for life in self.instances:

@@ -9,6 +9,7 @@ import pytest
 
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
+from bridge.policy import Policy
 from bridge.test_histories import TROUBLE, Trouble, World
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
@@ -257,3 +258,68 @@ def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile
     world.pass_time(ms=20_000)
     assert "damaged" not in caplog.text
     assert values(world, "limited") == [str(number) for number in range(100)]
+
+
+# -- pause
+
+
+def ask(world: TimerWorld, action: bytes, topic: bytes) -> None:
+    world.producer.produce(TIMERS, headers=[("timer-action", action), ("timer-topic", topic)])
+
+
+@THERE
+def test_case_35_a_paused_target_waits_and_delays_no_other(trouble: Callable[[TimerWorld], None]) -> None:
+    """For longer than a window, so that what waits is rolled meanwhile."""
+    world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
+    ask(world, b"pause", b"limited")
+    for number in range(100):
+        send(world, "limited", str(number), 100 + 10 * number, ("timer-id", b"%d" % number))
+        send(world, "other", str(number), 100 + 10 * number)
+    send(world, "limited", "expires", 100, ("timer-expire-ms", b"%d" % (world.now_ms + 2000)))
+    world.pass_time(ms=500)
+    trouble(world)
+    world.pass_time(ms=1000)
+    assert len(values(world, "other")) == 100
+    world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"7")])
+    world.pass_time(ms=3_000)
+    trouble(world)
+    world.pass_time(ms=1_000)
+    assert values(world, "limited") == []
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(100) if number != 7]
+    assert min(told(world, "limited", "timer-rolls")) > 0
+    assert [entry.value for entry in world.read("timer.rejected")] == [b"expires"]
+    send(world, "limited", "later", 50)
+    world.pass_time(ms=50)
+    assert values(world, "limited")[-1] == "later"
+
+
+@THERE
+def test_a_pause_lasts_though_nothing_waits_and_the_journal_is_old(trouble: Callable[[TimerWorld], None]) -> None:
+    world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
+    ask(world, b"pause", b"limited")
+    for _ in range(20):
+        world.pass_time(ms=1_000)
+        journal = world.kafka.topics["timer.journal"].partitions[0]
+        old = [entry.offset for entry in journal.everything() if entry.append_ms < world.now_ms - 6_000]
+        journal.delete_before(old[-1] + 1 if old else 0)
+    world.bridge.kill()
+    send(world, "limited", "m", 0)
+    trouble(world)
+    world.bridge.start()
+    world.pass_time(ms=500)
+    assert values(world, "limited") == []
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=10)
+    assert values(world, "limited") == ["m"]
+
+
+def test_a_pause_is_a_matter_of_the_timer_topics_policy() -> None:
+    world = limited(TargetLimit(10**6), targets={}, policy=Policy(allow=("other",)))
+    ask(world, b"pause", b"limited")
+    ask(world, b"pause", b"other")
+    send(world, "other", "m", 10)
+    world.pass_time(ms=100)
+    assert [dict(entry.headers)["timer-error"] for entry in world.read("timer.rejected")] == [b"denied-target"]
+    assert values(world, "other") == []

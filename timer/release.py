@@ -47,20 +47,22 @@ class Release:
         """Those of `taken`, and of the ones that were blocked before, that may leave; the others are blocked."""
         is_free = np.ones(len(taken), np.bool_)
         for hash_ in np.unique(taken["topic_hash"]).tolist():
-            if self._allowed(hash_) is not None:
+            if self._allowed(self.name_of(hash_)) is not None:
                 own = taken["topic_hash"] == hash_
                 self.held.block(hash_, taken[own])
                 is_free[own] = False
         parts = [taken[is_free]]
         for hash_ in self.held.blocked():
-            run = self.held.take_blocked(hash_, self._at_most(self._allowed(hash_)), self.now_ms, self.limit_bytes)
+            run = self.held.take_blocked(
+                hash_, self._at_most(self._allowed(self.name_of(hash_))), self.now_ms, self.limit_bytes
+            )
             self.gate.spend(self.name_of(hash_), len(run))
             parts.append(run)
         return np.concatenate(parts)
 
     def of_waiting(self, waiting: WaitingTarget, read_ahead: Callable[[WaitingTarget], None]) -> Rows:
         """Those of one target that may leave: its oldest, and, for their share, its fresh ones."""
-        allowed = self._at_most(self._allowed(waiting.hash))
+        allowed = self._at_most(self._allowed(waiting.target))
         if allowed == 0:
             return np.empty(0, RUN)
         share, fresh_ms = self.gate.fresh(waiting.target)
@@ -98,8 +100,7 @@ class Release:
                 parts.append(self.held.take_old_blocked(hash_, before_ms, end, self.limit))
         return np.concatenate(parts)
 
-    def _allowed(self, hash_: int) -> int | None:
-        target = self.name_of(hash_)
+    def _allowed(self, target: str) -> int | None:
         waiting = self.waiting.get(target)
         return 0 if waiting is not None and waiting.is_paused else self.gate.allowance(target)
 

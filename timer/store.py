@@ -460,7 +460,7 @@ class Store:
         self._settle(rows)
         released = release.of_held(released)
         leaving, old = [rows], [_NO_ROWS]
-        until_tick = max(release.now_ms // self._options.tick_ms, self._cursor)
+        until_tick = max(max(release.now_ms, self._settled.visit_ms) // self._options.tick_ms, self._cursor)
 
         def read_ahead(waiting: WaitingTarget) -> None:
             self._waiting.read_ahead(waiting, until_tick, self._wheel.next_time, self._load)
@@ -472,6 +472,7 @@ class Store:
             old.append(release.too_old(waiting, old_before_ms, self._units.end))
             self._settle(old[-1])
             read_ahead(waiting)
+            waiting.forget(old_before_ms, release.now_ms)
             self._end_wait(waiting, release.now_ms, until_tick)
         old_released = release.too_old_held(old_before_ms, self._units.end)
         return Due(np.concatenate(leaving), released, np.concatenate(old), old_released)
@@ -525,6 +526,15 @@ class Store:
         if waiting is None:
             return place > self._settled
         return any(after < place <= until for after, until in waiting.spans())
+
+    def pause(self, target: str, *, is_paused: bool) -> None:
+        """From now on timers of `target` wait, or go on."""
+        waiting = self._waiting.get(target)
+        if waiting is not None:
+            waiting.is_paused = is_paused
+        elif is_paused:
+            self._begin_to_wait(target, self._settled, is_paused=True)
+        self._has_staged = True
 
     def must_wait(self, target: str) -> bool:
         """Whether timers of `target` wait, whoever comes next."""

@@ -135,6 +135,14 @@ class WaitingTarget:
             joined = self.stretches[-3:-1]
             self.stretches[-3:-1] = [Stretch.of(joined[0].after, joined[1].until)]
 
+    def forget(self, before_ms: int, now_ms: int) -> None:
+        """Nothing older lives any more: now and then the first stretch is told from there on, so that files can go."""
+        first, before = self.stretches[0], Key(before_ms, -1)
+        oldest_ms = first.first_visit_ms()
+        is_gone = before <= min(first.covered, first.until) and (oldest_ms is None or oldest_ms > before_ms)
+        if is_gone and first.after.visit_ms < before_ms - (now_ms - before_ms):
+            first.after = before
+
     def fresh_part(self, allowed: int, share: float) -> int:
         """How many of `allowed` are for the fresh ones."""
         self._fresh_due = min(self._fresh_due + allowed * share, float(allowed))
