@@ -4,6 +4,7 @@
         timers.schedule("orders", b"hello", key=b"7", delay="5s")
         timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
         timers.cancel("reminder-7")
+        timers.pause("orders")                         # what is due waits, until timers.resume("orders")
         timers.flush()                                 # raises if anything was not taken
 
     producer.begin_transaction()                       # with a (transactional) producer of your own:
@@ -34,6 +35,8 @@ from schemas.headers import (
     KEY,
     MAX_INT64,
     PARTITION,
+    PAUSE,
+    RESUME,
     TOPIC,
     Refusal,
     Rules,
@@ -158,6 +161,15 @@ def cancel_headers(id: Text) -> Headers:  # noqa: A002
     return ours
 
 
+def pause_headers(topic: str, *, resume: bool = False) -> Headers:
+    """All headers of a request after which timers of `topic` wait, or go on; send it to every partition."""
+    ours: Headers = [(ACTION, RESUME if resume else PAUSE), (TOPIC, topic.encode())]
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
+
+
 def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
     """The partition of a timer topic with so many partitions where all that has this id meets."""
     return partition_of(_raw(id), partitions)
@@ -261,9 +273,15 @@ class TimerProducer:
 
     def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
-        asked, raw = cancel_headers(id), _raw(id)
-        count = self._outbox.partitions(self._timer_topic)
-        return [self._outbox.send(self._timer_topic, number, raw, None, list(asked)) for number in range(count)]
+        return self._send_everywhere(_raw(id), cancel_headers(id))
+
+    def pause(self, topic: str) -> "list[Future[Sent]]":
+        """Timers of this timer topic that fall due for `topic` wait until `resume`. To every partition."""
+        return self._send_everywhere(topic.encode(), pause_headers(topic))
+
+    def resume(self, topic: str) -> "list[Future[Sent]]":
+        """What waits for `topic` goes on, as fast as its limit lets it. To every partition."""
+        return self._send_everywhere(topic.encode(), pause_headers(topic, resume=True))
 
     def retry_later(self, message: Message, *, group: str, topic: str | None = None) -> "Future[Sent]":
         """Brings a message that could not be handled back, 16 times at most: 10 s, 30 s, ... 2 h; then `DLQ.<group>`.
@@ -283,6 +301,10 @@ class TimerProducer:
     def close(self) -> None:
         """Ends it, without a word about what was not taken: `flush` first."""
         self._outbox.close()
+
+    def _send_everywhere(self, key: bytes, headers: Headers) -> "list[Future[Sent]]":
+        count = self._outbox.partitions(self._timer_topic)
+        return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in range(count)]
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
         topic = self._timer_topic

@@ -29,6 +29,7 @@ from timer.checkpoint import Checkpoint
 from timer.record import Body
 from timer.scan import LiveScan
 from timer.store import Due, Store
+from timer.waiting import Gate, WaitingTargets
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
@@ -77,8 +78,8 @@ def k_left_out(patches: Patches) -> None:
 def cut_inside_equal_times(patches: Patches) -> None:
     """K is a time alone: a burst that is cut inside one ms counts as gone as a whole."""
 
-    def due(self: Store, now_ms: int, limit: int, limit_bytes: int) -> Due:
-        found = _due(self, now_ms, limit, limit_bytes)
+    def due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
+        found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
         if len(found.rows):
             self._settled = Key(self._settled.visit_ms, MAX_INT64)
         return found
@@ -293,6 +294,21 @@ def expired_by_due_time(patches: Patches) -> None:
     _replace(patches, shard_module, "expired", lambda body, _now_ms: asked(body, body.due_ms))
 
 
+def passed_over(patches: Patches) -> None:
+    """What its target may not have now is left behind K, as if it had left."""
+    _replace(patches, Store, "_begin_to_wait", lambda *_: None)
+
+
+def pause_forgotten(patches: Patches) -> None:
+    """A start knows what waits, but not that it is paused."""
+    made = WaitingTargets.__init__
+
+    def init(self: WaitingTargets, waits: Any, tick_ms: int) -> None:
+        made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
+
+    _replace(patches, WaitingTargets, "__init__", init)
+
+
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "offset before store": offset_before_store,
     "K left out": k_left_out,
@@ -310,6 +326,9 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "refused not journalled": _without("refused"),
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
+    "waits not journalled": _without("waits"),
+    "pause forgotten by a start": pause_forgotten,
+    "passed over while it waits": passed_over,
     "rules of now for old requests": _returning(Decisions, "rules_from", (None, MAX_INT64)),
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,

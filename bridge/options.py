@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bridge.limits import TargetLimit
 from bridge.policy import Policy
 from schemas.headers import Rules
 from schemas.receipts import Mode
@@ -51,6 +52,8 @@ class TurnOptions:
     """Of the timer topic, on this instance: beyond it, intake of that topic pauses."""
     max_pending: int | None = None
     """Timers of one shard: beyond it, a request is refused."""
+    targets: Mapping[str, TargetLimit] = field(default_factory=dict)
+    """By pattern: how many timers of one shard may leave for a target."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
     """Of timer topics that have their own; all others have these."""
 

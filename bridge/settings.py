@@ -14,14 +14,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge.connection import RESERVED, Connection
-from bridge.durations import parse_duration_ms
+from bridge.durations import milliseconds
 from bridge.errors import SettingsError
 from bridge.logs import Format, Level
 from bridge.options import Delivery, TurnOptions
+from bridge.target_settings import TargetSettings, check_pattern
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
 from schemas.headers import Rules
@@ -35,13 +36,9 @@ from timer.options import StoreOptions
 DAY_MS = 86_400_000
 
 
-def _milliseconds(value: object) -> object:
-    return parse_duration_ms(value) if isinstance(value, str) else value
-
-
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
-Duration = Annotated[int, BeforeValidator(_milliseconds)]
+Duration = Annotated[int, BeforeValidator(milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
 
 
@@ -85,6 +82,9 @@ class Settings(BaseSettings):
     )
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
+    )
+    targets: dict[str, TargetSettings] = Field(
+        default_factory=dict, description='Limits of real topics, tables [targets."PATTERN"] of the config.'
     )
     redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
@@ -146,6 +146,8 @@ class Settings(BaseSettings):
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
         self._check_topics()
+        for pattern in self.targets:
+            check_pattern(pattern)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         self._check_page()
@@ -228,6 +230,7 @@ class Settings(BaseSettings):
             policy=topic.policy,
             max_requests_per_s=topic.max_requests_per_s,
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
+            targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
         )
 
     def own_topics(self) -> frozenset[str]:
@@ -296,6 +299,10 @@ def _merged(tables: Sequence[object]) -> object:
 
 
 def _told(error: Any) -> str:
+    if error["loc"][:1] == ("topics",):
+        return _told_of_tables(error, TopicSettings, "NAME", "timer topic")
+    if error["loc"][:1] == ("targets",):
+        return _told_of_tables(error, TargetSettings, "PATTERN", "limit")
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
@@ -304,21 +311,21 @@ def _told(error: Any) -> str:
             f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
             f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
         )
-    if name.startswith("topics"):
-        return _told_of_topics(error)
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {text}" if name else text
 
 
-def _told_of_topics(error: Any) -> str:
-    _, *place = (str(part) for part in error["loc"])
+def _told_of_tables(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
+    tables, *place = (str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f'{tables}."{place[0]}".{place[1]} is missing: give it, or take the table out'
     if error["type"] == "extra_forbidden":
         table, key = place[0], place[1]
-        near = difflib.get_close_matches(key, TopicSettings.model_fields, n=1)
+        near = difflib.get_close_matches(key, kind.model_fields, n=1)
         remedy = (
-            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [topics."{table}.{key}"]'
+            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
         )
-        return f'topics."{table}" has no key {key!r}: {remedy}'
+        return f'{tables}."{table}" has no key {key!r}: {remedy}'
     if len(place) < 2:
-        return 'topics: write a table [topics."NAME"] for each timer topic in the config'
-    return f'topics."{place[0]}".{place[1]} = {error["input"]!r}: {error["msg"]}'
+        return f'{tables}: write a table [{tables}."{name}"] for each {meaning} in the config'
+    return f'{tables}."{place[0]}".{place[1]} = {error["input"]!r}: {str(error["msg"]).removeprefix("Value error, ")}'

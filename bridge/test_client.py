@@ -234,6 +234,17 @@ def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> No
     assert place.values() == []
 
 
+def test_a_pause_goes_to_every_partition_and_lasts_until_it_is_resumed(place: Place) -> None:
+    assert [future.result(0).partition for future in place.timers.pause("orders")] == [0, 1, 2, 3]
+    for number in range(8):
+        place.timers.schedule("orders", str(number), delay=number, id=str(number))
+    place.bridge.run(1000)
+    assert place.values() == []
+    assert [future.result(0).partition for future in place.timers.resume("orders")] == [0, 1, 2, 3]
+    place.bridge.run(1000)
+    assert len(place.values()) == 8
+
+
 def test_leaving_it_flushes_and_closes(place: Place) -> None:
     with place.timers as timers:
         timers.schedule("orders", b"v", delay=0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.headers import MAX_INT64, TIMES, Cancel, Claim, Refusal, Rules, Schedule, parse
+from schemas.headers import MAX_INT64, TIMES, Asked, Cancel, Claim, Pause, Refusal, Rules, Schedule, parse
 from schemas.levels import parse_levels
 
 NOW_MS = 1_700_000_000_000
@@ -12,7 +12,7 @@ DAY_MS = 86_400_000
 RULES = Rules(max_delay_ms=2 * DAY_MS, roll_window_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
 
 
-def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Schedule | Cancel | Claim | Refusal:
+def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Asked:
     """What a record says whose target and time are good unless `headers` say otherwise."""
     given = {name for name, _ in headers} | {without}
     if given & {"timer-delay-ms", "timer-delay-level"} and "timer-deliver-ms" not in given:
@@ -21,7 +21,7 @@ def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Sched
     return parse([d for d in defaults if d[0] not in given] + list(headers), NOW_MS, RULES)
 
 
-def code(asked: Schedule | Cancel | Claim | Refusal) -> str:
+def code(asked: Asked) -> str:
     assert isinstance(asked, Refusal), asked
     return asked.code
 
@@ -195,7 +195,7 @@ LIKELY_VALUES = {
     "timer-delay-ms": SOON.map(lambda n: b"%d" % n),
     "timer-delay-level": st.sampled_from([b"0", b"1", b"18", b"19"]),
     "timer-id": st.sampled_from([b"a", b"\xff", b"x" * 1024, b"x" * 1025]),
-    "timer-action": st.sampled_from([b"schedule", b"cancel", b"replace", b"Cancel"]),
+    "timer-action": st.sampled_from([b"schedule", b"cancel", b"replace", b"Cancel", b"pause", b"resume"]),
     "timer-key": st.sampled_from([b"k", b""]),
     "timer-partition": st.sampled_from([b"0", b"2147483647", b"2147483648"]),
     "timer-origin": st.sampled_from([b"t/0/1"]),
@@ -235,6 +235,8 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert target.isascii()
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
+        case Pause(target=target):
+            assert target not in RULES.own_topics
         case Claim(rolls=rolls, schedule=schedule):
             assert rolls >= 0
             assert schedule.due_ms >= 0
@@ -243,10 +245,10 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert detail
 
 
-Asked = Schedule | Cancel | Claim | str
+Read = Schedule | Cancel | Pause | Claim | str
 
 
-def read_slowly(headers: list[tuple[str, bytes | None]]) -> Asked:
+def read_slowly(headers: list[tuple[str, bytes | None]]) -> Read:
     """The design's rules one by one, without a thought of speed; of a refusal its code."""
     ours = [(name, value) for name, value in headers if name in LIKELY_VALUES and name.startswith("timer-")]
     names = [name for name, _ in ours]
@@ -256,6 +258,12 @@ def read_slowly(headers: list[tuple[str, bytes | None]]) -> Asked:
     if "timer-origin" in names or "timer-rolls" in names:
         return claimed(values)
     action = values.get("timer-action", b"schedule")
+    if action in (b"pause", b"resume"):
+        if "timer-topic" not in values:
+            return "missing-topic"
+        target = values["timer-topic"]
+        is_good = target is not None and is_target(target) and target.decode() not in RULES.own_topics
+        return Pause(target.decode(), action == b"pause") if target is not None and is_good else "bad-target"
     if action not in (b"schedule", b"cancel", b"replace"):
         return "unknown-action"
     id_ = values.get("timer-id")
