@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
+from bridge.ports import Outgoing
 from schemas.headers import Headers
 from schemas.murmur2 import murmur2 as murmur2
 from schemas.origin import Shard
@@ -84,6 +85,8 @@ class FakeTransaction:
     position: int = -1
     records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
     """What it wrote, in the order of the calls."""
+    ahead: "list[tuple[Partition, Entry]]" = field(default_factory=list)
+    """What stands before it ends, and whatever becomes of it: deliveries of at-least-once."""
     finished: bool = False
     """Decided, and every marker stands."""
     note: object = None
@@ -178,6 +181,7 @@ class FakeKafka:
         self.timeline = timeline
         self.topics: dict[str, Topic] = {}
         self.commits: list[FakeTransaction] = []
+        self.ahead: list[tuple[Partition, Entry]] = []
         """Committed transactions, in the order in which the coordinator decided."""
         self._rng = rng
         self._timeout_ms = transaction_timeout_ms
@@ -226,6 +230,15 @@ class FakeKafka:
         if transaction is not None:
             transaction.records.append((log, entry))
         return entry
+
+    def send_ahead(self, record: Outgoing) -> tuple[Partition, Entry]:
+        """A record without a transaction, which is remembered in `ahead`."""
+        topic, partition, key, value, headers, timestamp_ms = record
+        log = self._choose(self.topics[topic], partition, key)
+        now_ms = self.timeline.now_ms + log.skew_ms
+        sent = log, log.append(Entry(-1, now_ms, timestamp_ms, key, value, list(headers), None))
+        self.ahead.append(sent)
+        return sent
 
     def read(self, topic: str) -> list[Entry]:
         """All that a read_committed consumer of `topic` sees, partition by partition."""

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from bridge.policy import Policy
 from schemas.headers import Rules
 from schemas.receipts import Mode
 from timer.options import StoreOptions as StoreOptions
+
+Delivery = Literal["exactly-once", "at-least-once"]
+"""How the sink publishes: all in one transaction, or deliveries acknowledged first, then the rest in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
+10. What is delivered at least once stands ahead of its transaction, which is judged as if it held it. What stands
+   though no transaction did is a timer's all the same, unaltered and never early.
 """
 
 import json
@@ -154,11 +156,15 @@ class Oracle:
         self.only_outputs = only_outputs
         self._books = {shard: ShardBook() for shard in shards}
         self._seen = 0
+        self._seen_ahead = 0
+        self._ahead: set[tuple[Shard, int]] = set()
+        self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
         self.counts: Counter[str] = Counter()
 
     def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
         self._books[shard].unread[entry.offset] = Unread(entry, wish)
+        self._asked[shard, entry.offset] = wish, entry
         self.counts["requests"] += 1
 
     def forged(self, shard: Shard, entry: Entry) -> None:
@@ -173,6 +179,9 @@ class Oracle:
         for transaction in fresh:
             if transaction.offsets:
                 self._judge(transaction)
+        for log, entry in self._kafka.ahead[self._seen_ahead :]:
+            self._judge_ahead(log, entry)
+        self._seen_ahead = len(self._kafka.ahead)
         return len(fresh)
 
     def pending(self, shard: Shard) -> Counter[str]:
@@ -216,7 +225,7 @@ class Oracle:
         assert isinstance(note, Note)
         reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
         outputs: dict[Shard, list[tuple[Partition, Entry]]] = {shard: [] for shard in reached}
-        for log, entry in transaction.records:
+        for log, entry in [*transaction.ahead, *transaction.records]:
             if log.topic not in JOURNALS.values():
                 shard, origin = _about(log, entry)
                 known = shard in reached and origin < reached[shard].next_offset
@@ -225,6 +234,16 @@ class Oracle:
         for shard, progress in reached.items():
             own = note._replace(options=note.options.of(shard.topic))
             self._judge_shard(shard, progress, outputs[shard], own)
+
+    def _judge_ahead(self, log: Partition, entry: Entry) -> None:
+        about = _about(log, entry)
+        wish, request = self._asked[about]
+        due_ms = int(_check_as_wished(wish, log, entry)["timer-deliver-ms"] or b"")
+        if wish.level is None:
+            _check(due_ms == wish.due_ms(request.append_ms, ()), "delivered ahead with another due time", entry)
+        _check(due_ms <= entry.timestamp_ms, "delivered ahead, early", entry)
+        self.counts["delivered again" if about in self._ahead else "delivered ahead"] += 1
+        self._ahead.add(about)
 
     def _judge_shard(
         self, shard: Shard, progress: Progress, outputs: list[tuple[Partition, Entry]], note: Note
@@ -371,17 +390,9 @@ class Oracle:
         return code
 
     def _check_delivered(self, timer: Timer, log: Partition, entry: Entry, note: Note, expected: Expected) -> None:
-        wish, added = timer.wish, dict(entry.headers[-4:])
-        _check(DELIVERED in wish.may, f"delivered, expected {sorted(wish.may)}", entry)
-        _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
-        _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
-        _check([*entry.headers[:-4]] == wish.foreign, f"foreign headers altered: {wish.foreign}", entry)
-        _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
+        wish, added = timer.wish, _check_as_wished(timer.wish, log, entry)
         _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, f"timer-deliver-ms is not {timer.due_ms}", entry)
         _check(added["timer-rolls"] == b"%d" % timer.rolls, f"timer-rolls is not {timer.rolls}", entry)
-        _check(
-            added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry
-        )
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, f"early: due {timer.due_ms}, clock {note}", entry)
         expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
         self.counts["delivered"] += 1
@@ -499,6 +510,18 @@ def _wanted(receipts: Counter[Said], mode: str) -> Counter[Said]:
         return receipts
     routine = ("accepted", DELIVERED)
     return Counter({said: n for said, n in receipts.items() if mode == "outcomes" and said.kind not in routine})
+
+
+def _check_as_wished(wish: Wish, log: Partition, entry: Entry) -> dict[str, bytes | None]:
+    """A delivery holds what was asked for. Returns the four headers of ours."""
+    added = dict(entry.headers[-4:])
+    _check(DELIVERED in wish.may, f"delivered, expected {sorted(wish.may)}", entry)
+    _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
+    _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
+    _check([*entry.headers[:-4]] == wish.foreign, f"foreign headers altered: {wish.foreign}", entry)
+    _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
+    _check(added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry)
+    return added
 
 
 def _check(holds: bool, what: str, where: object) -> None:  # noqa: FBT001

@@ -240,7 +240,8 @@ def _live(
     """Builds a bridge and turns it until the end."""
     journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
     with ExitStack() as ends:
-        sink = ConfluentSink(connection, journals, patience)
+        own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
+        sink = ConfluentSink(connection, journals, patience, own_topics)
         ends.callback(sink.close)
         history = ConfluentHistory(connection, journals, patience)
         ends.callback(history.close)

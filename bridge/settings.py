@@ -21,7 +21,7 @@ from bridge.connection import RESERVED, Connection
 from bridge.durations import parse_duration_ms
 from bridge.errors import SettingsError
 from bridge.logs import Format, Level
-from bridge.options import TurnOptions
+from bridge.options import Delivery, TurnOptions
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
 from schemas.headers import Rules
@@ -39,6 +39,8 @@ DAY_MS = 86_400_000
 def _milliseconds(value: object) -> object:
     return parse_duration_ms(value) if isinstance(value, str) else value
 
+
+Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
 Duration = Annotated[int, BeforeValidator(_milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
@@ -96,6 +98,7 @@ class Settings(BaseSettings):
     )
     redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
+    delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
     max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
@@ -110,6 +113,8 @@ class Settings(BaseSettings):
     max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
     max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
+    compression: Compression = Field("none", description="Of what is published: none, lz4, zstd, snappy or gzip.")
+    linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
     prepare_from: int = Field(
         100_000, description="So much to look through at a start is left to a process of its own.", ge=0
     )
@@ -231,6 +236,10 @@ class Settings(BaseSettings):
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
         )
 
+    def own_topics(self) -> frozenset[str]:
+        """The bridge's own: what goes elsewhere is a delivery."""
+        return self._check_topics()
+
     def rules(self) -> dict[str, Rules]:
         """By which a request reads, by timer topic."""
         own = self._check_topics()
@@ -250,7 +259,8 @@ class Settings(BaseSettings):
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
         if self.static_membership and instance:
             of_group["group.instance.id"] = instance
-        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, address)
+        published = {"compression.type": self.compression, "linger.ms": f"{self.linger_ms:g}"}
+        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published, address)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:

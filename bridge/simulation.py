@@ -30,7 +30,7 @@ from unittest import mock
 from bridge import recovery, turn
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.mutations import applied
-from bridge.options import StoreOptions, TurnOptions
+from bridge.options import Delivery, StoreOptions, TurnOptions
 from bridge.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
 from bridge.policy import Policy
 from bridge.random_requests import (
@@ -163,6 +163,10 @@ class World:
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
         self.is_limited = rng.random() < 0.25
+        self.apart = Random(f"apart {seed}")  # noqa: S311
+        """For what was added later, so that seeds keep the histories that they had."""
+        self.is_doubled = self.apart.random() < 0.25
+        """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [Life(self, name, options) for name in names]
@@ -530,6 +534,7 @@ class Life:
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
             on_start=self._check_opened,
+            delivery=self._draw_delivery(),
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[Shard] = frozenset()
@@ -607,9 +612,14 @@ class Life:
         rng = self.world.rng
         if rng.random() < 0.3:
             self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
-        self.world.tell(f"{self.name} starts")
+        self.instance.delivery = self._draw_delivery()
+        self.world.tell(f"{self.name} starts, {self.instance.delivery}")
         self._look_anew()
         self.instance.start()
+
+    def _draw_delivery(self) -> Delivery:
+        is_doubled = self.world.is_doubled and self.world.apart.random() < 0.7
+        return "at-least-once" if is_doubled else "exactly-once"
 
     def stop(self) -> None:
         if not self.is_up:

@@ -13,7 +13,7 @@ ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next l
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from random import Random
@@ -26,7 +26,7 @@ from bridge.fake_kafka import FakeKafka as FakeKafka
 from bridge.fake_kafka import FakeTransaction as FakeTransaction
 from bridge.fake_kafka import Partition, State
 from bridge.fake_kafka import Timeline as Timeline
-from bridge.options import TurnOptions
+from bridge.options import Delivery, TurnOptions
 from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
 from bridge.recovery import prepare
 from bridge.status import Status
@@ -282,6 +282,7 @@ class FakeSink:
     Without `rng` what is begun comes to its end at once (but see `is_slow`); with it, when it is drawn.
     `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
     it begins stays with the transaction in FakeKafka. `other_journals`: of timer topics that have another.
+    `own_topics`: given for at-least-once, where records to all others stand before their transaction ends.
     """
 
     def __init__(
@@ -292,6 +293,7 @@ class FakeSink:
         journal_topic: str,
         *,
         other_journals: Mapping[str, str] = _NONE,
+        own_topics: frozenset[str] | None = None,
         fuse: Fuse | None = None,
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
@@ -300,6 +302,9 @@ class FakeSink:
         self._kafka = kafka
         self._group = group
         self._journal_topic = journal_topic
+        self._own_topics = own_topics
+        self._standing: dict[Hashable, tuple[Partition, Entry]] = {}
+        """Deliveries that stand, whatever becomes of their transaction."""
         self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
@@ -376,8 +381,10 @@ class FakeSink:
             code = self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
                 refused[index] = code
-            else:
+            elif self._own_topics is None or record.topic in self._own_topics:
                 self._append(begun, record)
+            else:
+                self._send_ahead(begun, record)
         for shard, value in transaction.journal.items():
             self._step("sink.journal")
             key = str(shard).encode()
@@ -396,6 +403,13 @@ class FakeSink:
                 timestamp_ms=record.timestamp_ms,
                 transaction=begun,
             )
+
+    def _send_ahead(self, begun: FakeTransaction, record: Outgoing) -> None:
+        """Where it does not stand yet."""
+        known = record._replace(headers=tuple(record.headers))  # type: ignore[arg-type]
+        if known not in self._standing:
+            self._standing[known] = self._kafka.send_ahead(record)
+        begun.ahead.append(self._standing[known])
 
     def _commit(self, begun: FakeTransaction) -> Committed | Aborted:
         self._step("sink.commit")
@@ -538,8 +552,11 @@ class FakeInstance:
         meanwhile: Callable[[str], None] = nothing_happens,
         note: Callable[[], object] = lambda: None,
         on_start: Callable[[Shard], None] = lambda _: None,
+        delivery: Delivery = "exactly-once",
     ) -> None:
         self.name = name
+        self.delivery = delivery
+        """Of the lives to come."""
         self.options = options
         self.clock = clock or FakeClock(kafka.timeline)
         self.disks: dict[Shard, SimDisk] = {}
@@ -570,9 +587,12 @@ class FakeInstance:
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
         self.source.on_start = self._on_start
         self._last_member = self.source.member
+        own = frozenset({self.options.rejected_topic, self.options.receipts_topic})
+        own |= {shard.topic for shard in group.owner}
         sink = FakeSink(
             *(kafka, group, self.name, topic),
             other_journals=others,
+            own_topics=own if self.delivery == "at-least-once" else None,
             fuse=fuse,
             rng=rng,
             meanwhile=self._meanwhile,

@@ -1,6 +1,6 @@
 """What every librdkafka client is told, and why.
 
-    our defaults (measured)  <  kafka.* of the operator  <  our musts (exactly-once rests on them)
+    our defaults (measured)  <  named settings  <  kafka.* of the operator  <  our musts (exactly-once rests on them)
 
 bridge.connection.RESERVED lists the musts, for the operator to be told that they are not theirs to set.
 """
@@ -125,7 +125,14 @@ def reader(connection: Connection) -> Config:
 def producer(connection: Connection, number: int) -> Config:
     """`number`: which of the producers that take turns."""
     identity = {"transactional.id": f"{connection.group}-{connection.instance}-{number}"}
-    return _config(connection, PRODUCER, PRODUCER_MUSTS | identity)
+    return _config(connection, {**PRODUCER, **connection.published}, PRODUCER_MUSTS | identity)
+
+
+def ahead(connection: Connection) -> Config:
+    """A producer without transactions. A record that it gives up is sent again with its transaction."""
+    musts = {name: value for name, value in PRODUCER_MUSTS.items() if name != "transaction.timeout.ms"}
+    musts["message.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+    return _config(connection, {**PRODUCER, **connection.published}, musts)
 
 
 def patient(config: Config) -> Config:

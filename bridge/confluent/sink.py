@@ -13,6 +13,8 @@ Two stages, each for one transaction at a time and in the order of `begin`:
     T1  fill | settle |                  fill: records sent and acknowledged, so targets keep the order of transactions
     T2       | fill   | settle |         settle: offsets and commit, once the earlier one stands
     T3                | fill   |         who failed is searched in a fill, and only when no other is on its way
+
+With `ahead` (at-least-once) a fill begins with the deliveries, which then stand whatever becomes of the transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,7 @@ from threading import Event
 from confluent_kafka import KafkaError
 
 from bridge.confluent import clients
+from bridge.confluent.ahead import Ahead
 from bridge.confluent.clients import explained, is_denied
 from bridge.confluent.culprits import Culprits
 from bridge.confluent.fence import is_member
@@ -48,11 +51,16 @@ _END_S = CALL_S + 1.0
 class OnItsWay:
     """A transaction from `begin` to its fate."""
 
-    def __init__(self, transaction: Transaction, batch: Batch, lane: "Lane", earlier: "OnItsWay | None") -> None:
-        self.outgoing = transaction.outgoing
+    def __init__(
+        self, outgoing: list[Outgoing], places: Sequence[int], batch: Batch, lane: "Lane", earlier: "OnItsWay | None"
+    ) -> None:
+        self.outgoing = outgoing
+        self.places = places
+        """Where the first records of `batch` stand in `outgoing`; behind them comes the journal."""
         self.batch = batch
         self.lane = lane
         self.is_loaded = False
+        self.stands_ahead = False
         self._is_told = False
         self._earlier = earlier
         self._is_past_filling = Event()
@@ -130,11 +138,21 @@ class Lane:
 
 
 class ConfluentSink:
-    """`journal_topics`: timer topic -> its journal topic. One with the same instance in another process fences us."""
+    """`journal_topics`: timer topic -> its journal topic. One with the same instance in another process fences us.
 
-    def __init__(self, connection: Connection, journal_topics: Mapping[str, str], patience: Patience) -> None:
+    `own_topics`: given for at-least-once; records to all others are deliveries, which go ahead of their transaction.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        journal_topics: Mapping[str, str],
+        patience: Patience,
+        own_topics: frozenset[str] | None = None,
+    ) -> None:
         self._journal_topics = journal_topics
         self._patience = Patience(patience)
+        self._ahead = None if own_topics is None else Ahead(connection, own_topics, self._patience)
         self._lanes = [Lane(connection, number, self._patience) for number in range(MOST_PUBLISHING)]
         self._last: OnItsWay | None = None
         self._committed = 0
@@ -148,9 +166,12 @@ class ConfluentSink:
             earlier = None
         # By turns, as a producer has to wait after each commit; but it is the same again after an abort.
         lane = self._lanes[(self._committed if earlier is None else earlier.lane.number + 1) % len(self._lanes)]
-        self._last = way = OnItsWay(transaction, self._batch(transaction), lane, earlier)
+        places, batch = self._batch(transaction)
+        self._last = way = OnItsWay(transaction.outgoing, places, batch, lane, earlier)
         # Here, as a worker would have to wait for the interpreter again and again while the caller goes on.
         if way.may_fill() and is_member(way.batch.fence) and not self._culprits.has_doubts(way.outgoing):
+            if self._ahead is not None:
+                self._ahead.load(way.outgoing)
             lane.producer.load(way.batch)
             way.is_loaded = True
         lane.worker.do(lambda: self._carry(way))
@@ -160,12 +181,16 @@ class ConfluentSink:
         self._patience.give_up_in(0)
         for lane in self._lanes:
             lane.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     # -- what a worker does
 
     def _carry(self, way: OnItsWay) -> None:
         try:
             outcome = self._outcome(way)
+            if self._ahead is not None and way.stands_ahead:
+                (self._ahead.forget if isinstance(outcome, Committed) else self._ahead.keep)(way.outgoing)
             way.lane.heal()  # at once: what an ill producer left open hides what stands behind it
         except Exception as wrong:  # noqa: BLE001  (handed over, not swallowed)
             way.fail(wrong)
@@ -178,7 +203,7 @@ class ConfluentSink:
         refused = None if way.is_loaded else self._refused_before(way)
         if refused is not None:
             return Aborted(refused)
-        failed = producer.fill(way.batch)
+        failed = self._sent_ahead(way) or self._filled(way)
         if failed is not None:
             return Aborted(self._refused_by(way, failed) if way.is_next() else {})
         way.note_filled()
@@ -191,6 +216,24 @@ class ConfluentSink:
             return Aborted({})
         self._fruitless = 0
         return Committed()
+
+    def _sent_ahead(self, way: OnItsWay) -> Failed | None:
+        """None: the deliveries stand, or they go with the rest."""
+        if self._ahead is None:
+            return None
+        failed = self._ahead.fill(way.outgoing, way.batch.narrow)
+        way.stands_ahead = failed is None
+        if failed is not None and way.is_loaded:
+            way.lane.producer.give_up()
+        return failed
+
+    def _filled(self, way: OnItsWay) -> Failed | None:
+        """`named` is by index of `outgoing`; what lies beyond is of the journal."""
+        failed, most = way.lane.producer.fill(way.batch), len(way.outgoing)
+        if failed is not None and len(way.places) < most:
+            places = [*way.places, *range(most, most + len(way.batch.records))]
+            failed.named = {places[index]: code for index, code in failed.named.items()}
+        return failed
 
     def _refused_before(self, way: OnItsWay) -> dict[int, str] | None:
         """Waits for its turn. None: it may be sent."""
@@ -209,11 +252,15 @@ class ConfluentSink:
             return {}
         return None
 
-    def _batch(self, transaction: Transaction) -> Batch:
+    def _batch(self, transaction: Transaction) -> tuple[Sequence[int], Batch]:
         records: Sequence[Outgoing] = transaction.outgoing
+        places: Sequence[int] = range(len(records))
+        if self._ahead is not None:
+            places = self._ahead.left(records)
+            records = [records[index] for index in places]
         if transaction.journal:
             records = [*records, *self._journal_records(transaction)]
-        return Batch(records, transaction.progress, transaction.fence, self._culprits.narrow)
+        return places, Batch(records, transaction.progress, transaction.fence, self._culprits.narrow)
 
     def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
         return [
@@ -268,4 +315,6 @@ class ConfluentSink:
         """By all producers, as each remembers by itself that a topic was unknown."""
         self._asking.heal()
         answers = [lane.producer.partitions_of(topic) for lane in self._lanes]
+        if self._ahead is not None:
+            self._ahead.look_at(topic)
         return answers[self._asking.number]
