@@ -44,7 +44,7 @@ from timer.scan import LiveScan, above, blocks, is_among, to_come
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
-_LISTED_UNITS = 1 << 14
+_LISTED_UNITS = 1 << 13
 _FIRST_BLOCK = 16
 _SPARSE = 512
 """Units between two of a chain from which on a hop is cheaper than reading through."""

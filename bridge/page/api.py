@@ -263,7 +263,7 @@ class Api:
 
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:
-            wanted = asked.wanted(limit=asked.limit, after=asked.after)
+            wanted = asked.wanted(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket)
             listing, partitions = await self._asker.search(wanted, self._clock.now_ms)
             return GroupListing(**listing.model_dump(), partitions=partitions)
 

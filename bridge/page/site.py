@@ -25,6 +25,8 @@ from bridge.page.actions import ACTIONS
 from bridge.page.operations import Operation
 from bridge.page.rendering import Rendering
 from bridge.page.service import body_of, demand_host, explained, run
+from bridge.pending import Bucket
+from timer.dues import HOUR_MS
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ _HEADERS = {
 }
 _SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
 _BUCKETS = {"day": "1h", "month": "1d"}
+_MINUTES = "2m"
 
 
 class Site:
@@ -53,6 +56,7 @@ class Site:
     def __init__(self, operations: list[Operation], access: Access, now_ms: Callable[[], int]) -> None:
         self._operations = {each.name: each for each in operations}
         self._access = access
+        self._now_ms = now_ms
         self._rendering = Rendering(_FOLDER / "templates", now_ms)
 
     def routes(self) -> list[BaseRoute]:
@@ -154,10 +158,18 @@ class Site:
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
         span = request.query_params.get("span", "day")
-        bucket = _BUCKETS.get(span, "1h")
         overview = await self._ask("overview", caller, {})
-        pending = await self._ask("pending", caller, {"bucket": bucket})
-        return self._page(request, caller, "overview.html", overview=overview, pending=pending, span=span)
+        pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
+        buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
+        told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span}
+        return self._page(request, caller, "overview.html", **told)
+
+    async def _next_hour(self, caller: Caller) -> list[Bucket]:
+        """By the minute: looked for, as counts are kept by the hour."""
+        now_ms = self._now_ms()
+        asked = {"limit": 0, "due_from": now_ms, "due_to": now_ms + HOUR_MS, "bucket": _MINUTES}
+        buckets: list[Bucket] = (await self._ask("timers", caller, asked)).histogram
+        return buckets
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.query_params)

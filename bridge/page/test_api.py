@@ -133,6 +133,11 @@ def test_timers_of_all_instances_come_in_due_order_page_by_page(place: Place) ->
     assert [each["due_ms"] for each in seen] == sorted(each["due_ms"] for each in seen)
     assert {each["id"] for each in seen} == {f"id-{n}" for n in range(70)}
     assert place.pages[0].get("/api/v1/timers?after=x")[0] == 400
+    now_ms = told["at_ms"]
+    path = f"/api/v1/timers?limit=0&due_from={now_ms}&due_to={now_ms + 3 * HOUR_MS}"
+    assert sum(each["timers"] for each in place.pages[0].get(f"{path}&bucket=10m")[1]["histogram"]) == 79
+    status, told = place.pages[0].get(f"{path}&bucket=1ms")
+    assert (status, "at most 1000 buckets apart" in told["reason"]) == (400, True)
     status, told = place.pages[0].get("/api/v1/timers?limt=8")
     assert (status, told) == (400, {"reason": "limt: Extra inputs are not permitted"})
 

@@ -86,7 +86,16 @@ def send(place: Place, **headers: str) -> None:
 
 def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
     browser = Browser(place.pages[0].url)
-    for path in ("/", "/?span=month", "/timers", "/timer", "/timer?id=a", "/rejected", "/timers?after=x"):
+    for path in (
+        "/",
+        "/?span=hour",
+        "/?span=month",
+        "/timers",
+        "/timer",
+        "/timer?id=a",
+        "/rejected",
+        "/timers?after=x",
+    ):
         answer = browser.get(path)
         assert answer.status == (400 if "after" in path else 404 if "id=" in path else 200), path
         policy = answer.headers["Content-Security-Policy"]
