@@ -268,7 +268,11 @@ class Search:
             return
         owned = shards.get(place.shard)
         row = np.empty(0, RUN) if owned is None else owned.store.live_at(at)
-        if owned is None or len(row) == 0:
+        if owned is None:
+            return
+        if len(row) == 0:  # it has left, or is on its way round
+            rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
+            self._timers += [_rolling(place, flight) for flight in rolling]
             return
         seen = owned.store.peek(row)
         if self._wanted.topic in (None, seen.target):

@@ -73,15 +73,15 @@ def test_pages_tell_each_pending_timer_once_in_due_order(world: World) -> None:
 def test_a_list_holds_what_lives_all_the_while_whatever_happens_between_its_steps() -> None:
     world = World()
     for number in range(400):
-        world.send(f"v{number}", 2000 if number % 4 else 100, id_=f"i{number}")
+        world.send(f"v{number}", WINDOW_MS - 50 if number % 4 else 100, id_=f"i{number}")
     world.bridge.run(10)
     waiting = iter(range(1, 400, 8))
 
     def meanwhile() -> None:
         if (number := next(waiting, None)) is not None:
             world.cancel(f"i{number}")
-            world.send(delay_ms=1500)
-            world.bridge.run(20)
+            world.send(delay_ms=WINDOW_MS // 2)
+            world.bridge.run(5)
 
     timers = {timer.id for timer in listed(world, Wanted(limit=1000), meanwhile=meanwhile).timers}
     stay = {f"i{number}" for number in range(400) if number % 4 and number % 8 != 1}
