@@ -31,10 +31,8 @@ class _Carried:
 class Publisher:
     """Not for use by two threads."""
 
-    def __init__(self, sink: Sink, stands: Callable[[Sealed], None] = lambda _: None) -> None:
-        """`stands` is told of each part whose transaction stands."""
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._stands = stands
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 
@@ -86,7 +84,7 @@ class Publisher:
             match _publishing(carried).wait():
                 case Committed():
                     self._to_repeat.popleft()
-                    self._advance(carried)
+                    _advance(carried)
                 case Aborted(refused):
                     _park(carried, refused)
 
@@ -95,7 +93,7 @@ class Publisher:
         fate = _publishing(carried).wait()
         self._under_way.popleft()
         if isinstance(fate, Committed):
-            self._advance(carried)
+            _advance(carried)
             return
         _park(carried, fate.refused)
         self._to_repeat.append(carried)
@@ -103,11 +101,6 @@ class Publisher:
             later = self._under_way.popleft()
             assert isinstance(_publishing(later).wait(), Aborted), "one stands behind one that does not"
             self._to_repeat.append(later)
-
-    def _advance(self, carried: _Carried) -> None:
-        for owned, sealed in carried.parts:
-            owned.committed(sealed)
-            self._stands(sealed)
 
     def _send(self, carried: _Carried, fence: object) -> None:
         carried.outgoing, carried.ends = [], []
@@ -125,6 +118,11 @@ class Publisher:
 def _publishing(carried: _Carried) -> Publishing:
     assert carried.publishing is not None, "not begun"
     return carried.publishing
+
+
+def _advance(carried: _Carried) -> None:
+    for owned, sealed in carried.parts:
+        owned.committed(sealed)
 
 
 def _park(carried: _Carried, refused: dict[int, str]) -> None:
