@@ -18,7 +18,7 @@ from bridge.embedded import free_port
 from integration_tests.browser import Visitor, chromium
 from integration_tests.conftest import Broker
 from integration_tests.test_health import get, until
-from integration_tests.test_run import Names
+from integration_tests.test_run import Names, read
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.processes import BridgeProcess
 
@@ -38,6 +38,11 @@ class Group:
     ports: list[int]
     timers: TimerProducer
     folder: Path
+
+    @property
+    def nowhere(self) -> str:
+        """A topic that is made later."""
+        return f"nowhere-{self.names.target}"
 
     @property
     def url(self) -> str:
@@ -67,6 +72,7 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
     tokens = ["--page-operator-tokens", str(folder / "operators"), "--page-read-tokens", str(folder / "readers")]
     ports = [free_port(), free_port()]
     arguments = [*names.arguments, *tokens, "--page", "true", "--min-free-bytes", "0"]
+    arguments += ["--redriven-topic", f"redriven-{names.target}"]
     bridges = [
         BridgeProcess(folder / str(port), kafka.bootstrap_servers, [*arguments, "--http-port", str(port)])
         for port in ports
@@ -98,7 +104,7 @@ def fill(group: Group) -> None:
     for number in range(9):
         timers.schedule(target, "soon", key="eu-1", headers=[("tenant", "a")], delay="1h", id=f"eu-{number}")
     timers.schedule(target, HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="90m", id=HOSTILE)
-    timers.schedule("nowhere-to-go", HOSTILE, delay=0, id=HOSTILE + "rejected")
+    timers.schedule(group.nowhere, HOSTILE, delay=0, id=HOSTILE + "rejected")
     timers.flush()
 
 
@@ -230,6 +236,27 @@ def test_what_senders_wrote_is_shown_as_text(group: Group, visitor: Callable[...
     window.picture("hostile")
     page.goto("/rejected")
     expect(page.get_by_role("main")).to_contain_text("unknown-topic")
+
+
+def test_rejected_records_are_sent_again_each_once(
+    kafka: Broker, group: Group, visitor: Callable[..., Visitor]
+) -> None:
+    window = visitor()
+    page = window.page
+    Admin(kafka.bootstrap_servers).create_topics([group.nowhere], partitions=1, settings=BROKER_CLOCK)
+    page.get_by_role("link", name="Rejected").click()
+    page.get_by_role("checkbox").check()
+    window.picture("rejected")
+    page.get_by_role("button", name="Send the chosen ones again").click()
+    expect(page.get_by_role("heading", name="1 sent again")).to_be_visible()
+    page.get_by_role("link", name="Back").click()
+    expect(page.get_by_role("main")).to_contain_text("sent again")
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    (delivered,) = read(kafka, group.nowhere, 1)
+    assert delivered.value() == HOSTILE.encode()
+    (parked,) = [each["parked"] for each in group.ask(1, "rejected")["records"]]
+    again = group.ask(1, "rejected/redrive", {"records": [parked]})
+    assert again == {"sent": 0, "refused": {}, "not_sent": 1}
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -348,6 +348,7 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
         operator.post("/api/v1/timer/cancel", {"id": "id-0\nwho=root"})
         operator.post("/api/v1/timer/cancel", {"id": "a", "timer_topic": "orders"})
         operator.get("/api/v1/timer?id=id-1&value=true")
+        operator.get("/api/v1/timer?id=id-1&value=true&local=true")
         selector = {"topic": "orders"}
         token = operator.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
         operator.post("/api/v1/selection/cancel", {"selector": selector, "token": token})
@@ -356,13 +357,14 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
         "who=otto where=127.0.0.1 did=cancel",
         "who=otto where=127.0.0.1 did=cancel",
         "who=otto where=127.0.0.1 did=read value",
+        "who=otto where=127.0.0.1 did=read value",
         "who=otto where=127.0.0.1 did=cancel selection",
     ]
     what, came = (json.loads(each) for each in lines[0].split(" what=")[1].split(" came="))
     assert (what["id"], came["outcomes"]) == ("id-0\nwho=root", {"not-found": 1})
     assert "failed" in lines[1]
     assert all("\n" not in line for line in lines)
-    assert sorted(json.loads(lines[3].split(" came=")[1])["ids"]) == ["id-0", "id-1", "id-2"]
+    assert sorted(json.loads(lines[4].split(" came=")[1])["ids"]) == ["id-0", "id-1", "id-2"]
 
 
 def test_what_is_too_long_is_refused(place: Place) -> None:
