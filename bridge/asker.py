@@ -23,9 +23,9 @@ LOOK_S = 0.005
 _LONGEST_SEARCH_S = 60.0
 
 
-def soon_over(within_s: float = SEARCH_S) -> Callable[[], bool]:
+def soon_over(seconds: float = SEARCH_S) -> Callable[[], bool]:
     """For a search, in one turn."""
-    end_s = time.monotonic() + within_s
+    end_s = time.monotonic() + seconds
     return lambda: time.monotonic() >= end_s
 
 
@@ -37,9 +37,10 @@ class Asker:
         self._desk = desk
         self._within_s = within_s
 
-    async def ask(self, question: Callable[[Bridge], T]) -> T:
+    async def ask(self, question: Callable[[Bridge], T], within_s: float | None = None) -> T:
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._desk.put(question)), self._within_s)
+            answer = asyncio.wrap_future(self._desk.put(question))
+            return await asyncio.wait_for(answer, self._within_s if within_s is None else within_s)
         except BusyError:
             raise HTTPException(503, "too many ask at a time: ask again") from None
         except TimeoutError:

@@ -34,6 +34,6 @@ class Connection:
     group: str = "timer-bridge"
     instance: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    address: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
     """librdkafka settings of what the bridge publishes by, below `kafka`."""
+    address: str = ""

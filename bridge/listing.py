@@ -9,6 +9,7 @@ header are asked for. Of what is rolled meanwhile, one may be counted twice or n
 """
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from bridge.pending import Timer, state_of
+from bridge.pending import Bucket, Timer, joined_buckets, state_of
 from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.journal import Flight
@@ -56,6 +57,8 @@ class Wanted(NamedTuple):
     after: Place | None = None
     origin: int | None = None
     limit: int = 100
+    bucket_ms: int | None = None
+    """Counts them by due time too, in buckets so wide."""
 
     @property
     def needs_bodies(self) -> bool:
@@ -97,6 +100,7 @@ class Listing(BaseModel):
     matching: int = Field(description="How many there are from there on, those that are listed among them.")
     timers: list[NamedTimer]
     after: str | None = Field(default=None, description="Give it as `after` to go on; null: these are the last ones.")
+    histogram: list[Bucket] = Field(default_factory=list, description="By due time, where `bucket` was given.")
 
 
 def id_fields(raw: bytes | None) -> dict[str, str | None]:
@@ -114,7 +118,8 @@ def joined_listings(parts: Iterable[Listing], at_ms: int, limit: int) -> Listing
     listings = list(parts)
     timers = sorted((timer for each in listings for timer in each.timers), key=lambda timer: timer.place)[:limit]
     matching = sum(each.matching for each in listings)
-    return Listing(at_ms=at_ms, matching=matching, timers=timers, after=_after(timers, matching))
+    histogram = joined_buckets(bucket for each in listings for bucket in each.histogram)
+    return Listing(at_ms=at_ms, matching=matching, timers=timers, after=_after(timers, matching), histogram=histogram)
 
 
 def _after(timers: list[NamedTimer], matching: int) -> str | None:
@@ -132,6 +137,7 @@ class Search:
         self._rows: dict[Shard, Rows] = {}
         self._flights: list[tuple[Place, Flight]] = []
         self._matching = 0
+        self._buckets: Counter[int] = Counter()
         self._to_tell: list[tuple[Place, int | Flight]] | None = None
         self._timers: list[NamedTimer] = []
         self._at_ms = 0
@@ -152,7 +158,7 @@ class Search:
         while self._told < len(self._to_tell):
             self._tell(bridge.shards, *self._to_tell[self._told], now_ms)
             self._told += 1
-            if self._told % _BODIES_AT_ONCE == 0 and is_over():
+            if is_over():
                 return False
         self.shards = [shard for shard in self.shards if shard in bridge.shards]
         return True
@@ -161,7 +167,10 @@ class Search:
         """Once it is done."""
         places = self._to_tell or []
         after = str(places[-1][0]) if places and self._matching > len(places) else None
-        return Listing(at_ms=self._at_ms, matching=self._matching, timers=self._timers, after=after)
+        histogram = [Bucket(from_ms=at_ms, timers=count) for at_ms, count in sorted(self._buckets.items())]
+        return Listing(
+            at_ms=self._at_ms, matching=self._matching, timers=self._timers, after=after, histogram=histogram
+        )
 
     # -- looking
 
@@ -211,6 +220,10 @@ class Search:
     def _keep(self, shard: Shard, run: Rows) -> None:
         """Counts them, and keeps the first ones."""
         self._matching += len(run)
+        if self._wanted.bucket_ms is not None:
+            width_ms = self._wanted.bucket_ms
+            starts, counts = np.unique(run["due_ms"] // width_ms * width_ms, return_counts=True)
+            self._buckets.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
         kept = np.concatenate([self._rows.get(shard, np.empty(0, RUN)), run])
         if len(kept) > self._wanted.limit:
             kept = kept[np.lexsort((kept["origin"], kept["due_ms"]))]
@@ -232,6 +245,8 @@ class Search:
                 and (wanted.after is None or place > wanted.after)
             ):
                 self._matching += 1
+                if wanted.bucket_ms is not None:
+                    self._buckets[flight.due_ms // wanted.bucket_ms * wanted.bucket_ms] += 1
                 self._flights.append((place, flight))
 
     # -- telling
@@ -252,7 +267,11 @@ class Search:
             return
         owned = shards.get(place.shard)
         row = np.empty(0, RUN) if owned is None else owned.store.live_at(at)
-        if owned is None or len(row) == 0:
+        if owned is None:
+            return
+        if len(row) == 0:  # it has left, or is on its way round
+            rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
+            self._timers += [_rolling(place, flight) for flight in rolling]
             return
         seen = owned.store.peek(row)
         if self._wanted.topic in (None, seen.target):

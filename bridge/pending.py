@@ -55,7 +55,7 @@ class Pending(BaseModel):
 
     def histogram(self) -> list[Bucket]:
         """Of all topics."""
-        return _added(bucket for own in self.topics.values() for bucket in own.histogram)
+        return joined_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
 
 
 class Timer(BaseModel):
@@ -133,7 +133,9 @@ def _told(
 
 
 def _histogram(counts: Mapping[int, int], bucket_ms: int) -> list[Bucket]:
-    return _added(Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items())
+    return joined_buckets(
+        Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items()
+    )
 
 
 def joined(parts: Iterable[Pending]) -> Pending:
@@ -153,11 +155,12 @@ def _both(one: TopicPending, other: TopicPending) -> TopicPending:
         pending=one.pending + other.pending,
         first_due_ms=min(one.first_due_ms, other.first_due_ms),
         last_due_ms=max(one.last_due_ms, other.last_due_ms),
-        histogram=_added(one.histogram + other.histogram),
+        histogram=joined_buckets(one.histogram + other.histogram),
     )
 
 
-def _added(buckets: Iterable[Bucket]) -> list[Bucket]:
+def joined_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Those of one beginning are one."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[bucket.from_ms] += bucket.timers

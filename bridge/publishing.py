@@ -33,14 +33,10 @@ class _Carried:
 class Publisher:
     """Not for use by two threads."""
 
-    def __init__(
-        self, sink: Sink, clock: Clock, metrics: Metrics, stands: Callable[[Sealed], None] = lambda _: None
-    ) -> None:
-        """`stands` is told of each part whose transaction stands."""
+    def __init__(self, sink: Sink, clock: Clock, metrics: Metrics) -> None:
         self._sink = sink
         self._clock = clock
         self._metrics = metrics
-        self._stands = stands
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 
@@ -129,7 +125,6 @@ class Publisher:
         for owned, sealed in carried.parts:
             owned.committed(sealed)
             self._metrics.stands(owned, sealed, now_ms)
-            self._stands(sealed)
 
     def _send(self, carried: _Carried, fence: object) -> None:
         carried.outgoing, carried.ends = [], []

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
@@ -134,7 +135,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
     topics = ConfluentTopics(settings.connection(), patience)
     patience.give_up_in(settings.startup_timeout / 1000)
     options = settings.turn_options(prepare_topics(settings, topics, asked.metrics))
-    connection = settings.connection(folder.instance_id(), own_address(settings))
+    connection = settings.connection(folder.instance_id())
     while not stop.asked:
         stop.begin()
         try:
@@ -264,7 +265,7 @@ def _live(
         preparer = Preparer(connection, journals, folder, options, (settings.log_format, settings.log_level))
         stop.bridge = bridge = Bridge(
             clock=SystemClock(),
-            source=ConfluentSource(connection, list(journals), patience),
+            source=ConfluentSource(replace(connection, address=own_address(settings)), list(journals), patience),
             history=history,
             sink=sink,
             disk_for=folder.disk_for,

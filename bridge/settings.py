@@ -251,13 +251,13 @@ class Settings(BaseSettings):
             own_topics=own,
         )
 
-    def connection(self, instance: str = "", address: str = "") -> Connection:
-        """`instance`: what tells this process from the others of its group; `address`: where these ask it."""
+    def connection(self, instance: str = "") -> Connection:
+        """`instance`: what tells this process from the others of its group."""
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
         if self.static_membership and instance:
             of_group["group.instance.id"] = instance
         published = {"compression.type": self.compression, "linger.ms": f"{self.linger_ms:g}"}
-        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, address, published)
+        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:

@@ -137,6 +137,7 @@ class OwnedShard:
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
         self._sealed_waits = self.store.waits
         self._journalled_ms = 0
+        self._delivered_due_ms: list[int] = []
 
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
@@ -157,6 +158,11 @@ class OwnedShard:
         """Timers under `id_` that are staged or sealed to leave."""
         parts = [*(sealed.staged for sealed in self._sealed), self._staged]
         return [body for part in parts for body in part.bodies if body.id == id_]
+
+    def take_delivered(self) -> list[int]:
+        """When those were due whose delivery stands, since the last call."""
+        taken, self._delivered_due_ms = self._delivered_due_ms, []
+        return taken
 
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
         """Puts `records` where they belong, at most `most` (None: all) of those that wait.
@@ -425,6 +431,7 @@ class OwnedShard:
         oldest = self._sealed.popleft()
         assert sealed is oldest, "out of order"
         self._lately.add(sealed.ids, sealed.at_ms)
+        self._delivered_due_ms += sealed.staged.delivered_due_ms()
         self.committed_progress = sealed.progress
         self.store.committed(sealed.progress, is_all=self.is_quiet)
 

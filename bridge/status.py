@@ -50,6 +50,7 @@ class Status:
     def __init__(
         self, now_s: Callable[[], float] = lambda: 0.0, discreet: Callable[[str], str] = lambda text: text
     ) -> None:
+        self.traffic = TrafficMeter()
         self._now_s = now_s
         self._discreet = discreet
         self._shards: Mapping[Shard, ShardStatus] = {}
@@ -57,7 +58,6 @@ class Status:
         self._wait: _Said | None = None
         self._error: _Said | None = None
         self._sign_of_life_s = now_s()
-        self.traffic = TrafficMeter()
         self._idle_since_s: float | None = None
         """When the group had let us in and nothing was ours."""
         self._throttled = Lock()

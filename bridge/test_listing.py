@@ -73,14 +73,15 @@ def test_pages_tell_each_pending_timer_once_in_due_order(world: World) -> None:
 def test_a_list_holds_what_lives_all_the_while_whatever_happens_between_its_steps() -> None:
     world = World()
     for number in range(400):
-        world.send(f"v{number}", 2000 if number % 4 else 100, id_=f"i{number}")
+        world.send(f"v{number}", WINDOW_MS - 50 if number % 4 else 100, id_=f"i{number}")
     world.bridge.run(10)
     waiting = iter(range(1, 400, 8))
 
     def meanwhile() -> None:
-        world.cancel(f"i{next(waiting, 1)}")
-        world.send(delay_ms=1500)
-        world.bridge.run(20)
+        if (number := next(waiting, None)) is not None:
+            world.cancel(f"i{number}")
+            world.send(delay_ms=WINDOW_MS // 2)
+            world.bridge.run(5)
 
     timers = {timer.id for timer in listed(world, Wanted(limit=1000), meanwhile=meanwhile).timers}
     stay = {f"i{number}" for number in range(400) if number % 4 and number % 8 != 1}
@@ -108,6 +109,10 @@ def test_timers_are_chosen_by_key_header_due_time_and_origin(world: World) -> No
     assert chosen(Wanted(header=("nobody", None))) == []
     assert chosen(Wanted(due_from_ms=base_ms + 10, due_to_ms=base_ms + 13)) == [10, 11, 12]
     assert chosen(Wanted(origin=offsets[5])) == [5]
+    start_ms = base_ms // 40 * 40
+    counted = listed(world, Wanted(limit=0, bucket_ms=40)).histogram
+    assert [bucket.from_ms for bucket in counted] == list(range(start_ms, base_ms + 100, 40))
+    assert (counted[1].timers, sum(bucket.timers for bucket in counted)) == (40, 100)
     assert chosen(Wanted(topic="orders", key_prefix=b"eu-2", header=("tenant", b"b"))) == list(range(2, 100, 6))
 
 

@@ -23,7 +23,7 @@ from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, distrust, look, recover
-from bridge.shard import OwnedShard, Sealed
+from bridge.shard import OwnedShard
 from bridge.skew import skew_ms
 from bridge.status import Status
 from bridge.throttle import Throttle
@@ -64,7 +64,7 @@ class Bridge:
         self._source = source
         self._history = history
         self._metrics = metrics or Metrics()
-        self._publisher = Publisher(sink, clock, self._metrics, self._note_delivered)
+        self._publisher = Publisher(sink, clock, self._metrics)
         self._disk_for = disk_for
         self._options = options
         self._prepare = prepare
@@ -141,6 +141,7 @@ class Bridge:
         if is_overdue:
             self._publisher.finish()
         self._checkpoint(now_ms)
+        self._note_delivered()
 
     @property
     def is_idle(self) -> bool:
@@ -443,10 +444,6 @@ class Bridge:
         self._publisher.repeat(look, is_ours, lambda: self._stopping, self._clock.now_ms)
         return fences[-1]
 
-    def _note_delivered(self, sealed: Sealed) -> None:
-        if due_ms := sealed.staged.delivered_due_ms():
-            self._status.traffic.delivered(due_ms, self._clock.now_ms())
-
     def _progress(self) -> dict[Shard, Progress]:
         """What each shard with news has reached."""
         reached: dict[Shard, Progress] = {}
@@ -457,6 +454,11 @@ class Bridge:
 
         self._each(note)
         return reached
+
+    def _note_delivered(self) -> None:
+        due_ms = [each for owned in self._shards.values() for each in owned.take_delivered()]
+        if due_ms:
+            self._status.traffic.delivered(due_ms, self._clock.now_ms())
 
     def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
         """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""

@@ -46,7 +46,7 @@ from timer.waiting import OPEN, Gate, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
-_LISTED_UNITS = 1 << 14
+_LISTED_UNITS = 1 << 13
 _FIRST_BLOCK = 16
 _SPARSE = 512
 """Units between two of a chain from which on a hop is cheaper than reading through."""

@@ -36,12 +36,13 @@ class Token(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who asks, and from which address. `token` is None where there are none."""
+    """Who asks, and from which address. `token`: None where there are none. `is_passed`: a neighbour asks for them."""
 
     name: str
     role: Role
     token: Token | None = None
     where: str = ""
+    is_passed: bool = False
 
     @property
     def may_operate(self) -> bool:
@@ -115,7 +116,7 @@ class Access:
     def by_pass(self, text: str, asked: str) -> Caller | None:
         """It may read, whoever sent it."""
         caller = self._by_signed(text, f"pass {asked}")
-        return caller and caller._replace(role="read")
+        return caller and caller._replace(role="read", is_passed=True)
 
     def form_key(self, caller: Caller, session: str) -> str:
         """Stands in each form, so that no other site can make a browser send one."""

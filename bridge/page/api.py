@@ -263,7 +263,7 @@ class Api:
 
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:
-            wanted = asked.wanted(limit=asked.limit, after=asked.after)
+            wanted = asked.wanted(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket)
             listing, partitions = await self._asker.search(wanted, self._clock.now_ms)
             return GroupListing(**listing.model_dump(), partitions=partitions)
 
@@ -284,7 +284,7 @@ class Api:
         )
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
-        if asked.value and not asked.local:
+        if asked.value and not caller.is_passed:
             audit.note(caller, "read value", {"id": asked.id or asked.id_base64}, {"timers": len(timers)})
         return GroupFound(
             at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local

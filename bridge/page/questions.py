@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bridge.durations import parse_instant_ms
+from bridge.durations import parse_duration_ms, parse_instant_ms
 from bridge.listing import Place, Wanted
 from bridge.pending import parse_bucket_ms
 
 MOST_LISTED = 20_000
 _MOST_REJECTED = 1000
+_MOST_BUCKETS = 1000
 
 
 class Question(BaseModel):
@@ -29,6 +30,10 @@ def _instant(value: object) -> object:
 
 def _bucket(value: object) -> object:
     return parse_bucket_ms(value) if isinstance(value, str) else value
+
+
+def _duration(value: object) -> object:
+    return parse_duration_ms(value) if isinstance(value, str) else value
 
 
 def _place(value: object) -> object:
@@ -60,7 +65,7 @@ class Selector(Question):
     def is_empty(self) -> bool:
         return self == Selector()
 
-    def wanted(self, *, limit: int, after: str | None = None) -> Wanted:
+    def wanted(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> Wanted:
         name, equals, value = (self.header or "").partition("=")
         return Wanted(
             topic=self.topic or None,
@@ -70,6 +75,7 @@ class Selector(Question):
             due_to_ms=2**63 - 1 if self.due_to is None else self.due_to,
             after=None if after is None else Place.parse(after),
             limit=limit,
+            bucket_ms=bucket_ms,
         )
 
     def digest(self) -> str:
@@ -80,6 +86,17 @@ class Selector(Question):
 class TimersAsked(Selector, Read):
     after: Annotated[str | None, BeforeValidator(_place)] = Field(None, description="`after` of the page before.")
     limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
+    bucket: Annotated[int | None, BeforeValidator(_duration)] = Field(
+        None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "TimersAsked":
+        if self.bucket is None:
+            return self
+        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MOST_BUCKETS * self.bucket:
+            raise ValueError(f"bucket: give due_from and due_to, at most {_MOST_BUCKETS} buckets apart")
+        return self
 
 
 class _Id(Question):

@@ -62,11 +62,10 @@ class RejectedTopic:
         place = Shard(topic, int(rest))
         if place.partition >= (reader.partitions(topic) or 0):
             return None
-        for records in reader.requests(place, int(offset), min(int(offset) + 1, reader.bounds(place)[1])):
-            for record in records:
-                found = parked(place, record, self._rules)
-                return None if found is None or found.is_bare else found
-        return None
+        end = min(int(offset) + 1, reader.bounds(place)[1])
+        records = [record for each in reader.requests(place, int(offset), end) for record in each]
+        found = parked(place, records[0], self._rules) if records else None
+        return None if found is None or found.is_bare else found
 
     def _told(self, place: Shard, record: Record, marks: frozenset[bytes]) -> Rejected | None:
         found = parked(place, record, self._rules)

@@ -89,12 +89,12 @@ async def _asked(request: Request, operation: Operation) -> Any:
     try:
         if operation.method == "GET":
             return operation.asked.model_validate(dict(request.query_params))
-        return operation.asked.model_validate_json(await _body(request))
+        return operation.asked.model_validate_json(await body_of(request))
     except ValidationError as wrong:
         raise HTTPException(400, explained(wrong)) from wrong
 
 
-async def _body(request: Request) -> bytes:
+async def body_of(request: Request) -> bytes:
     body = b""
     async for chunk in request.stream():
         body += chunk

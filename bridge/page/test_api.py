@@ -133,6 +133,11 @@ def test_timers_of_all_instances_come_in_due_order_page_by_page(place: Place) ->
     assert [each["due_ms"] for each in seen] == sorted(each["due_ms"] for each in seen)
     assert {each["id"] for each in seen} == {f"id-{n}" for n in range(70)}
     assert place.pages[0].get("/api/v1/timers?after=x")[0] == 400
+    now_ms = told["at_ms"]
+    path = f"/api/v1/timers?limit=0&due_from={now_ms}&due_to={now_ms + 3 * HOUR_MS}"
+    assert sum(each["timers"] for each in place.pages[0].get(f"{path}&bucket=10m")[1]["histogram"]) == 79
+    status, told = place.pages[0].get(f"{path}&bucket=1ms")
+    assert (status, "at most 1000 buckets apart" in told["reason"]) == (400, True)
     status, told = place.pages[0].get("/api/v1/timers?limt=8")
     assert (status, told) == (400, {"reason": "limt: Extra inputs are not permitted"})
 
@@ -343,6 +348,7 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
         operator.post("/api/v1/timer/cancel", {"id": "id-0\nwho=root"})
         operator.post("/api/v1/timer/cancel", {"id": "a", "timer_topic": "orders"})
         operator.get("/api/v1/timer?id=id-1&value=true")
+        operator.get("/api/v1/timer?id=id-1&value=true&local=true")
         selector = {"topic": "orders"}
         token = operator.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
         operator.post("/api/v1/selection/cancel", {"selector": selector, "token": token})
@@ -351,13 +357,14 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
         "who=otto where=127.0.0.1 did=cancel",
         "who=otto where=127.0.0.1 did=cancel",
         "who=otto where=127.0.0.1 did=read value",
+        "who=otto where=127.0.0.1 did=read value",
         "who=otto where=127.0.0.1 did=cancel selection",
     ]
     what, came = (json.loads(each) for each in lines[0].split(" what=")[1].split(" came="))
     assert (what["id"], came["outcomes"]) == ("id-0\nwho=root", {"not-found": 1})
     assert "failed" in lines[1]
     assert all("\n" not in line for line in lines)
-    assert sorted(json.loads(lines[3].split(" came=")[1])["ids"]) == ["id-0", "id-1", "id-2"]
+    assert sorted(json.loads(lines[4].split(" came=")[1])["ids"]) == ["id-0", "id-1", "id-2"]
 
 
 def test_what_is_too_long_is_refused(place: Place) -> None:

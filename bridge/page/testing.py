@@ -34,6 +34,7 @@ from bridge.page.neighbours import Neighbours
 from bridge.page.rejected import RejectedTopic
 from bridge.page.requests import Requests
 from bridge.page.service import routes
+from bridge.page.site import Site
 from bridge.ports import Record
 from bridge.redrive import Parked, mark_key, mark_of, request_headers
 from bridge.testing import FakeHistory, FakeInstance
@@ -253,9 +254,10 @@ class Place:
                 version="0",
             )
         )
-        others = self.routes = routes(api.operations, access, "0")
+        self.routes = routes(api.operations, access, "0")
+        site = Site(api.operations, access, instance.clock.now_ms)
         exposition = Exposition(instance.metrics, instance.status, Limits("0", 1, 1000))
-        app = application(instance.status, desk, instance.clock, exposition, 1.0, others)
+        app = application(instance.status, desk, instance.clock, exposition, 1.0, [*self.routes, *site.routes()])
         self._ends.enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address
         self.sides.append(side)

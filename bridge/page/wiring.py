@@ -17,6 +17,7 @@ from bridge.page.real_kafka import RealKafka
 from bridge.page.rejected import RejectedTopic
 from bridge.page.requests import Requests
 from bridge.page.service import routes
+from bridge.page.site import Site
 from bridge.ports import Clock
 from bridge.settings import Settings
 from bridge.status import Status
@@ -44,7 +45,8 @@ def page_routes(settings: Settings, status: Status, desk: Desk, clock: Clock) ->
         )
     )
     try:
-        yield list[BaseRoute](routes(api.operations, access, installed))
+        site = Site(api.operations, access, clock.now_ms)
+        yield [*routes(api.operations, access, installed), *site.routes()]
     finally:
         kafka.close()
 
