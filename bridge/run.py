@@ -89,7 +89,7 @@ def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
-    asked = Asked(status, Desk(), Metrics(time.monotonic))
+    asked = Asked(status, Desk(), Metrics(time.monotonic, status.traffic))
     patience = Patience(status=asked.status)
     stop = Stop(patience)
     with ExitStack() as ends:
