@@ -140,6 +140,14 @@ def backfill(context: typer.Context) -> None:
     raise typer.Exit(backfill_main(context.args))
 
 
+@app.command(context_settings=_PASSED_ON)
+def archive(context: typer.Context) -> None:
+    """Keep the timer topic as Parquet by day (Spark). Options: timer-bridge archive --help."""
+    with _needs_spark():
+        from spark_jobs.archive import main as archive_main
+    raise typer.Exit(archive_main(context.args))
+
+
 @contextmanager
 def _needs_spark() -> Iterator[None]:
     try:
