@@ -96,6 +96,7 @@ def test_the_own_topics_of_all_are_targets_of_none(tmp_path: Path) -> None:
         "timer.receipts",
         "timer.redriven",
         "timer.backfilled",
+        "timer.imported",
     }
     own |= {"timer.payments", "timer.payments.journal", "timer.other", "kept.elsewhere"}
     assert all(options.of(name).rules.own_topics == own for name in FOUND)
