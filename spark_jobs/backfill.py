@@ -28,13 +28,14 @@ from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs import columns as c
 from spark_jobs import evidence
 from spark_jobs.access import Access
+from spark_jobs.archive import archived, demand_archive
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.session import session
-from spark_jobs.table_io import RECORDS_DDL, read_records, read_table, write_table
+from spark_jobs.table_io import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
 
@@ -61,8 +62,8 @@ class BackfillArguments:
     def __post_init__(self) -> None:
         if not (self.audit / REQUESTS.name).is_dir():
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
-        if self.archive is not None and not self.archive.is_dir():
-            raise UsageError(f"--archive {self.archive} is no folder: give the --out of `timer-bridge archive`")
+        if self.archive is not None:
+            demand_archive(self.archive)
         for name in ("limit", "per_s"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -173,8 +174,8 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
     records = read_records(spark, arguments.access, spans or [Span(arguments.timer_topic, 0, 0, 0)])
     if arguments.archive is not None:
-        old = spark.read.schema(RECORDS_DDL).parquet(str(arguments.archive))
-        records = records.unionByName(old.where(F.col("topic") == arguments.timer_topic).select(records.columns))
+        old = archived(spark, arguments.archive, arguments.timer_topic)
+        records = records.unionByName(old.select(records.columns))
     h = F.col("headers")
     requests = records.select(
         "partition",
