@@ -62,14 +62,14 @@ class Staged:
         self.held += taken.held
         self.told += taken.told
 
+    def has_output(self) -> bool:
+        return bool(self.bodies or self.copies or self.refused or self.told)
+
     def delivered_due_ms(self) -> list[int]:
         """When those that leave for their real topics were due."""
         if not self.parked:
             return [body.due_ms for body in self.bodies]
         return [body.due_ms for row, body in enumerate(self.bodies) if row not in self.parked]
-
-    def has_output(self) -> bool:
-        return bool(self.bodies or self.copies or self.refused or self.told)
 
 
 @dataclass(slots=True)
@@ -96,6 +96,7 @@ class OwnedShard:
         self.committed_progress = self.store.progress()
         self.backlog: list[Record] = []
         """Read, but not taken in: the disk or the wheel is full."""
+        self._delivered_due_ms: list[int] = []
         self.admitted = 0
         """Requests taken in; not counted are copies, which were requests before."""
         self.reads_first_until: int | None = readable_end
@@ -109,7 +110,6 @@ class OwnedShard:
         """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
         self._dirty_since_ms: int | None = None
         self._lately = Lately()
-        self._delivered_due_ms: list[int] = []
 
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
