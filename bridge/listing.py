@@ -224,11 +224,16 @@ class Search:
             width_ms = self._wanted.bucket_ms
             starts, counts = np.unique(run["due_ms"] // width_ms * width_ms, return_counts=True)
             self._buckets.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
-        kept = np.concatenate([self._rows.get(shard, np.empty(0, RUN)), run])
-        if len(kept) > self._wanted.limit:
+        limit, kept = self._wanted.limit, self._rows.get(shard, np.empty(0, RUN))
+        if limit == len(kept):  # nearly always, and to sort is dear
+            run = run[run["due_ms"] <= kept["due_ms"].max(initial=-1)]
+        if len(run) == 0:
+            return
+        kept = np.concatenate([kept, run])
+        if len(kept) > limit:
             kept = kept[np.lexsort((kept["origin"], kept["due_ms"]))]
             _, first = np.unique(kept["origin"], return_index=True)
-            kept = kept[np.sort(first)][: self._wanted.limit]
+            kept = kept[np.sort(first)][:limit]
         self._rows[shard] = kept
 
     def _look_at_flights(self, shard: Shard, owned: OwnedShard) -> None:

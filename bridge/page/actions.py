@@ -1,33 +1,56 @@
-"""What changes something about a timer: each action is a row here, and so an operation of the API, and of selections.
+"""What changes something: each action is a row here, and so an operation of the API, a button, a choice for selections.
 
-Each is sent as a request of its own, with the client's partitioning.
+Each is sent as a request of its own, with the client's partitioning. Where they go:
+
+    about "timer"   POST /api/v1/timer/<name>, and with `each` /api/v1/selection/<name>     timer.html, counted.html
+    about "topic"   POST /api/v1/topic/<name>, to each timer topic if none is named         overview.html
 """
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bridge.client import Sent, TimerProducer
 from bridge.listing import NamedTimer
-from bridge.page.questions import CancelAsked, ReplaceAsked
+from bridge.page.questions import ActionAsked, CancelAsked, ReplaceAsked, SelectionActed
+
+Sending = Callable[[TimerProducer, Any], "list[Future[Sent]]"]
+
+
+class Entry(NamedTuple):
+    """What a form asks for, beside what it is about."""
+
+    name: str
+    label: str
+    hint: str = ""
+
+
+def has_id(timer: NamedTimer) -> bool:
+    return timer.raw_id is not None
 
 
 class Action(NamedTuple):
-    """`one`: as the API is asked for one timer. `each`: for a timer of a selection; None: not for selections."""
+    """`one` sends what the API was asked for. `each`: for a timer of a selection; None: not for selections."""
 
     name: str
     label: str
     summary: str
-    asked: type[CancelAsked]
-    one: Callable[[TimerProducer, CancelAsked], "list[Future[Sent]]"]
-    each: Callable[[TimerProducer, NamedTimer], "list[Future[Sent]]"] | None = None
+    asked: type[ActionAsked]
+    one: Sending
+    about: Literal["timer", "topic"] = "timer"
+    asked_of_selection: type[SelectionActed] = SelectionActed
+    each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
+    reaches: Callable[[NamedTimer], bool] = has_id
+    """Whether a request can name it."""
+    has_receipts: bool = True
+    entries: tuple[Entry, ...] = ()
 
 
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
     return timers.cancel_everywhere(asked.raw()) if asked.everywhere else [timers.cancel(asked.raw())]
 
 
-def _cancel_each(timers: TimerProducer, timer: NamedTimer) -> "list[Future[Sent]]":
+def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
     """To all partitions where its own was not chosen by its id."""
     id_ = timer.raw_id
     assert id_ is not None, "a request names a timer by its id"
@@ -35,8 +58,7 @@ def _cancel_each(timers: TimerProducer, timer: NamedTimer) -> "list[Future[Sent]
     return [timers.cancel(id_)] if is_there else timers.cancel_everywhere(id_)
 
 
-def _replace(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
-    assert isinstance(asked, ReplaceAsked)
+def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]":
     ended = timers.cancel_everywhere(asked.raw()) if asked.everywhere else []
     sent = timers.replace(
         asked.raw(),
@@ -55,8 +77,11 @@ def _replace(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
 ACTIONS = {
     action.name: action
     for action in (
-        Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, _cancel_each),
+        Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, each=_cancel_each),
         Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
     )
 }
 """By name, as they stand on the page."""
+ABOUT_TIMERS = tuple(action for action in ACTIONS.values() if action.about == "timer")
+ABOUT_TOPICS = tuple(action for action in ACTIONS.values() if action.about == "topic")
+ABOUT_SELECTIONS = tuple(action for action in ABOUT_TIMERS if action.each is not None)

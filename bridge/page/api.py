@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -20,7 +20,7 @@ from bridge.listing import NamedTimer, joined_listings
 from bridge.lookup import look_up
 from bridge.page import audit
 from bridge.page.access import Caller
-from bridge.page.actions import ACTIONS, Action
+from bridge.page.actions import ABOUT_SELECTIONS, ACTIONS, Action
 from bridge.page.answers import (
     Acted,
     ActedOnSelection,
@@ -41,7 +41,7 @@ from bridge.page.machine import disk_of, resident_bytes
 from bridge.page.neighbours import Neighbours
 from bridge.page.operations import API, Operation
 from bridge.page.questions import (
-    CancelAsked,
+    ActionAsked,
     IdAsked,
     Nothing,
     PendingAsked,
@@ -54,7 +54,7 @@ from bridge.page.questions import (
     TimersAsked,
 )
 from bridge.page.rejected import RejectedTopic
-from bridge.page.requests import Requests
+from bridge.page.requests import Came, Requests
 from bridge.pending import Pending, joined, of_bridge
 from bridge.ports import Clock
 from bridge.status import Status
@@ -62,6 +62,7 @@ from bridge.traffic import joined_traffic
 from bridge.turn import Bridge
 
 Part = TypeVar("Part", bound=BaseModel)
+Requesting: TypeAlias = Callable[[TimerProducer], "list[Future[Sent]]"]
 
 MOST_ACTED_ON = 20_000
 """Timers of one action on a selection: what is more is left for the next one."""
@@ -154,7 +155,7 @@ class Api:
                 Operation(
                     action.name,
                     "POST",
-                    f"{API}/timer/{action.name}",
+                    f"{API}/{action.about}/{action.name}",
                     action.summary,
                     action.asked,
                     Acted,
@@ -178,14 +179,13 @@ class Api:
                     "POST",
                     f"{API}/selection/{action.name}",
                     f"{action.summary} For all timers of a selection that was counted.",
-                    SelectionActed,
+                    action.asked_of_selection,
                     ActedOnSelection,
                     self._acting_on_selection(action),
                     "operate",
                     changed,
                 )
-                for action in ACTIONS.values()
-                if action.each is not None
+                for action in ABOUT_SELECTIONS
             ),
             Operation(
                 "redrive",
@@ -308,13 +308,11 @@ class Api:
 
     # -- changes
 
-    def _acting(self, action: Action) -> Callable[[Caller, CancelAsked], Awaitable[Acted]]:
-        async def act(caller: Caller, asked: CancelAsked) -> Acted:
+    def _acting(self, action: Action) -> Callable[[Caller, ActionAsked], Awaitable[Acted]]:
+        async def act(caller: Caller, asked: ActionAsked) -> Acted:
             with audit.noted(caller, action.name, asked.model_dump(exclude={"value"}, exclude_none=True)) as came:
-                topic = self._timer_topic(asked.timer_topic)
-                sent = await asyncio.to_thread(
-                    self._parts.requests.send, topic, lambda timers: action.one(timers, asked)
-                )
+                topics = self._topics_for(action, asked.timer_topic)
+                sent = await self._send(action, [(topic, lambda timers: action.one(timers, asked)) for topic in topics])
                 told = Acted(
                     action=action.name, sent=sent.sent, outcomes=dict(sent.outcomes), unanswered=sent.unanswered
                 )
@@ -323,11 +321,21 @@ class Api:
 
         return act
 
-    def _timer_topic(self, name: str | None) -> str:
+    async def _send(self, action: Action, parts: list[tuple[str, Requesting]]) -> Came:
+        """By timer topic."""
+        whole = Came([], Counter(), 0)
+        for topic, requests in parts:
+            part = await asyncio.to_thread(self._parts.requests.send, topic, requests, has_receipts=action.has_receipts)
+            whole = Came(whole.sent + part.sent, whole.outcomes + part.outcomes, whole.unanswered + part.unanswered)
+        return whole
+
+    def _topics_for(self, action: Action, named: str | None) -> tuple[str, ...]:
         topics = self._parts.timer_topics
-        if name not in (None, *topics):
-            raise ValueError(f"{name} is no timer topic of this bridge: give one of {', '.join(topics)}")
-        return name or topics[0]
+        if named not in (None, *topics):
+            raise ValueError(f"{named} is no timer topic of this bridge: give one of {', '.join(topics)}")
+        if named is not None:
+            return (named,)
+        return topics if action.about == "topic" else topics[:1]
 
     async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
         found = await self._selected(caller, asked.selector, _FIRST_SHOWN, None)
@@ -346,19 +354,14 @@ class Api:
                 found = await self._selected(caller, asked.selector, MOST_ACTED_ON, None)
                 if found.matching > counted:
                     raise HTTPException(409, f"{found.matching} match now, {counted} were counted: count again")
-                named = [timer for timer in found.timers if timer.raw_id is not None]
-                outcomes: Counter[str] = Counter()
-                sent, unanswered = [], 0
-                for topic, chosen in _by_topic(named).items():
-                    part = await asyncio.to_thread(self._parts.requests.send, topic, _each(action, chosen))
-                    sent += part.sent
-                    outcomes.update(part.outcomes)
-                    unanswered += part.unanswered
+                named = [timer for timer in found.timers if action.reaches(timer)]
+                parts = [(topic, _each(action, chosen, asked)) for topic, chosen in _by_topic(named).items()]
+                sent = await self._send(action, parts)
                 told = ActedOnSelection(
                     action=action.name,
-                    sent=sent,
-                    outcomes=dict(outcomes),
-                    unanswered=unanswered,
+                    sent=sent.sent,
+                    outcomes=dict(sent.outcomes),
+                    unanswered=sent.unanswered,
                     without_id=len(found.timers) - len(named),
                     left=found.matching - len(found.timers),
                 )
@@ -393,10 +396,10 @@ def _by_topic(timers: list[NamedTimer]) -> dict[str, list[NamedTimer]]:
     return found
 
 
-def _each(action: Action, chosen: list[NamedTimer]) -> "Callable[[TimerProducer], list[Future[Sent]]]":
+def _each(action: Action, chosen: list[NamedTimer], asked: SelectionActed) -> Requesting:
     each = action.each
     assert each is not None
-    return lambda timers: [future for timer in chosen for future in each(timers, timer)]
+    return lambda timers: [future for timer in chosen for future in each(timers, timer, asked)]
 
 
 def _by_partition(name: str) -> tuple[str, int]:

@@ -118,10 +118,11 @@ class IdAsked(_Id, Read):
     value: bool = Field(False, description="With the value of the message.")
 
 
-class CancelAsked(_Id):
-    timer_topic: str | None = Field(
-        None, description="Where its request was sent; the setting timer_topic if left out."
-    )
+class ActionAsked(Question):
+    timer_topic: str | None = Field(None, description="Which one; the setting timer_topic if left out.")
+
+
+class CancelAsked(_Id, ActionAsked):
     everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
 
 

@@ -52,10 +52,16 @@ class Requests:
         self._within_s = within_s
         self._nap = nap
 
-    def send(self, timer_topic: str, requests: "Callable[[TimerProducer], Sequence[Future[Sent]]]") -> Came:
+    def send(
+        self,
+        timer_topic: str,
+        requests: "Callable[[TimerProducer], Sequence[Future[Sent]]]",
+        *,
+        has_receipts: bool = True,
+    ) -> Came:
         """Raises BridgeError where one is not acknowledged, ValueError where one is not a request."""
         producer = self._kafka.producer(timer_topic)
-        if self._receipts == "none":
+        if not has_receipts or self._receipts == "none":
             sent = _acknowledged(requests(producer))
             return Came(sent, Counter(), len(sent))
         with self._kafka.reader() as reader:

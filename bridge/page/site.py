@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from bridge.page import audit
 from bridge.page.access import ANYBODY, SESSION_S, Access, Caller
-from bridge.page.actions import ACTIONS
+from bridge.page.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, Action
 from bridge.page.operations import Operation
 from bridge.page.rendering import Rendering
 from bridge.page.service import body_of, demand_host, explained, run
@@ -71,10 +71,8 @@ class Site:
             "/rejected/redrive": self._redrive,
             "/logout": self._logout,
         }
-        for action in ACTIONS.values():
-            sent[f"/timer/{action.name}"] = self._acting(action.name)
-            if action.each is not None:
-                sent[f"/selection/{action.name}"] = self._acting_on_selection(action.name)
+        sent |= {f"/{action.about}/{action.name}": self._acting(action) for action in ACTIONS.values()}
+        sent |= {f"/selection/{action.name}": self._acting_on_selection(action) for action in ABOUT_SELECTIONS}
         return [
             Mount("/static", StaticFiles(directory=_FOLDER / "static")),
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
@@ -161,7 +159,7 @@ class Site:
         overview = await self._ask("overview", caller, {})
         pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
         buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
-        told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span}
+        told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span, "actions": ABOUT_TOPICS}
         return self._page(request, caller, "overview.html", **told)
 
     async def _next_hour(self, caller: Caller) -> list[Bucket]:
@@ -185,11 +183,12 @@ class Site:
         given = request.query_params
         asked = {name: given[name] for name in ("id", "id_base64") if given.get(name)}
         if not asked:
-            return self._page(request, caller, "timer.html", asked={}, found=None)
+            return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
         with_value = given.get("value") == "true"
         found = await self._ask("timer", caller, asked | {"value": with_value})
         status = 200 if found.timers or found.missing else 404
-        return self._page(request, caller, "timer.html", status, asked=asked, found=found, with_value=with_value)
+        told = {"asked": asked, "found": found, "with_value": with_value, "actions": ABOUT_TIMERS}
+        return self._page(request, caller, "timer.html", status, **told)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
         asked = {name: request.query_params[name] for name in ("code", "topic") if request.query_params.get(name)}
@@ -198,34 +197,32 @@ class Site:
 
     # -- what is changed
 
-    def _acting(self, name: str) -> Handler:
+    def _acting(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
             asked = _filled(request.state.form)
             asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
             if "value" in request.state.form:
                 asked["value"] = request.state.form["value"]
-            done = await self._ask(name, caller, asked)
+            done = await self._ask(action.name, caller, asked)
             told = {each: asked[each] for each in ("id", "id_base64") if each in asked}
-            return self._page(
-                request, caller, "done.html", did=ACTIONS[name].label, done=done, back="/timer", asked=told
-            )
+            back = "/timer" if action.about == "timer" else "/"
+            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=told)
 
         return act
 
     async def _count(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.state.form)
         counted = await self._ask("count", caller, {"selector": selector})
-        actions = [action for action in ACTIONS.values() if action.each is not None]
-        return self._page(request, caller, "counted.html", counted=counted, selector=selector, actions=actions)
+        told = {"counted": counted, "selector": selector, "actions": ABOUT_SELECTIONS}
+        return self._page(request, caller, "counted.html", **told)
 
-    def _acting_on_selection(self, name: str) -> Handler:
+    def _acting_on_selection(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
-            selector = _selector(request.state.form)
-            asked = {"selector": selector, "token": request.state.form.get("token", "")}
-            done = await self._ask(f"{name}_selection", caller, asked)
-            return self._page(
-                request, caller, "done.html", did=ACTIONS[name].label, done=done, back="/timers", asked=selector
-            )
+            form = request.state.form
+            selector = _selector(form)
+            asked = {name: value for name, value in _filled(form).items() if name not in _SELECTOR}
+            done = await self._ask(f"{action.name}_selection", caller, asked | {"selector": selector})
+            return self._page(request, caller, "done.html", action=action, done=done, back="/timers", asked=selector)
 
         return act
 
