@@ -21,6 +21,7 @@ from spark_jobs.access import Access
 from spark_jobs.session import session
 
 pytestmark = [
+    pytest.mark.timeout(900),  # many small runs of Spark
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),

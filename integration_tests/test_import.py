@@ -46,6 +46,7 @@ def asked(message: Any) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.usefixtures("_spark")

@@ -13,6 +13,7 @@ Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,7 @@ def _missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     table = read_table(spark, arguments.audit, REQUESTS, days[-1].name.removeprefix("day=") if days else None)
     missing = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
     timers = missing.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
-    return timers.select("origin", "partition", "offset", "requested_ms", "target", "due_ms")
+    return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target")
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
@@ -149,18 +150,20 @@ def _with_what_came(
     marked = read_records(spark, arguments.access, cluster.decided(marks))
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     known = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
-    found = (
-        judged.join(came.distinct().withColumn("has_come", F.lit(True)), "origin", "left")
-        .join(known, "origin", "left")
-        .withColumn("no_topic", ~F.col("target").isin(targets))
-    )
+    seen = came.distinct().withColumn("has_come", F.lit(True))
+    return decided(judged.join(seen, "origin", "left").join(known, "origin", "left"), targets, _now_ms())
+
+
+def decided(found: DataFrame, targets: Sequence[str], now_ms: int) -> DataFrame:
+    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come` and `waits`."""
     outcome = (
         F.when(F.col("is_marked"), "backfilled-before")
         .when(F.col("has_come"), "came")
         .when(F.col("waits").isNotNull(), F.col("waits"))
-        .when(F.col("no_topic"), "no-topic")
+        .when(F.col("expire_ms") <= now_ms, "expired")
+        .when(~F.col("target").isin([*targets]), "no-topic")
     )
-    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "no_topic", "waits")
+    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "waits")
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
@@ -214,6 +217,10 @@ def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
     joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")
     left_over = F.when(F.col("is_chosen"), "gone").otherwise("beyond-limit")
     return joined.withColumn("outcome", F.coalesce("outcome", "became", left_over))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _reason(wrong: Exception) -> str:
