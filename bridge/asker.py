@@ -18,6 +18,8 @@ T = TypeVar("T")
 ANSWER_WITHIN_S = 10.0
 SEARCH_S = 0.02
 """So long timers may have to wait for whoever asks."""
+LOOK_S = 0.005
+"""The same for metrics, which are asked for again and again."""
 _LONGEST_SEARCH_S = 60.0
 
 

@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,7 +64,7 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
     parameters = [_parameter("config", config)]
     for name, field in Settings.model_fields.items():
-        if name not in ("kafka", "topics"):  # tables of the config
+        if name not in ("kafka", "topics", "targets"):  # tables of the config
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             shown = f"default: {'none' if default in (None, '') else default}"
             help_ = f"{field.description} [{'required' if field.is_required() else shown}]"
@@ -120,11 +121,28 @@ def dev(
             typer.echo("ending")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_PASSED_ON)
 def audit(context: typer.Context) -> None:
     """Judge, from Kafka's topics alone, what became of every request (Spark). Options: timer-bridge audit --help."""
-    try:
+    with _needs_spark():
         from spark_jobs.audit import main as audit_main
-    except ImportError as missing:
-        raise BridgeError(f"the audit needs Spark ({missing}): install with pip install '.[spark]'") from missing
     raise typer.Exit(audit_main(context.args))
+
+
+@app.command(context_settings=_PASSED_ON)
+def backfill(context: typer.Context) -> None:
+    """Deliver what an audit found missing, each once (Spark). Options: timer-bridge backfill --help."""
+    with _needs_spark():
+        from spark_jobs.backfill import main as backfill_main
+    raise typer.Exit(backfill_main(context.args))
+
+
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as missing:
+        raise BridgeError(f"this needs Spark ({missing}): install with pip install '.[spark]'") from missing

@@ -79,6 +79,7 @@ class FakeTransaction:
     owner: str
     epoch: int
     number: int
+    begun_ms: int = 0
     state: State = State.OPEN
     touched: "list[Partition]" = field(default_factory=list)
     offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
@@ -270,7 +271,7 @@ class FakeKafka:
         return self._epochs[owner] != epoch
 
     def begin(self, owner: str, epoch: int = 0) -> FakeTransaction:
-        transaction = FakeTransaction(owner, epoch, next(self._numbers))
+        transaction = FakeTransaction(owner, epoch, next(self._numbers), self.timeline.now_ms)
         self._unfinished.setdefault(owner, []).append(transaction)
         self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
         return transaction

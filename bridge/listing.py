@@ -22,7 +22,6 @@ from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
-from schemas.progress import Key
 from timer.entry import RUN, Rows, topic_hash
 from timer.record import Body, Peek, unpack_headers
 
@@ -281,7 +280,7 @@ class Search:
             return
         seen = owned.store.peek(row)
         if self._wanted.topic in (None, seen.target):
-            is_held = Key(int(row["visit_ms"][0]), place.origin) <= owned.store.settled
+            is_held = not owned.store.is_to_come(seen.target, (int(row["visit_ms"][0]), place.origin))
             self._timers.append(_listed(place, seen, now_ms, is_held=is_held))
 
 

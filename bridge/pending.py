@@ -19,7 +19,6 @@ from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
-from schemas.progress import Key
 from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
 from timer.inspection import StoppedStore
 from timer.record import Body
@@ -186,7 +185,7 @@ def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[t
     found: list[tuple[Timer, Body | None]] = [(_timer(shard, body, "leaving"), body) for body in owned.leaving(id_)]
     for row in store.find([id_]).values():
         (body,) = store.bodies(row)
-        is_held = Key(int(row["visit_ms"][0]), body.origin) <= store.settled
+        is_held = not store.is_to_come(body.target, (int(row["visit_ms"][0]), body.origin))
         found.append((_timer(shard, body, state_of(body.due_ms, at_ms, is_held)), body))
     return found + [(_rolling(shard, flight), None) for flight in owned.flights.with_id(id_)]
 

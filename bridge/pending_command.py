@@ -18,7 +18,7 @@ from bridge.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from bridge.pending import Bucket, Named, Pending, parse_bucket_ms
 from bridge.pending_sources import Directory, PendingSource, RunningBridges
-from bridge.settings import PREFIX
+from schemas.kafka_table import PREFIX
 
 _ROWS = 24
 _BAR = 40

@@ -8,41 +8,37 @@ A value `file:/run/secrets/password` stands for what is in that file.
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge.connection import RESERVED, Connection
-from bridge.durations import parse_duration_ms
+from bridge.durations import milliseconds
 from bridge.errors import SettingsError
 from bridge.logs import Format, Level
 from bridge.options import Delivery, TurnOptions
+from bridge.target_settings import TargetSettings, check_pattern
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
 from schemas.headers import Rules
+from schemas.kafka_table import PREFIX, by_full_name, from_environment, merged
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
 from schemas.profiles import NATIVE
 from schemas.receipts import Mode
 from timer.options import StoreOptions
 
-PREFIX = "TIMER_BRIDGE_"
-_IN_A_FILE = "file:"
 DAY_MS = 86_400_000
-
-
-def _milliseconds(value: object) -> object:
-    return parse_duration_ms(value) if isinstance(value, str) else value
 
 
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
-Duration = Annotated[int, BeforeValidator(_milliseconds)]
+Duration = Annotated[int, BeforeValidator(milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
 
 
@@ -57,16 +53,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _by_full_name(table: object) -> object:
-    """librdkafka's settings by their full names: in TOML, `sasl.username = "x"` is a table within a table."""
-    return dict(_named(table, "")) if isinstance(table, Mapping) else table
-
-
-def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _named(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
+    return by_full_name(table) if isinstance(table, Mapping) else table
 
 
 class Settings(BaseSettings):
@@ -96,7 +83,11 @@ class Settings(BaseSettings):
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
+    targets: dict[str, TargetSettings] = Field(
+        default_factory=dict, description='Limits of real topics, tables [targets."PATTERN"] of the config.'
+    )
     redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
+    backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
@@ -118,6 +109,7 @@ class Settings(BaseSettings):
     prepare_from: int = Field(
         100_000, description="So much to look through at a start is left to a process of its own.", ge=0
     )
+    max_clock_skew: Duration = Field(1000, description="How far brokers' clocks may stand from ours unwarned.", gt=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
@@ -154,6 +146,8 @@ class Settings(BaseSettings):
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
         self._check_topics()
+        for pattern in self.targets:
+            check_pattern(pattern)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         self._check_page()
@@ -197,6 +191,7 @@ class Settings(BaseSettings):
             "rejected_topic": self.rejected_topic,
             "receipts_topic": self.receipts_topic,
             "redriven_topic": self.redriven_topic,
+            "backfilled_topic": self.backfilled_topic,
         }
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 
@@ -230,10 +225,12 @@ class Settings(BaseSettings):
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,
             prepare_from=self.prepare_from,
+            max_clock_skew_ms=self.max_clock_skew,
             adopt_progress=self.adopt_progress,
             policy=topic.policy,
             max_requests_per_s=topic.max_requests_per_s,
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
+            targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
         )
 
     def own_topics(self) -> frozenset[str]:
@@ -265,7 +262,7 @@ class Settings(BaseSettings):
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
     """Raises SettingsError, which names the setting, the value and the remedy."""
-    layers = [{} if file is None else _from_file(file), _from_environment(environment), flags]
+    layers = [{} if file is None else _from_file(file), from_environment(environment), flags]
     given = {name: value for layer in layers for name, value in layer.items() if value is not None}
     if "kafka" in given:
         given["kafka"] = _merged([layer["kafka"] for layer in layers if layer.get("kafka") is not None])
@@ -288,42 +285,24 @@ def _from_file(file: Path) -> dict[str, object]:
         raise SettingsError(f"config {file}: {wrong}: mend the TOML") from wrong
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    given: dict[str, object] = {
-        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
-    }
-    of_kafka = [name for name in given if name.startswith("kafka_")]
-    table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in of_kafka}
-    return {"kafka": table, **given} if table else given
-
-
 def _merged(tables: Sequence[object]) -> object:
-    """One by one, as each is a setting, the later over the earlier. What is no table is left to be told so."""
-    merged: dict[str, str] = {}
+    """One by one, as each is a setting. What is no table is left to be told so."""
+    found: list[Mapping[str, object]] = []
     for table in tables:
         if not isinstance(table, Mapping):
             return table
-        merged |= dict(_named(table, ""))
-    return {name: _from_its_file(name, value) for name, value in merged.items()}
-
-
-def _from_its_file(name: str, value: str) -> str:
-    """The value, or what is in the file that it names, without the end of its last line."""
-    if not value.startswith(_IN_A_FILE):
-        return value
-    path = Path(value.removeprefix(_IN_A_FILE))
+        found.append(table)
     try:
-        text = path.read_text()
-    except OSError as wrong:
-        raise SettingsError(f"kafka: {name}: {path}: {wrong.strerror}: give a file that may be read") from wrong
-    except UnicodeDecodeError as wrong:
-        raise SettingsError(f"kafka: {name}: {path} is no UTF-8 text: write the plain value into it") from wrong
-    if not text.strip():
-        raise SettingsError(f"kafka: {name}: {path} is empty: write the value into it")
-    return text.removesuffix("\n").removesuffix("\r")
+        return merged(found)
+    except ValueError as wrong:
+        raise SettingsError(str(wrong)) from wrong
 
 
 def _told(error: Any) -> str:
+    if error["loc"][:1] == ("topics",):
+        return _told_of_tables(error, TopicSettings, "NAME", "timer topic")
+    if error["loc"][:1] == ("targets",):
+        return _told_of_tables(error, TargetSettings, "PATTERN", "limit")
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
@@ -332,21 +311,21 @@ def _told(error: Any) -> str:
             f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
             f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
         )
-    if name.startswith("topics"):
-        return _told_of_topics(error)
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {text}" if name else text
 
 
-def _told_of_topics(error: Any) -> str:
-    _, *place = (str(part) for part in error["loc"])
+def _told_of_tables(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
+    tables, *place = (str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f'{tables}."{place[0]}".{place[1]} is missing: give it, or take the table out'
     if error["type"] == "extra_forbidden":
         table, key = place[0], place[1]
-        near = difflib.get_close_matches(key, TopicSettings.model_fields, n=1)
+        near = difflib.get_close_matches(key, kind.model_fields, n=1)
         remedy = (
-            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [topics."{table}.{key}"]'
+            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
         )
-        return f'topics."{table}" has no key {key!r}: {remedy}'
+        return f'{tables}."{table}" has no key {key!r}: {remedy}'
     if len(place) < 2:
-        return 'topics: write a table [topics."NAME"] for each timer topic in the config'
-    return f'topics."{place[0]}".{place[1]} = {error["input"]!r}: {error["msg"]}'
+        return f'{tables}: write a table [{tables}."{name}"] for each {meaning} in the config'
+    return f'{tables}."{place[0]}".{place[1]} = {error["input"]!r}: {str(error["msg"]).removeprefix("Value error, ")}'

@@ -4,6 +4,7 @@
     /health/ready   200; 503 with the reason                                             from Status, at once
     /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
     /pending?id=    the timers under one id; 404 where there is none                     the same
+    /metrics        Prometheus; see bridge.metric_table                                  from Metrics, and by Desk
 
 Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
 """
@@ -12,8 +13,8 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from pydantic import BaseModel
@@ -23,15 +24,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from bridge.asker import ANSWER_WITHIN_S, Asker, soon_over
+from bridge.asker import ANSWER_WITHIN_S, LOOK_S, Asker, soon_over
 from bridge.desk import Desk
 from bridge.errors import SettingsError
+from bridge.exposition import Exposition
 from bridge.pending import named_in_bridge, of_bridge, parse_bucket_ms
 from bridge.ports import Clock
+from bridge.seen import Seen, see
 from bridge.status import Status, Verdict
+from bridge.turn import Bridge
 
 log = logging.getLogger(__name__)
 
+SEE_WITHIN_S = 2.0
+"""Longer than a turn waits for a message; those who scrape wait 10 s."""
 _END_S = 3
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
@@ -40,12 +46,13 @@ def application(
     status: Status,
     desk: Desk,
     clock: Clock,
+    exposition: Exposition,
     answer_within_s: float = ANSWER_WITHIN_S,
     others: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The routes, and `others` (bridge.page). None of them looks into the bridge itself."""
-
     ask = Asker(status, desk, answer_within_s).ask
+    see_soon = Asker(status, desk, min(SEE_WITHIN_S, answer_within_s)).ask
 
     async def live(_: Request) -> Response:
         return _verdict(status.live(), status)
@@ -66,9 +73,25 @@ def application(
         return _told(await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic, soon_over())), 200)
 
     return Starlette(
-        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/pending", pending), *others],
+        routes=[
+            Route("/health/live", live),
+            Route("/health/ready", ready),
+            Route("/pending", pending),
+            _metrics(exposition, see_soon),
+            *others,
+        ],
         exception_handlers={HTTPException: _refused},
     )
+
+
+def _metrics(exposition: Exposition, ask: Callable[[Callable[[Bridge], Seen]], Awaitable[Seen]]) -> Route:
+    async def metrics(request: Request) -> Response:
+        with suppress(HTTPException):  # what was seen last stays
+            exposition.seen = await ask(lambda bridge: see(bridge, exposition.targets, soon_over(LOOK_S)))
+        body, content_type = exposition.text(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    return Route("/metrics", metrics)
 
 
 def _verdict(verdict: Verdict, status: Status) -> Response:

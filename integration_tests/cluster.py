@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -90,7 +90,7 @@ class Cluster:
                 "fetch.wait.max.ms": 10,
             }
         )
-        consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in ends])
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
         messages = []
         while ends:
             message = consumer.poll(_UNDECIDED_S)

@@ -36,13 +36,15 @@ def test_killed_under_load_it_loses_nothing_and_what_was_cancelled_stays_so(kafk
     bridge.kill()
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         delivered: set[bytes | None] = set()
+        cancelled: set[str] = set()
         end_s = time.monotonic() + TIMEOUT_S
-        while len(delivered) < COUNT:
-            assert time.monotonic() < end_s, f"{len(delivered)} of {COUNT} have come"
+        while len(delivered) < COUNT or len(cancelled) < 100:
+            assert time.monotonic() < end_s, f"{len(delivered)} of {COUNT} have come, {len(cancelled)} of 100 are told"
             delivered = set(cluster.values(names.target))
-        receipts = [json.loads(value or b"{}") for value in cluster.values(names.receipts)]
+            receipts = [json.loads(value or b"{}") for value in cluster.values(names.receipts)]
+            cancelled = {told["id"] for told in receipts if told["kind"] == "cancelled"}
     assert delivered == {b"%d" % number for number in range(COUNT)}
-    assert len({told["id"] for told in receipts if told["kind"] == "cancelled"}) == 100
+    assert cancelled == {str(number) for number in range(COUNT, COUNT + 100)}
     assert cluster.values(names.rejected) == []
 
 

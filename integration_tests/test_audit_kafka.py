@@ -12,9 +12,14 @@ import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from integration_tests.test_run import Names, read
 from schemas import headers as names
+from scripts.kafka_io import BROKER_CLOCK, Admin
+from scripts.processes import BridgeProcess
+from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.audit import main, run_audit
+from spark_jobs.classes import FAULTS
 
 pytestmark = [
     pytest.mark.spark,
@@ -192,7 +197,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     to_ms = now_ms()
     world.request(due(now))  # missing, but after it
     span = AuditArguments(
-        bootstrap_servers=world.servers,
+        access=Access(world.servers),
         out=tmp_path,
         timer_topic=world.timers,
         rejected_topic=world.rejected,
@@ -205,6 +210,146 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     verdict = run_audit(span)
     assert (verdict.clean, verdict.requests, verdict.counts["delivered"]) == (True, 1, 1)
     assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 of the origins on these topics.",)
+
+
+def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path) -> None:
+    """Day 1 closes one and carries another; day 2 sees the former once more, and the other's cancel."""
+    day_ms = 24 * 60 * 60 * 1000
+    now = now_ms()
+    done, waits = world.request(due(now)), world.request(due(now + 9 * day_ms), (names.ID, b"x"))
+    world.deliver(done.origin, now)
+
+    def day(number: int) -> tuple[int, dict[bytes, str]]:
+        """The run reads up to now, but its day is another: the clock of a test does not jump."""
+        arguments = AuditArguments(
+            access=Access(world.servers),
+            out=tmp_path,
+            timer_topic=world.timers,
+            rejected_topic=world.rejected,
+            receipts_topic=world.receipts,
+            settle_ms=0,
+            tolerance_ms=0,
+            daily=True,
+            master="local[2]",
+        )
+        verdict = run_audit(arguments)
+        for table in tmp_path.glob("*/day=*"):
+            if "2000" not in table.name:
+                table.rename(table.with_name(f"day=2000-01-0{number}"))
+        rows = pq.read_table(tmp_path / "requests" / f"day=2000-01-0{number}").to_pylist()
+        return verdict.exit_code, {row["origin"].encode(): row["class"] for row in rows}
+
+    assert day(1) == (0, {done.origin: "delivered", waits.origin: "pending"})
+    (cancel,) = world.send(world.timers, [{"headers": [(names.ACTION, b"cancel"), (names.ID, b"x")]}])
+    world.deliver(done.origin, now)
+    found = {waits.origin: "cancelled", cancel.origin: "cancel-done", done.origin: "duplicate"}
+    assert day(2) == (3, found)
+    assert "2000-01-01" in (tmp_path / "report.html").read_text()
+    assert world.audit(tmp_path) == 2, "an audit that is none of the days would overwrite them"
+
+
+def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
+    kafka: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids, cancels, replaced ones, rolls in a window of a second, levels, refusals, forged copies; then faults."""
+    topics = Names()
+    receipts = topics.arguments[-1]
+    Admin(kafka.bootstrap_servers).create_topics([topics.target], partitions=2, settings=BROKER_CLOCK)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    sent: dict[str, Message] = {}
+
+    def send(name: str, *headers: tuple[str, bytes], target: str | None = None) -> None:
+        def told(error: object, message: Message) -> None:
+            assert error is None, error
+            sent[name] = message
+
+        where = [] if any(h[0] == names.TOPIC for h in headers) else [(names.TOPIC, (target or topics.target).encode())]
+        producer.produce(topics.timers, name.encode(), b"k", partition=0, headers=[*where, *headers], on_delivery=told)
+        assert producer.flush(20) == 0
+
+    def after(ms: int) -> tuple[str, bytes]:
+        return (names.DELAY_MS, b"%d" % ms)
+
+    def named(id_: str) -> tuple[str, bytes]:
+        return (names.ID, id_.encode())
+
+    end = (names.ACTION, b"cancel")
+    settings = ["--roll-window", "1s", "--receipts", "all"]
+    with BridgeProcess(tmp_path / "bridge", kafka.bootstrap_servers, [*topics.arguments, *settings]) as bridge:
+        send("plain", after(100))
+        send("level", (names.DELAY_LEVEL, b"1"))
+        send("rolled", after(3_500), named("r"))
+        send("cancelled", after(60_000), named("c"))
+        send("cancelled-2", after(60_000), named("rolling"))
+        send("replaced", after(60_000), named("p"))
+        send("cancel", end, named("c"))
+        send("cancel twice", end, named("c"))
+        send("replaces", after(200), named("p"), (names.ACTION, b"replace"))
+        send("too far", (names.DELIVER_MS, b"9223372036854775807"), named("p2"))
+        send("bad", after(100), (names.DELIVER_MS, b"5"))
+        send("nowhere", after(100), target=f"{topics.target}-none")
+        origin = f"{topics.timers}/0/{sent['rolled'].offset()}".encode()
+        send("forged", (names.DELIVER_MS, b"5"), (names.ORIGIN, origin), (names.ROLLS, b"1"))
+        delivered = {r.value() for r in read(kafka, topics.target, 4)}
+        assert delivered == {b"plain", b"level", b"rolled", b"replaces"}
+        send("cancel after rolls", end, named("rolling"))
+        send("last", after(50))
+        read(kafka, topics.target, 5)
+        send("waits", after(3_600_000))
+        producer.flush(10)
+        # Accepted 10, delivered 5, cancelled 2, not found, replaced, rejected 4: with these all is done.
+        read(kafka, receipts, 23)
+        bridge.demand_alive()
+
+    def audit(out: Path) -> tuple[int, dict[str, tuple[str, str | None, int]]]:
+        given = ["--bootstrap-servers", kafka.bootstrap_servers, "--out", str(out), "--settle-ms", "0"]
+        given += ["--timer-topic", topics.timers, "--rejected-topic", topics.rejected]
+        code = main([*given, "--receipts-topic", receipts])
+        rows = {row["offset"]: row for row in pq.read_table(out / "requests").to_pylist()}
+        found = {name: rows[message.offset()] for name, message in sent.items()}
+        return code, {name: (row["class"], row["proof"], row["copies"]) for name, row in found.items()}
+
+    code, found = audit(tmp_path / "clean")
+    assert code == 0, capsys.readouterr().out
+    assert {name: (class_, proof) for name, (class_, proof, _) in found.items()} == {
+        "plain": ("delivered", None),
+        "level": ("delivered", None),
+        "rolled": ("delivered", None),
+        "cancelled": ("cancelled", "receipt"),
+        "cancelled-2": ("cancelled", "receipt"),
+        "replaced": ("replaced", "receipt"),
+        "cancel": ("cancel-done", "receipt"),
+        "cancel twice": ("cancel-not-found", "receipt"),
+        "replaces": ("delivered", None),
+        "too far": ("rejected", None),
+        "bad": ("rejected", None),
+        "nowhere": ("rejected", None),
+        "forged": ("rejected", None),
+        "cancel after rolls": ("cancel-done", "receipt"),
+        "last": ("delivered", None),
+        "waits": ("pending", None),
+    }
+    assert found["rolled"][2] >= 2
+    assert found["cancelled-2"][2] >= 1
+
+    def plant(name: str, origin_of: str, *extra: tuple[str, bytes]) -> None:
+        place = f"{topics.timers}/0/{sent[origin_of].offset()}".encode()
+        told = [(names.ORIGIN, place), (names.DELIVER_MS, b"1"), (names.RELEASED_MS, b"1"), (names.ROLLS, b"0")]
+        producer.produce(topics.target, name.encode(), b"k", headers=[*extra, *told])
+
+    plant("cancelled", "cancelled")
+    plant("plain", "plain")
+    plant("waits", "waits")
+    assert producer.flush(10) == 0
+    send("forged later", (names.DELIVER_MS, b"5"), (names.ORIGIN, origin), (names.ROLLS, b"9"))
+    code, found = audit(tmp_path / "planted")
+    assert code == 3
+    assert {name: class_ for name, (class_, _, _) in found.items() if class_ in list(FAULTS)} == {
+        "cancelled": "cancelled-but-delivered",
+        "plain": "duplicate",
+        "waits": "early",
+        "forged later": "missing",
+    }
 
 
 def test_trouble_exits_1_and_says_what_to_do(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

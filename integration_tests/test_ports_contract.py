@@ -86,6 +86,10 @@ class Harness(Protocol):
         """Somebody else's hand in our group, on the first timer partition."""
         ...
 
+    def now_ms(self) -> int:
+        """The brokers' time."""
+        ...
+
 
 class FakeHarness:
     timers, journal, target, small = "timers", "journal", "target", "small"
@@ -131,6 +135,9 @@ class FakeHarness:
 
     def commit_offset(self, offset: int) -> None:
         self._kafka.commit_offset("group", Shard(self.timers, 0), offset)
+
+    def now_ms(self) -> int:
+        return self._kafka.timeline.now_ms
 
 
 class ConfluentHarness:
@@ -235,6 +242,9 @@ class ConfluentHarness:
         hand.commit(offsets=[TopicPartition(self.timers, 0, offset)], asynchronous=False)
         hand.close()
 
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # it runs on this machine
+
 
 def published(message: Message) -> Published:
     told: Any = message  # its type hints say of every field that it may be of several kinds
@@ -261,6 +271,13 @@ def harness(request: pytest.FixtureRequest, stands_ahead: bool) -> Iterator[Harn
         real.close()
 
 
+def again(transaction: Transaction, fate: Committed | Aborted) -> Transaction:
+    """As it is repeated: without what stands."""
+    assert isinstance(fate, Aborted)
+    transaction.standing = fate.standing
+    return transaction
+
+
 class Reader:
     """A source, and what it has told so far."""
 
@@ -269,6 +286,7 @@ class Reader:
         self.owned: set[Shard] = set()
         self.records: list[Record] = []
         self.fence: object = None
+        self.is_member = False
         self.most = 0
         """The most records that one poll has yielded."""
 
@@ -279,6 +297,7 @@ class Reader:
         self.records += fresh
         self.most = max(self.most, len(fresh))
         self.fence = polled.fence
+        self.is_member = polled.is_member
 
     def poll(self, times: int = 1, max_records: int = 100) -> None:
         for _ in range(times):
@@ -398,6 +417,17 @@ class TestSource:
         second.poll_until(shared)
         assert second.owned.isdisjoint(reader.owned)
 
+    def test_a_spare_knows_that_the_group_has_let_it_in(self, harness: Harness, reader: Reader) -> None:
+        others = [Reader(harness.source()) for _ in range(2)]
+
+        def shared() -> bool:
+            for each in (reader, *others):
+                each.poll()
+            members = [each for each in (reader, *others) if each.is_member]
+            return len(members) == 3 and sorted(len(each.owned) for each in members) == [0, 1, 1]
+
+        reader.poll_until(shared)
+
 
 def values(harness: Harness) -> list[bytes | None]:
     """Those on the target."""
@@ -457,9 +487,12 @@ class TestSink:
             match sink.begin(transaction).wait():
                 case Committed():
                     return refused
-                case Aborted(codes):
+                case Aborted(codes) as fate:
                     refused |= {transaction.outgoing[index].value: code for index, code in codes.items()}
-                    transaction.outgoing = [r for i, r in enumerate(transaction.outgoing) if i not in codes]
+                    standing = transaction.standing | fate.standing
+                    kept = [index for index in range(len(transaction.outgoing)) if index not in codes]
+                    transaction.outgoing = [transaction.outgoing[index] for index in kept]
+                    transaction.standing = frozenset(at for at, index in enumerate(kept) if index in standing)
         pytest.fail(f"not after 20 tries; refused: {refused}")
 
     def test_what_is_never_taken_is_named_and_the_rest_stands_once(
@@ -562,10 +595,11 @@ class TestTwoOnTheirWay:
         good = order(harness, b"2", partition=0)
         first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
         second = sink.begin(self.carry(shard, reader.fence, 3, good))
-        assert [first.wait(), second.wait()] == [Aborted({1: "unknown-topic"}), Aborted({})]
+        fates = [first.wait(), second.wait()]
+        assert fates == [Aborted({1: "unknown-topic"}), Aborted({})]
         assert history.progress(shard) == self.progress(1)
-        first = sink.begin(self.carry(shard, reader.fence, 2, bad[0]))
-        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        first = sink.begin(again(self.carry(shard, reader.fence, 2, bad[0]), fates[0]))
+        second = sink.begin(again(self.carry(shard, reader.fence, 3, good), fates[1]))
         assert [first.wait(), second.wait()] == [Committed(), Committed()]
         assert history.progress(shard) == self.progress(3)
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
@@ -596,10 +630,12 @@ class TestTwoOnTheirWay:
         sink, history = harness.sink(), harness.history()
         first = sink.begin(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
         second = sink.begin(self.carry(shard, fence, 2, order(harness, b"2", partition=0)))
-        assert [first.wait(), second.wait()] == [Aborted({}), Aborted({})]
+        fates = [first.wait(), second.wait()]
+        assert fates == [Aborted({}), Aborted({})]
         assert history.progress(shard) is None
         assert harness.stands_ahead or harness.read(harness.target) == []
-        assert sink.begin(self.carry(shard, fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        repeated = again(self.carry(shard, fence, 1, order(harness, b"1", partition=0)), fates[0])
+        assert sink.begin(repeated).wait() == Committed()
         assert values(harness)[:1] == [b"1"]
         assert values(harness).count(b"1") == 1, "what stood was sent again"
 
@@ -687,6 +723,19 @@ class TestHistory:
         assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
         assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
         assert list(history.journal(Shard(shard.topic, 1), from_offset=None, since_ms=None)) == []
+
+    def test_the_newest_decision_is_told_by_the_brokers_clock(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history, other = harness.sink(), harness.history(), Shard(shard.topic, 1)
+        assert history.newest_decisions([shard, other]) == {}
+        carried = Transaction([order(harness, b"a")], {shard: b"decided"}, {shard: READ}, reader.fence)
+        began_ms = harness.now_ms()
+        assert sink.begin(carried).wait() == Committed()
+        history.progress(shard)  # waits for the markers
+        told = history.newest_decisions([shard, other])
+        assert told.keys() == {shard}
+        assert began_ms <= told[shard] <= harness.now_ms()
 
     def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         """A zombie's record on the journal, undecided yet, stands before what its successor has committed."""

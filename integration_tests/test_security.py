@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclOperation,
@@ -128,6 +129,9 @@ class Secured:
 
     def codes(self, rejected: str, count: int) -> dict[bytes, str]:
         return {each.value(): dict(each.headers())["timer-error"].decode() for each in self.read(rejected, count)}
+
+    def to_connect(self, user: "User") -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap_servers, **user.settings(), "sasl.password": user.password}
 
     def to(self, names: Names) -> list[str]:
         return ["--bootstrap-servers", self.bootstrap_servers, "--timer-topic", names.timers]
@@ -326,7 +330,7 @@ def test_the_client_and_the_commands_are_let_in_by_the_same_settings(
     sender, stranger = secured.user(), secured.user()
     secured.cluster.create(names.timers, 2)
     secured.grant(sender, "Topic", names.timers, "Write")
-    config = {"bootstrap.servers": secured.bootstrap_servers, **sender.settings(), "sasl.password": sender.password}
+    config = secured.to_connect(sender)
     with TimerProducer(config, timer_topic=names.timers) as timers:
         timers.schedule("orders", b"by the client", delay="1h", id="a")
     secret = tmp_path / "secret"
@@ -357,3 +361,74 @@ def test_the_client_and_the_commands_are_let_in_by_the_same_settings(
     for shown in (refused.stdout, refused.stderr, str(unheard.value)):
         for secret_ in (sender.password, stranger.password, wrong):
             assert secret_ not in shown
+
+
+@pytest.mark.broker
+def test_the_acls_of_two_timer_topics_decide_who_may_send_where(secured: Secured, names: Names, tmp_path: Path) -> None:
+    bridge, ordering, paying = secured.user(), secured.user(), secured.user()
+    orders, paid, payments = secured.cluster.topic("orders"), secured.cluster.topic("paid"), f"{names.timers}-payments"
+    secured.grant_documented(bridge, names, orders, paid)
+    secured.grant(bridge, "Topic", payments, "Read", "Write", "DescribeConfigs", "Create")
+    secured.grant(bridge, "Topic", f"{payments}.journal", "Read", "Write", "DescribeConfigs", "Create", "Alter")
+    secured.grant(ordering, "Topic", names.timers, "Write")
+    secured.grant(paying, "Topic", payments, "Write")
+    config = bridge.config(tmp_path)
+    tables = f'[topics."{payments}"]\nallow = ["{paid}"]\n'
+    config.write_text(f'allow_targets = ["{orders}"]\n{config.read_text()}{tables}')
+
+    def ask(user: User, timers: str, target: str) -> str | None:
+        """What the broker says of it; nobody is told by an error here that a target is not theirs."""
+        told: list[Any] = []
+        producer = Producer({**secured.to_connect(user), "message.timeout.ms": 10_000})
+        value = f"{'orders' if user is ordering else 'payments'} to {target}"
+        producer.produce(timers, value, headers=list(soon(target)), on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(TIMEOUT_S) == 0
+        (error,) = told
+        return None if error is None else error.name()
+
+    arguments = [*names.arguments, "--config", str(config)]
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, arguments):
+        for user, own, other in (ordering, names.timers, payments), (paying, payments, names.timers):
+            for target in (orders, paid):
+                assert ask(user, own, target) is None
+                assert ask(user, other, target) == "TOPIC_AUTHORIZATION_FAILED"
+        assert [each.value() for each in secured.read(orders, 1)] == [f"orders to {orders}".encode()]
+        assert [each.value() for each in secured.read(paid, 1)] == [f"payments to {paid}".encode()]
+        denied = {f"orders to {paid}".encode(): "denied-target", f"payments to {orders}".encode(): "denied-target"}
+        assert secured.codes(names.rejected, 2) == denied
+    assert len(secured.cluster.values(orders, paid)) == 2
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_the_audit_is_let_in_by_the_same_settings_and_tells_no_secret(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    auditor, target = secured.user(), secured.cluster.topic("orders")
+    for topic in (names.timers, names.rejected, names.receipts):
+        secured.cluster.create(topic, 2, message_timestamp_type="LogAppendTime")
+    for topic in (names.timers, names.rejected, names.receipts, target):
+        secured.grant(auditor, "Topic", topic, "Read")
+    secured.cluster.send(names.timers, b"v", headers=soon(target, 0))
+    secured.cluster.send(names.timers, b"v", headers=soon(target, 3_600_000))
+    added = [("timer-origin", f"{names.timers}/0/1".encode()), ("timer-rolls", b"0"), ("timer-released-ms", b"1")]
+    secured.cluster.send(target, b"v", headers=[("timer-deliver-ms", b"1"), *added])
+    secured.cluster.flush()
+    events, spark_settings = tmp_path / "events", tmp_path / "spark"
+    for folder in (events, spark_settings):
+        folder.mkdir()
+    (spark_settings / "spark-defaults.conf").write_text(f"spark.eventLog.enabled true\nspark.eventLog.dir {events}\n")
+    where = [*secured.to(names), "--rejected-topic", names.rejected, "--receipts-topic", names.receipts]
+    given = [*where, "--out", str(tmp_path / "audit"), "--config", str(auditor.config(tmp_path)), "--settle-ms", "0"]
+    ended = command("audit", *given, SPARK_CONF_DIR=str(spark_settings))
+    assert (ended.returncode, ended.stderr) == (3, ""), ended.stdout
+    assert "missing: 1" in ended.stdout
+    assert "early: 1" in ended.stdout
+    written = [path.read_bytes() for folder in (events, tmp_path / "audit") for path in folder.rglob("*.*")]
+    assert len(written) > 3
+    assert all(auditor.password.encode() not in each for each in [*written, ended.stdout.encode()])
+
+    stranger = auditor.config(tmp_path, uuid4().hex)
+    refused = command("audit", *where, "--out", str(tmp_path / "none"), "--config", str(stranger))
+    assert refused.returncode == 1
+    assert "does not let us in: look at sasl.mechanism, sasl.username, sasl.password in [kafka]" in refused.stderr

@@ -1,10 +1,15 @@
-"""Evidence of the audit: all that was seen of each origin, folded into one row.
+"""What a daily audit keeps for the next one, so that it reads the day and not the history.
 
-A monoid: a count is added up, a `_low` or a first one is a minimum, a `_high` is a maximum. So the order in which
-records are read does not matter.
+    evidence/day=D/open=true|false   all that was seen of each origin; folding two rows of one origin gives one row
+    claims/day=D                     records that say they are copies of requests which are still open
+    days/day=D                       one row: counts and lateness of that day's run, for the trend
+    spans/day=D                      which offsets have been read by then; written last: it commits the day
+
+Evidence is a monoid: a count is added up, a `_low` or a first one is a minimum, a `_high` is a maximum. So a record
+that is read on day 9 joins what was kept on day 1, and the order of reading does not matter.
 """
 
-from schemas.tables import Column, Kind, Table
+from schemas.tables import AuditClass, Column, Kind, Table
 
 EVIDENCE = Table(
     "evidence",
@@ -26,6 +31,46 @@ EVIDENCE = Table(
         Column("told_done", Kind.INT64, "receipts which say that it cancelled or replaced something"),
         Column("told_missed", Kind.STRING, "not-found or too-late, where a receipt says so"),
         Column("told_ended", Kind.INT64, "receipts which say that it was cancelled or replaced"),
-        Column("next", Kind.NEXT, "the next request with its id; kept where that decided its class"),
+        Column("next", Kind.NEXT, "the next request with its id"),
+    ),
+)
+
+CLAIMS = Table(
+    "claims",
+    (
+        Column("place", Kind.STRING, "topic/partition/offset of the record that says it is a copy"),
+        Column("topic", Kind.STRING, "its timer topic"),
+        Column("partition", Kind.INT32, "its partition"),
+        Column("offset", Kind.INT64, "its offset"),
+        Column("requested_ms", Kind.INT64, "its timestamp"),
+        Column("origin", Kind.STRING, "the request that it says it is a copy of; null: none that could be"),
+        Column("origin_offset", Kind.INT64, "that request's offset"),
+        Column("rolls", Kind.INT32, "which copy it says it is"),
+        Column("says", Kind.SAYS, "what it has to have in common with the request"),
+        Column("asked", Kind.ASKED, "the record as a request of its own, which has to be refused"),
+    ),
+)
+
+SPANS = Table(
+    "spans",
+    (
+        Column("topic", Kind.STRING, "any topic that the audit reads"),
+        Column("partition", Kind.INT32, "its partition"),
+        Column("first", Kind.INT64, "the first offset that was ever read"),
+        Column("end", Kind.INT64, "the next run begins here"),
+        Column("from_log_start", Kind.BOOL, "nothing stood before `first` when it was read"),
+    ),
+)
+
+DAYS = Table(
+    "days",
+    (
+        Column("as_of_ms", Kind.INT64, "the audit's time"),
+        Column("requests", Kind.INT64, "rows that were judged"),
+        Column("faults", Kind.INT64, "rows in a class that is a fault"),
+        *(Column(c.column, Kind.INT64, f"rows in the class {c}") for c in AuditClass),
+        Column("lateness_p50_ms", Kind.INT64, "of first deliveries"),
+        Column("lateness_p99_ms", Kind.INT64, "of first deliveries"),
+        Column("lateness_max_ms", Kind.INT64, "of first deliveries"),
     ),
 )

@@ -5,7 +5,7 @@
 
 `requests`: a row for each request that was audited, and one for each origin that a delivery names and no request has.
 `topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery.
-Times are epoch ms, lateness is in ms. What it folds records into is in schemas.audit_state.
+Times are epoch ms, lateness is in ms. What the audit keeps for its next run is in schemas.audit_state.
 The Spark form is text (DDL), so that nobody needs Spark to read these tables.
 """
 
@@ -116,6 +116,19 @@ class Kind(Enum):
         ]
     )
     """The next request with the same id. `answered_ms`: of the first receipt that answers it; `left`: it has ended."""
+    SAYS = pa.struct(
+        [
+            ("action", pa.string()),
+            ("target", pa.string()),
+            ("due_ms", pa.int64()),
+            ("expire_ms", pa.int64()),
+            ("want_partition", pa.int32()),
+            ("id", pa.binary()),
+            ("own_key", pa.binary()),
+            ("want", pa.struct(list(_CONTENTS.items()))),
+        ]
+    )
+    """All that a copy has in common with its request."""
 
 
 class Column(NamedTuple):
@@ -173,7 +186,7 @@ REQUESTS = Table(
             Kind.STRING,
             "what `cancelled`, `replaced` and the classes of cancels rest on: receipt, or order (of the timer topic)",
         ),
-        Column("open", Kind.BOOL, "its class may change with what is still to come"),
+        Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
     ),
 )
 
@@ -205,5 +218,19 @@ HOURS = Table(
         Column("deliveries", Kind.INT64, "first deliveries"),
         *_LATENESS,
         _CLOCK,
+    ),
+)
+
+BACKFILL = Table(
+    "backfill",
+    (
+        Column("origin", Kind.STRING, "the missing request"),
+        Column("partition", Kind.INT32, "partition of the request"),
+        Column("offset", Kind.INT64, "offset of the request"),
+        Column("requested_ms", Kind.INT64, "timestamp of the request"),
+        Column("target", Kind.STRING, "the real topic that it names"),
+        Column("due_ms", Kind.INT64, "when it was to be delivered"),
+        Column("outcome", Kind.STRING, "what became of it: docs/audit.md has the list"),
+        Column("detail", Kind.STRING, "the broker's code, where it failed"),
     ),
 )

@@ -23,6 +23,7 @@ from scripts.departures import Tally, stream
 from scripts.flights import TOPICS, booked
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.processes import BridgeProcess
+from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.audit import run_audit
 from spark_jobs.summary import TopicVerdict, Verdict
@@ -49,7 +50,7 @@ def demo(asked: argparse.Namespace, console: Console) -> int:
         with BridgeProcess(folder, servers):
             tally = stream(servers, TIMER_TOPIC, flights, console)
         console.print("The bridge has drained and ended. Spark now reads Kafka's topics alone.")
-        verdict = run_audit(AuditArguments(bootstrap_servers=servers, out=folder / "audit"))
+        verdict = run_audit(AuditArguments(access=Access(servers), out=folder / "audit"))
     return conclude(tally, verdict, console)
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from schemas.levels import DEFAULT, parse_levels
+from spark_jobs.access import Access
 from spark_jobs.errors import UsageError
 
 LEVELS_MS = parse_levels(DEFAULT)
@@ -19,7 +20,7 @@ SETTLE_MS = 10_000
 class AuditArguments:
     """Times are epoch ms. Raises UsageError with the argument's name."""
 
-    bootstrap_servers: str
+    access: Access
     out: Path
     timer_topic: str = "timer.requests"
     rejected_topic: str = "timer.rejected"
@@ -28,6 +29,8 @@ class AuditArguments:
     to_ms: int | None = None
     offsets: Mapping[int, tuple[int, int]] | None = None
     """By partition of the timer topic: requests from the first on, before the second."""
+    daily: bool = False
+    """Goes on where the last run in `out` ended, and keeps there what the next one needs."""
     as_of_ms: int | None = None
     """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
     settle_ms: int = SETTLE_MS
@@ -41,8 +44,6 @@ class AuditArguments:
     """None: local[*], or the cluster's under spark-submit."""
 
     def __post_init__(self) -> None:
-        if not self.bootstrap_servers.strip():
-            raise UsageError("--bootstrap-servers is empty: give host:port")
         for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give 0 or more")
@@ -50,6 +51,12 @@ class AuditArguments:
             raise UsageError("--from is not before --to: nothing lies between")
         if self.offsets is not None and (self.from_ms is not None or self.to_ms is not None):
             raise UsageError("--offsets stands beside --from or --to: give one of them")
+        if self.daily and (self.to_ms is not None or self.offsets is not None):
+            raise UsageError(
+                "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"
+            )
+        if not self.daily and (self.out / "spans").exists():
+            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
         if self.out.exists() and not self.out.is_dir():

@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, REQUESTS, TOPICS
-from spark_jobs import ranges, reading, summary
+from spark_jobs import continuing, ranges, reading, summary
 from spark_jobs.arguments import AuditArguments, iso, make_folder
 from spark_jobs.brokers import Cluster
 from spark_jobs.classes import Limits, classify
@@ -34,7 +34,7 @@ from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.report import write_report
 from spark_jobs.session import session
-from spark_jobs.summary import Verdict
+from spark_jobs.summary import Past, Verdict
 from spark_jobs.table_io import read_table, write_table
 
 
@@ -45,7 +45,7 @@ def run_audit(arguments: AuditArguments) -> Verdict:
     """
     make_folder(arguments.out)
     log = arguments.out / "spark.log"
-    cluster = Cluster(arguments.bootstrap_servers)
+    cluster = Cluster(arguments.access)
     if arguments.timer_topic not in cluster.partitions:
         raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
     with session("timer-bridge audit", master=arguments.master, log=log) as spark:
@@ -65,6 +65,15 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
         skew_ms=arguments.skew_ms,
         late_ms=arguments.late_ms,
     )
+    if arguments.daily:
+        done = continuing.run_day(spark, cluster, arguments, limits)
+        verdict = conclude(spark, arguments, as_of_ms, done.notes, done.diary.day, done.diary.past())
+        continuing.finish(done, verdict)
+        return verdict
+    return _once(spark, cluster, arguments, limits)
+
+
+def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: Limits) -> Verdict:
     plan = reading.once(cluster, arguments)
     with _kept(reading.parsed(spark, plan.read, arguments)) as parsed:
         # Only now the other ends: what was delivered before as_of_ms lies before them.
@@ -86,7 +95,7 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
         notes.append(
             f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
         )
-    return conclude(spark, arguments, as_of_ms, notes)
+    return conclude(spark, arguments, limits.as_of_ms, notes)
 
 
 def _write_requests(outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: Limits) -> int:
@@ -105,15 +114,21 @@ def _is_gone(arguments: AuditArguments, plan: reading.Reading) -> Column:
 
 
 def conclude(
-    spark: SparkSession, arguments: AuditArguments, as_of_ms: int, notes: Sequence[str], day: str | None = None
+    spark: SparkSession,
+    arguments: AuditArguments,
+    as_of_ms: int,
+    notes: Sequence[str],
+    day: str | None = None,
+    trend: Sequence[Past] = (),
 ) -> Verdict:
     """Everything else is told from the table that was written, so that it says what the table says."""
     table = read_table(spark, arguments.out, REQUESTS, day)
     write_table(summary.topics(table), arguments.out, TOPICS, day)
     write_table(summary.hours(table), arguments.out, HOURS, day)
     topics = read_table(spark, arguments.out, TOPICS, day)
+    hours = read_table(spark, arguments.out, HOURS, day)
     verdict = summary.verdict(table, topics, out=arguments.out, as_of_ms=as_of_ms, notes=notes)
-    write_report(verdict, summary.details(table, verdict), arguments)
+    write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
     return verdict
 
 

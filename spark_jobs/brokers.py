@@ -1,4 +1,6 @@
-"""Which offsets an audit reads, fixed before it reads them.
+"""The one door to confluent_kafka: which offsets a job reads, what a bridge has committed, and transactions.
+
+Which offsets an audit reads is fixed before it reads them:
 
     timer.requests/0    [1200, 9800)      looked up first
     orders/0            [ 310, 7431)      looked up after it: a delivery of any request above is in here, or is missing
@@ -7,15 +9,31 @@ Spark resolves "latest" anew for each action, and two looks at a growing topic w
 here, once, up to the last stable offset (read_committed), and the requests' before the rest.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
+from schemas.progress import ForeignProgressError, Progress
+from spark_jobs.access import Access
 from spark_jobs.errors import AuditTroubleError
 
 _TIMEOUT_S = 30.0
+_EACH_S = 3.0
+_UNDECIDED_S = 120.0
+_NAP_S = 0.2
+_REMEDIES = {
+    KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
+    KafkaError._SSL: "look at security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
+}
 
 
 class Span(NamedTuple):
@@ -30,10 +48,10 @@ class Span(NamedTuple):
 class Cluster:
     """What a broker says about its topics. Raises AuditTroubleError with a remedy when it says nothing."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._servers = bootstrap_servers
-        # The exception tells what went wrong; librdkafka's own lines on stderr would only repeat it.
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    def __init__(self, access: Access) -> None:
+        self._servers = access.bootstrap_servers
+        self._trouble: str | None = None
+        self._admin = AdminClient({**access.for_librdkafka(), "error_cb": self._told})  # type: ignore[dict-item]
         self.partitions = self._partitions()
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
@@ -54,24 +72,204 @@ class Cluster:
         found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
         return {place: offset if 0 <= offset <= ends[place] else ends[place] for place, offset in found.items()}
 
-    def _offsets(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    def decided(self, topics: Iterable[str], *, from_ms: int | None = None) -> list[Span]:
+        """As `spans`, but up to what stands now, decided or not: waits for transactions that are still open.
+
+        That a commit is known does not mean that its marker has reached every topic.
+        """
+        places = [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
+        ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        until_s = time.monotonic() + _UNDECIDED_S
+        while True:
+            found = self.spans(topics, from_ms=from_ms)
+            late = [span for span in found if span.end < ends[span.topic, span.partition]]
+            if not late:
+                return found
+            if time.monotonic() > until_s:
+                raise AuditTroubleError(f"{late[0].topic}/{late[0].partition}: a transaction stays open: run it again")
+            time.sleep(_NAP_S)
+
+    def demand_compacted(self, topic: str, partitions: int) -> None:
+        """Makes the topic where it is missing. Raises AuditTroubleError where it would forget."""
+        if topic not in self.partitions:
+            made = NewTopic(topic, partitions, config={"cleanup.policy": "compact"})
+            try:
+                self._admin.create_topics([made], request_timeout=_TIMEOUT_S)[topic].result()
+            except KafkaException as wrong:
+                raise AuditTroubleError(f"{topic} could not be made ({wrong.args[0].str()}): make it") from wrong
+            self.partitions[topic] = partitions
+            return
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            policy = self._admin.describe_configs([resource])[resource].result(_TIMEOUT_S)["cleanup.policy"].value
+        except KafkaException as wrong:
+            raise AuditTroubleError(f"{topic}: its settings were not told: {wrong.args[0].str()}") from wrong
+        if policy != "compact":
+            raise AuditTroubleError(
+                f"{topic}: cleanup.policy is {policy}: set it to compact, else what was backfilled is forgotten"
+            )
+
+    def _offsets(
+        self,
+        places: list[tuple[str, int]],
+        spec: OffsetSpec,
+        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[tuple[str, int], int]:
         if not places:
             return {}
         try:
             answers = self._admin.list_offsets(
                 {TopicPartition(*place): spec for place in places},
-                isolation_level=IsolationLevel.READ_COMMITTED,
+                isolation_level=level,
                 request_timeout=_TIMEOUT_S,
             )
             return {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
         except KafkaException as wrong:
             raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
 
+    def _told(self, error: KafkaError) -> None:
+        """By code alone: librdkafka's text may quote a setting."""
+        self._trouble = _REMEDIES.get(error.code(), self._trouble)
+
     def _partitions(self) -> dict[str, int]:
+        end_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                topics = self._admin.list_topics(timeout=min(_EACH_S, _TIMEOUT_S)).topics
+            except KafkaException as wrong:
+                self._admin.poll(0)  # it has told of what is wrong with us by then
+                if self._trouble is not None:
+                    raise AuditTroubleError(f"{self._servers} does not let us in: {self._trouble}") from wrong
+                if time.monotonic() > end_s:
+                    raise AuditTroubleError(
+                        f"no broker answers at {self._servers} ({wrong.args[0].str()}): check --bootstrap-servers"
+                    ) from wrong
+            else:
+                return {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+class Kept(NamedTuple):
+    """A committed record, as far as its reader needs it."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+def progress(access: Access, group: str, topic: str, partition: int) -> Progress | None:
+    """What a bridge has committed, when it can change no more. Raises AuditTroubleError."""
+    consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": group})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=_UNDECIDED_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
+    except KafkaException as wrong:
+        raise AuditTroubleError(f"{group}: no progress of {topic}/{partition}: {wrong.args[0].str()}") from wrong
+    except ForeignProgressError as wrong:
+        raise AuditTroubleError(f"{topic}/{partition}: {wrong}: name the bridge's group with --group") from wrong
+    finally:
+        consumer.close()
+
+
+def read(access: Access, topic: str, partition: int, *, from_ms: int | None = None) -> Iterator[Kept]:
+    """Committed records up to what stands now, decided or not: waits for transactions that are still open."""
+    (span,) = [s for s in Cluster(access).decided([topic], from_ms=from_ms) if s.partition == partition]
+    consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": "timer-bridge-backfill"})
+    consumer.assign([TopicPartition(topic, partition, span.start)])
+    position, until_s = span.start, time.monotonic() + _UNDECIDED_S
+    try:
+        while position < span.end:
+            message = consumer.poll(_EACH_S)
+            if message is None:
+                if time.monotonic() > until_s:
+                    raise AuditTroubleError(f"{topic}/{partition}: nothing comes at {position}: run it again")
+                continue
+            error, position = message.error(), max(position, message.offset())
+            if error is None:
+                position, until_s = position + 1, time.monotonic() + _UNDECIDED_S
+                yield Kept(message.timestamp()[1], message.key(), message.value())
+            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                raise AuditTroubleError(f"{topic}/{partition}: {error.str()}")
+    finally:
+        consumer.close()
+
+
+class Outgoing(NamedTuple):
+    """`partition` -1: the partitioner's choice, as Kafka's own clients have it."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class RefusedError(Exception):
+    """A transaction that does not stand; the message is the broker's code."""
+
+
+class Sender:
+    """One transaction at a time, by one producer of its name in the world: a newer one ends what this has open."""
+
+    def __init__(self, access: Access, transactional_id: str) -> None:
+        own = {"transactional.id": transactional_id}
+        self._producer: Any = Producer({**access.for_librdkafka(), **_WRITER, **own})
         try:
-            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+            self._producer.init_transactions(_TIMEOUT_S)
         except KafkaException as wrong:
             raise AuditTroubleError(
-                f"no broker answers at {self._servers} ({wrong.args[0].str()}): check --bootstrap-servers"
+                f"the broker lets no transaction begin ({wrong.args[0].str()}): give the right (an ACL) to Write with"
+                f" the transactional id {transactional_id}"
             ) from wrong
-        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def send(self, records: Iterable[Outgoing]) -> None:
+        """All of them, or none: RefusedError. After that another Sender has to be made."""
+        failed: list[str] = []
+
+        def told(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failed.append(error.name())
+
+        try:
+            self._producer.begin_transaction()
+            for record in records:
+                self._produce(record, told)
+            self._producer.flush(_TIMEOUT_S)
+            if not failed:
+                self._producer.commit_transaction(_TIMEOUT_S)
+                return
+            self._producer.abort_transaction(_TIMEOUT_S)
+        except KafkaException as wrong:
+            failed.append(wrong.args[0].name())
+        # What was purged only followed the one that failed.
+        raise RefusedError(next((code for code in failed if not code.startswith("_PURGE")), failed[0]))
+
+    def _produce(self, record: Outgoing, told: Any) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    headers=list(record.headers),
+                    on_delivery=told,
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+
+_READER: Mapping[str, Any] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+}
+_WRITER: Mapping[str, Any] = {
+    "transaction.timeout.ms": 30_000,
+    "partitioner": "murmur2_random",
+    "topic.metadata.propagation.max.ms": 0,
+}

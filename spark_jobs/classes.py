@@ -130,6 +130,7 @@ _FACTS = {
 def classify(outcomes: DataFrame, limits: Limits) -> DataFrame:
     """`outcomes` (spark_jobs.outcomes) with `class`, `faults`, `proof` and `open`."""
     given = {
+        "as_of_ms": F.lit(limits.as_of_ms),
         "settled_ms": F.lit(limits.as_of_ms - limits.settle_ms),
         "tolerance_ms": F.lit(limits.tolerance_ms),
         "skew_ms": F.lit(limits.skew_ms),
@@ -152,10 +153,17 @@ def _proof() -> Column:
 
 
 def _is_open() -> Column:
-    """Its class may change: nothing came yet, or what replaced it may turn out to be refused."""
+    """Its class may change: nothing came yet; what replaced it may turn out to be refused; a request with its id may
+    have been sent before it was delivered, and not be read yet; or a receipt may still come."""
     waits = F.col("class").isin(_A.PENDING.value, _A.MISSING.value)
     may_be_refused = (F.col("class") == _A.REPLACED.value) & (F.col("told_ended") == 0) & ~F.col("next.left")
-    return F.coalesce(waits | may_be_refused, F.lit(False))
+    just_now = F.expr("id IS NOT NULL AND delivered_ms >= as_of_ms")
+    untold = F.expr(
+        "(next.kind IS NOT NULL AND told_ended = 0 AND next.answered_ms IS NULL"
+        " AND next.ms > settled_ms - tolerance_ms)"
+        " OR (is_cancel AND answered_ms IS NULL AND requested_ms > settled_ms - tolerance_ms)"
+    )
+    return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, may_be_refused, just_now, untold)))
 
 
 def _first_that_holds() -> Column:

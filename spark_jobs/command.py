@@ -1,23 +1,22 @@
 """The audit's command line: flags to arguments."""
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.levels import DEFAULT
 from spark_jobs.arguments import SETTLE_MS, AuditArguments, levels_ms, offsets, time_ms
+from spark_jobs.flags import add_flags, resolved
 
 
-def parse(argv: Sequence[str] | None) -> AuditArguments:
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> AuditArguments:
     """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
     parser = argparse.ArgumentParser(
         prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
     )
-    parser.add_argument("--bootstrap-servers", required=True)
+    add_flags(parser, "timer_topic", "rejected_topic", "receipts_topic")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--timer-topic", default=AuditArguments.timer_topic)
-    parser.add_argument("--rejected-topic", default=AuditArguments.rejected_topic)
-    parser.add_argument("--receipts-topic", default=AuditArguments.receipts_topic)
     parser.add_argument("--from", dest="from_ms", metavar="TIME", help="requests since then: 2026-12-24T18:00:00Z")
     parser.add_argument("--to", dest="to_ms", metavar="TIME", help="requests before then")
     parser.add_argument("--as-of", dest="as_of_ms", metavar="TIME", help="judge what was due by then; default: now")
@@ -25,6 +24,9 @@ def parse(argv: Sequence[str] | None) -> AuditArguments:
         "--settle-ms", type=int, default=SETTLE_MS, help="due so lately is pending; default %(default)s"
     )
     parser.add_argument("--offsets", metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300")
+    parser.add_argument(
+        "--daily", action="store_true", help="go on where the last run in DIR ended: reads the day, not the history"
+    )
     parser.add_argument(
         "--tolerance-ms",
         type=int,
@@ -39,8 +41,7 @@ def parse(argv: Sequence[str] | None) -> AuditArguments:
     )
     parser.add_argument("--late-ms", type=int, help="delivered later than this is late; default: nothing is")
     parser.add_argument("--levels", default=DEFAULT, help="the bridge's delay levels; default %(default)r")
-    parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
-    given = vars(parser.parse_args(argv))
+    given = resolved(vars(parser.parse_args(argv)), environment)
     for flag in ("from", "to", "as_of"):
         text = given[f"{flag}_ms"]
         given[f"{flag}_ms"] = None if text is None else time_ms(f"--{flag.replace('_', '-')}", text)

@@ -1,4 +1,4 @@
-"""Two pictures of lateness as inline SVG: text stays text, nothing is loaded from anywhere.
+"""Pictures of lateness as inline SVG: text stays text, nothing is loaded from anywhere.
 
 Drawn about as wide as a phone, so that they are read there as they are and stand side by side on a desk.
 """
@@ -15,7 +15,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spark_jobs.summary import Bin, Moment
+from spark_jobs.summary import Bin, Moment, Past
 
 BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
 _LAST_DATE_MS = 253_402_300_799_000
@@ -81,6 +81,30 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
         count.xaxis.set_major_locator(locator)
         count.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
         return _svg(figure, "Lateness over time, and deliveries")
+
+
+def trend_svg(days: Sequence[Past]) -> str:
+    """Percentiles of each day above, its faults below."""
+    with rc_context(_STYLE | {"svg.hashsalt": "trend"}):
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
+        places = range(len(days))
+        for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
+            values = [getattr(day, f"{name}_ms") for day in days]
+            heights = [float("nan") if value is None else value for value in values]
+            late.plot(places, heights, color=colour, label=name, marker="o", markersize=3, linewidth=1.4)
+        late.set_yscale("symlog", linthresh=1)
+        late.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
+        late.grid(axis="y", color=GREY, alpha=0.25)
+        late.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        late.set_title("lateness")
+        faults.bar(places, [day.faults for day in days], color=RED, width=0.6)
+        faults.set_title("faults")
+        faults.set_ylim(bottom=0, top=max(1, *(day.faults for day in days)))
+        faults.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        shown = sorted({0, len(days) // 2, len(days) - 1})
+        faults.set_xticks(shown, [days[place].day for place in shown])
+        return _svg(figure, "Lateness and faults by day")
 
 
 def _scale_lateness(axes: Axes, drawn: Sequence[Moment]) -> None:

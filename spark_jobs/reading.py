@@ -58,7 +58,7 @@ def _within(span: Span, first: int, behind: int) -> Span:
 
 
 def parsed(spark: SparkSession, spans: Sequence[Span], arguments: AuditArguments) -> DataFrame:
-    records = read_records(spark, arguments.bootstrap_servers, spans)
+    records = read_records(spark, arguments.access, spans)
     return requests(records, levels_ms=arguments.levels_ms, own_topics=own_topics(arguments))
 
 
@@ -114,7 +114,7 @@ def ends(spark: SparkSession, arguments: AuditArguments, spans: Iterable[Span]) 
     everything = tuple(spans)
     for span in everything:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
-    rejected, told, real = (read_records(spark, arguments.bootstrap_servers, found) for found in by_kind.values())
+    rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
     others = (evidence.deliveries(real), evidence.receipts(told))
     return Ends(evidence.rejections(rejected), others, everything)
 

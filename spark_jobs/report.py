@@ -1,6 +1,6 @@
 """The report: one HTML file that needs nothing else. The verdict first, then what it rests on.
 
-    verdict | figures | notes | faults with coordinates | pictures | real topics | latest | rejected | how it was judged
+    verdict | figures | notes | faults with coordinates | pictures | days | classes | topics | hours | latest | rejected
 
 Everything that came from Kafka is escaped: a topic, a code or an origin may hold whatever a sender wrote.
 """
@@ -13,27 +13,30 @@ from pyspark.sql import Row
 from schemas.tables import AuditClass
 from spark_jobs.arguments import AuditArguments, iso
 from spark_jobs.classes import FAULTS, RULES
-from spark_jobs.plots import histogram_svg, span_text, timeline_svg
+from spark_jobs.plots import histogram_svg, span_text, timeline_svg, trend_svg
 from spark_jobs.report_style import STYLE
-from spark_jobs.summary import Details, Lateness, TopicVerdict, Verdict
+from spark_jobs.summary import Details, Lateness, Past, TopicVerdict, Verdict
 
 
-def write_report(verdict: Verdict, details: Details, arguments: AuditArguments) -> None:
+def write_report(verdict: Verdict, details: Details, arguments: AuditArguments, trend: Sequence[Past] = ()) -> None:
     """`verdict.report`, whole or not at all."""
     draft = verdict.report.with_suffix(".html.new")
-    draft.write_text(render(verdict, details, arguments), encoding="utf-8")
+    draft.write_text(render(verdict, details, arguments, trend), encoding="utf-8")
     draft.replace(verdict.report)
 
 
-def render(verdict: Verdict, details: Details, arguments: AuditArguments) -> str:
+def render(verdict: Verdict, details: Details, arguments: AuditArguments, trend: Sequence[Past] = ()) -> str:
     body = "".join(
         (
             _verdict(verdict, arguments),
             _figures(verdict),
-            _notes(verdict),
+            _notes(verdict, details),
             _faults(verdict, details),
             _pictures(details),
+            _trend(verdict, trend),
+            _classes(verdict),
             _topics(verdict),
+            _hours(details),
             _latest(details),
             _rejected(details),
             _judged(arguments),
@@ -70,8 +73,13 @@ def _figures(verdict: Verdict) -> str:
     return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)}</dl>'
 
 
-def _notes(verdict: Verdict) -> str:
-    return "".join(f'<p class="note">{escape(note)}</p>' for note in verdict.notes)
+def _notes(verdict: Verdict, details: Details) -> str:
+    notes = list(verdict.notes)
+    if details.by_order:
+        notes.append(
+            f"{details.by_order:,} fates of ids rest on the order of the timer topic and on time: no receipt tells."
+        )
+    return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
 
 
 def _faults(verdict: Verdict, details: Details) -> str:
@@ -117,6 +125,51 @@ def _pictures(details: Details) -> str:
     return f'<section><h2>Lateness</h2><div class="pictures">{"".join(drawn)}</div></section>'
 
 
+def _trend(verdict: Verdict, past: Sequence[Past]) -> str:
+    """Over the days of a daily audit, this one last."""
+    if not past:
+        return ""
+    late, counts = verdict.lateness, verdict.counts
+    delivered = counts[AuditClass.DELIVERED] + counts[AuditClass.LATE]
+    day = iso(verdict.as_of_ms)[:10]
+    today = Past(day, verdict.requests, sum(verdict.faults.values()), delivered, counts[AuditClass.PENDING], *late[1:])
+    days = [*past, today]
+    rows = (
+        (d.day, f"{d.requests:,}", _faults_cell(d.faults), f"{d.delivered:,}", f"{d.pending:,}", *map(_ms, d[5:]))
+        for d in reversed(days)
+    )
+    table = _table(("day", "#judged", "#faults", "#delivered", "#pending", "#p50", "#p99", "#max"), rows)
+    picture = f"<figure><figcaption>Lateness by day</figcaption>{trend_svg(days)}</figure>"
+    return f'<section><h2>Days</h2><div class="pictures">{picture}</div>{table}</section>'
+
+
+def _classes(verdict: Verdict) -> str:
+    rows = ((_badge(name), f"{count:,}") for name, count in verdict.counts.items() if count)
+    return (
+        f"<section><h2>What became of them</h2>{_table(('class', '#rows'), rows)}</section>" if verdict.requests else ""
+    )
+
+
+def _hours(details: Details) -> str:
+    if not details.hours:
+        return ""
+    rows = (
+        (
+            f'<span class="nowrap">{iso(r.hour_ms)[:16]}</span>',
+            _text(r.topic),
+            f"{r.deliveries:,}",
+            *(_ms(r[f"lateness_{name}_ms"]) for name in ("p50", "p99", "max")),
+        )
+        for r in details.hours
+    )
+    head = ("hour (UTC)", "topic", "#deliveries", "#p50", "#p99", "#max")
+    return f"<section><h2>Worst hours</h2><p>All are in hours/.</p>{_table(head, rows)}</section>"
+
+
+def _faults_cell(count: int) -> str:
+    return f'<b class="bad">{count:,}</b>' if count else "0"
+
+
 def _topics(verdict: Verdict) -> str:
     head = ("topic", "#requests", "#delivered", "#pending", "#rejected", "#faults", "#p50", "#p99", "#max", "clock")
     more = verdict.topics_in_all - len(verdict.topics)
@@ -126,7 +179,7 @@ def _topics(verdict: Verdict) -> str:
 
 def _topic_cells(topic: TopicVerdict) -> Sequence[str]:
     counts = [f"{topic.counts[c.value]:,}" for c in (AuditClass.DELIVERED, AuditClass.PENDING, AuditClass.REJECTED)]
-    faults = f'<b class="bad">{topic.faults:,}</b>' if topic.faults else "0"
+    faults = _faults_cell(topic.faults)
     name = _text(topic.topic) if topic.topic is not None else "<i>none named</i>"
     return (name, f"{topic.requests:,}", *counts, faults, *_lateness_cells(topic.lateness), _text(topic.clock))
 
@@ -165,11 +218,14 @@ def _judged(arguments: AuditArguments) -> str:
     return (
         "<section><h2>How it was judged</h2>"
         f"<p>From the topics alone, committed records only: {escape(arguments.timer_topic)}, "
-        f"{escape(arguments.rejected_topic)} and the real topics that requests name, joined on timer-origin. "
+        f"{escape(arguments.rejected_topic)}, {escape(arguments.receipts_topic)} "
+        "and the real topics that requests name, joined on timer-origin. "
         f"What is due within {span_text(arguments.settle_ms)} of the audit's time still counts as pending. "
         "Lateness is the delivered record's timestamp less the due time. The clock is the broker's where the topic has "
         "LogAppendTime; CreateTime is the bridge's own clock at release. The first rule that holds names the class; "
-        f"a request's other faults stand beside it.</p>{rules}</section>"
+        f"a request's other faults stand beside it. Where no receipt tells when a cancel was read, it is taken as read "
+        f"{span_text(arguments.tolerance_ms)} after it was sent; clocks may be {span_text(arguments.skew_ms)} apart. "
+        f"What is proved, and what is not: docs/audit.md.</p>{rules}</section>"
     )
 
 
@@ -183,7 +239,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         for row in rows
     )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    wide = ' class="wide"' if len(head) > 3 else ""
+    wide = ' class="wide"' if len(head) > 2 else ""
     return f'<div class="scroll"><table{wide}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

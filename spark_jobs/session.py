@@ -4,6 +4,7 @@ Ivy and the JVM write to stderr from before Spark can be told to be quiet. The J
 with, so stderr points to a log file for that moment.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -57,7 +58,9 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
     settings = dict(_EVERYWHERE)
     if master is not None:
         builder = builder.master(master)
-        settings |= _LOCAL if master.startswith("local") else {}
+        if master.startswith("local"):
+            settings |= _LOCAL
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whichever python3 is found first
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
@@ -68,6 +71,7 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
         needs = f"it needs Java 17 or 21 and, the first time, {KAFKA_PACKAGE} from Maven Central"
         raise AuditTroubleError(f"Spark did not start: {needs}{where} ({wrong})") from wrong
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
 
 

@@ -17,6 +17,7 @@ from spark_jobs.classes import FAULTS, is_fault
 MOST_TOPICS = 200
 MOST_EXAMPLES = 20
 MOST_CODES = 50
+MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
@@ -100,6 +101,19 @@ class Moment(NamedTuple):
     max_ms: int
 
 
+class Past(NamedTuple):
+    """One day of a daily audit."""
+
+    day: str
+    requests: int
+    faults: int
+    delivered: int
+    pending: int
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+
+
 @dataclass(frozen=True)
 class Details:
     """What the report shows beside the verdict."""
@@ -110,6 +124,10 @@ class Details:
     faults: tuple[Row, ...]
     latest: tuple[Row, ...]
     codes: tuple[tuple[str, int], ...]
+    hours: tuple[Row, ...] = ()
+    """The hours with the worst p99, of all topics; rows of HOURS."""
+    by_order: int = 0
+    """Rows whose class rests on the order of the timer topic and on time, as no receipt tells it."""
 
 
 def topics(table: DataFrame) -> DataFrame:
@@ -177,7 +195,7 @@ def _lateness_of(row: Row) -> Lateness:
     return Lateness(row.lateness_min_ms, row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
 
 
-def details(table: DataFrame, found: Verdict) -> Details:
+def details(table: DataFrame, by_hour: DataFrame, found: Verdict) -> Details:
     delivered = table.where(F.col("lateness_ms").isNotNull())
     width_ms = _width_ms(delivered)
     return Details(
@@ -186,7 +204,9 @@ def details(table: DataFrame, found: Verdict) -> Details:
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
         latest=tuple(delivered.orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES).collect()),
-        codes=_codes(table) if found.counts[AuditClass.REJECTED] else (),
+        codes=_codes(table) if found.counts[AuditClass.REJECTED] + found.counts[AuditClass.EXPIRED] else (),
+        hours=tuple(by_hour.orderBy(F.desc("lateness_p99_ms"), "hour_ms", "topic").limit(MOST_HOURS).collect()),
+        by_order=table.where(F.col("proof") == "order").count(),
     )
 
 

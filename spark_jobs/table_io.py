@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from schemas.tables import Table
+from spark_jobs.access import Access
 from spark_jobs.brokers import Span
 from spark_jobs.columns import HEADERS_DDL, present
 
@@ -23,13 +24,13 @@ RECORDS_DDL = (
 _RECORDS_PER_TASK = 250_000
 
 
-def read_records(spark: SparkSession, bootstrap_servers: str, spans: Sequence[Span]) -> DataFrame:
+def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
     """The committed records of the spans. A long partition is read by several tasks."""
     if all(span.start == span.end for span in spans):
         return spark.createDataFrame([], RECORDS_DDL)
     records = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**access.for_spark())
         .option("kafka.isolation.level", "read_committed")
         .option("includeHeaders", "true")
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)

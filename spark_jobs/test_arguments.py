@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments, iso, make_folder, time_ms
 from spark_jobs.audit import main
 from spark_jobs.errors import UsageError
@@ -31,7 +32,7 @@ def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"bootstrap_servers": " "}, "--bootstrap-servers"),
+        ({"offsets": {0: (1, 2)}, "to_ms": 5}, "--offsets"),
         ({"settle_ms": -1}, "--settle-ms"),
         ({"from_ms": 5, "to_ms": 5}, "--from"),
         ({"as_of_ms": 2**60}, "--as-of"),
@@ -40,7 +41,7 @@ def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=named):
-        AuditArguments(**{"bootstrap_servers": "localhost:9092", "out": tmp_path, **wrong})
+        AuditArguments(**{"access": Access("localhost:9092"), "out": tmp_path, **wrong})
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas.tables import REQUESTS, TOPICS, AuditClass
+from schemas.tables import HOURS, REQUESTS, TOPICS, AuditClass
 from spark_jobs import summary
+from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.audit import conclude
-from spark_jobs.plots import span_text, timeline_svg
-from spark_jobs.summary import EDGES_MS, Bin, Lateness, Moment, Verdict
+from spark_jobs.plots import span_text, timeline_svg, trend_svg
+from spark_jobs.summary import EDGES_MS, Bin, Lateness, Moment, Past, Verdict
 from spark_jobs.table_io import read_table, write_table
 from spark_jobs.testing import AS_OF_MS, History, delivery, rejection, request
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 def concluded(spark: SparkSession, history: History, out: Path) -> Verdict:
     write_table(history.judged(spark), out, REQUESTS)
-    arguments = AuditArguments(bootstrap_servers="localhost:9092", out=out)
+    arguments = AuditArguments(access=Access("localhost:9092"), out=out)
     return conclude(spark, arguments, AS_OF_MS, ["a note <b>"])
 
 
@@ -44,6 +45,7 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> N
     assert verdict.headline == "2 faults: 1 early, 1 missing"
     page = verdict.report.read_text(encoding="utf-8")
     assert page.index(verdict.headline) < page.index("Real topics")
+    assert page.index("What became of them") < page.index("Worst hours") < page.index("Rejected by code")
     assert "timer.<wbr>requests/<wbr>0/<wbr>8" in page
     assert "<script" not in page
     assert "a note &lt;b&gt;" in page
@@ -74,7 +76,7 @@ def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Pa
     history = lateness_history([1, 2])
     history.requests.append(request(7, due_ms=None, target=None))
     concluded(spark, history, tmp_path)
-    for table in (REQUESTS, TOPICS):
+    for table in (REQUESTS, TOPICS, HOURS):
         written = pq.read_table(tmp_path / table.name).schema
         # Spark says "not null" wherever it can prove it; no reader may rely on that.
         types = [(f.name, str(f.type).replace(" not null", "")) for f in written]
@@ -104,6 +106,13 @@ def test_histogram_and_time_line(spark: SparkSession, tmp_path: Path) -> None:
         (5_000, 4, 4),
         (5_005_000, 1, 5_000_000),
     ]
+
+
+def test_the_trend_is_drawn_also_where_a_day_delivered_nothing() -> None:
+    days = [Past("2026-01-01", 5, 0, 5, 0, 1, 2, 3), Past("2026-01-02", 1, 1, 0, 1, None, None, None)]
+    picture = trend_svg(days)
+    assert "2026-01-01" in picture
+    assert "2026-01-02" in picture
 
 
 def test_times_that_no_calendar_holds_are_not_drawn() -> None:

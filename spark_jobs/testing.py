@@ -152,24 +152,31 @@ def receipt(kind: str, request: Record, about: Record | None = None, *, at_ms: i
 class History:
     """What lies on the topics."""
 
-    requests: list[Record] = field(default_factory=list)
-    deliveries: list[Record] = field(default_factory=list)
-    rejections: list[Record] = field(default_factory=list)
-    receipts: list[Record] = field(default_factory=list)
+    requests: list[Record] = field(default_factory=list, repr=False)
+    deliveries: list[Record] = field(default_factory=list, repr=False)
+    rejections: list[Record] = field(default_factory=list, repr=False)
+    receipts: list[Record] = field(default_factory=list, repr=False)
 
-    def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
-        """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
+    def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Seen:
         requested, delivered, rejected, told = (
             spark.createDataFrame(records, RECORDS_DDL)
             for records in (self.requests, self.deliveries, self.rejections, self.receipts)
         )
-        seen = Seen(
+        return Seen(
             parsed=requests(requested, own_topics=OWN).persist(),
             rejections=evidence.rejections(rejected),
             ends=[evidence.deliveries(delivered), evidence.receipts(told)],
             gone=spans,
         )
-        inside = judged(seen).where(F.col("requested") | ~outside("timer.requests", spans))
+
+    def between(self, first_ms: int, behind_ms: int) -> "History":
+        """The records with a timestamp in [first, behind)."""
+        parts = (self.requests, self.deliveries, self.rejections, self.receipts)
+        return History(*([r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts))
+
+    def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
+        """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
+        inside = judged(self.seen(spark, spans)).where(F.col("requested") | ~outside("timer.requests", spans))
         return classify(inside, Limits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))
 
     def classes(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ import struct
 import zlib
 from typing import NamedTuple
 
-from schemas.headers import CONTROL, KEY, Headers
+from schemas.headers import CONTROL, EXPIRE_MS, KEY, Headers
 from timer.errors import CorruptStoreError
 
 HEAD = struct.Struct(">IIBBHiqqqqiiiH")
@@ -26,7 +26,7 @@ _CHECKED_HEAD = struct.Struct(">BBHiqqqqiiiH")
 assert _SIZE_AND_CHECK.size == _CHECKED_FROM == HEAD_SIZE - _CHECKED_HEAD.size
 _HEADER = struct.Struct(">Hi")
 _VERSION = 1
-_PLAIN_NAMES = CONTROL - {KEY}
+_PLAIN_NAMES = CONTROL - {KEY, EXPIRE_MS}
 
 NULL_KEY = 1
 NULL_VALUE = 2
@@ -35,7 +35,7 @@ HAS_ID = 8
 
 
 class Body(NamedTuple):
-    """A request that became a timer. `headers` are its own, encoded; `plain`: no foreign one and no `timer-key`."""
+    """A request that became a timer. `headers` are its own, encoded; `plain`: none that a delivery looks at."""
 
     target: str
     partition: int

@@ -3,14 +3,13 @@
     deliveries -> acknowledged -> journal, copies, rejected, receipts, progress: one transaction
 
 So a reader has a delivery as soon as the broker does, and what is decided is as safe as ever: only a delivery whose
-transaction never stands is made again, by whoever reads what Kafka holds then. While it is the same process that
-repeats the transaction, what stands already is not sent again.
+transaction never stands is made again, by whoever reads what Kafka holds then. Who repeats the transaction knows what
+stands (`Aborted.standing`), and does not ask for that again.
 """
 
-import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -18,15 +17,19 @@ from bridge.confluent import clients
 from bridge.confluent.clients import make
 from bridge.confluent.producer import Failed
 from bridge.confluent.sending import Sending
-from bridge.confluent.waiting import Patience, unwrapped
+from bridge.confluent.waiting import Patience, error_of, unwrapped
 from bridge.connection import Connection
 from bridge.ports import Outgoing
 
-MEMORY_S = 600.0
-"""A transaction that is repeated is repeated sooner, or tells again what stands."""
-
-_DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 _FATAL = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001
+_DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+class Sent(NamedTuple):
+    """`standing`: deliveries that are acknowledged, by index; `failed`: the others, None where there are none."""
+
+    standing: list[int]
+    failed: Failed | None
 
 
 class Ahead:
@@ -36,46 +39,40 @@ class Ahead:
         self._own_topics = own_topics
         self._config = clients.ahead(connection)
         self._patience = patience
-        self._standing: dict[Hashable, float] = {}
         self._loaded: Sequence[Outgoing] | None = None
-        self._begin_anew()
+        self._fatal: KafkaError | None = None
+        self._make()
 
     def left(self, outgoing: Sequence[Outgoing]) -> list[int]:
         """By index: all that is not sent ahead."""
         return [index for index, record in enumerate(outgoing) if record.topic in self._own_topics]
 
     def load(self, outgoing: Sequence[Outgoing]) -> None:
-        """What of `fill` takes no waiting, for another thread to do."""
+        """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
         self._loaded = outgoing
-        self._sending.begin()
-        with suppress(KafkaException), unwrapped():  # what goes wrong, `fill` tells by the records that failed
-            self._sending.send(self._missing(outgoing))
+        self._begin()
+        self._try(lambda: self._sending.send(self._deliveries(outgoing)))
 
-    def fill(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> Failed | None:
-        """None: all deliveries of `outgoing` stand. Else those that have failed, by index; the others stand."""
+    def fill(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> Sent:
         if outgoing is not self._loaded:
-            self._sending.begin()
-            for _ in self._sending.send_narrowly(self._missing(outgoing), narrow):
-                self._await(outgoing)
+            self._begin()
+            self._try(lambda: self._send_narrowly(outgoing, narrow))
         self._loaded = None
-        self._await(outgoing)
-        return self._failed(outgoing)
+        self._try(lambda: self._await(outgoing))
+        if self._fatal is not None:  # whose fate is not told may stand: it is sent again
+            self._begin_anew()
+            return Sent([], Failed(cause=self._fatal))
+        named = self._sending.failures
+        standing = [index for index, _ in self._deliveries(outgoing) if index not in named]
+        if not _FATAL.isdisjoint(named.values()):
+            self._begin_anew()
+        if _DENIED in named.values():  # told as a transaction tells it, which names nobody
+            return Sent(standing, Failed(cause=KafkaError(_DENIED)))
+        return Sent(standing, Failed(dict(named)) if named else None)
 
     def look_at(self, topic: str) -> None:
         """Makes the producer forget that it did not know the topic."""
         self._sending.partitions_of(topic)
-
-    def keep(self, outgoing: Sequence[Outgoing]) -> None:
-        """They stand, and their transaction does not."""
-        now_s = time.monotonic()
-        self._standing = {known: at_s for known, at_s in self._standing.items() if now_s - at_s < MEMORY_S}
-        self._standing |= {_identity(record): now_s for record in outgoing if record.topic not in self._own_topics}
-
-    def forget(self, outgoing: Sequence[Outgoing]) -> None:
-        """Their transaction stands."""
-        if self._standing:
-            for record in outgoing:
-                self._standing.pop(_identity(record), None)
 
     def close(self) -> None:
         self._producer.purge()
@@ -83,31 +80,32 @@ class Ahead:
             self._producer.flush(0)
 
     def _begin_anew(self) -> None:
+        self.close()
+        self._make()
+
+    def _make(self) -> None:
         self._producer: Any = make(Producer, self._config, self._patience)
         self._sending = Sending(self._producer, self._patience)
 
-    def _missing(self, outgoing: Sequence[Outgoing]) -> list[tuple[int, Outgoing]]:
-        deliveries = [(index, record) for index, record in enumerate(outgoing) if record.topic not in self._own_topics]
-        if not self._standing:
-            return deliveries
-        return [(index, record) for index, record in deliveries if _identity(record) not in self._standing]
+    def _deliveries(self, outgoing: Sequence[Outgoing]) -> list[tuple[int, Outgoing]]:
+        return [(index, record) for index, record in enumerate(outgoing) if record.topic not in self._own_topics]
+
+    def _begin(self) -> None:
+        self._fatal = None
+        self._sending.begin()
+
+    def _send_narrowly(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
+        for _ in self._sending.send_narrowly(self._deliveries(outgoing), narrow):
+            self._await(outgoing)
 
     def _await(self, outgoing: Sequence[Outgoing]) -> None:
-        with suppress(KafkaException), unwrapped():  # a fatal error: every record tells of it
-            self._sending.await_acknowledgements(outgoing, beyond_failures=True)
+        self._sending.await_acknowledgements(outgoing, beyond_failures=True)
 
-    def _failed(self, outgoing: Sequence[Outgoing]) -> Failed | None:
-        named = self._sending.failures
-        if not named:
-            return None
-        self.keep([record for index, record in enumerate(outgoing) if index not in named])
-        if not _FATAL.isdisjoint(named.values()):
-            self.close()
-            self._begin_anew()
-        if _DENIED in named.values():  # told as a transaction tells it, which names nobody
-            return Failed(cause=KafkaError(_DENIED))
-        return Failed(dict(named))
-
-
-def _identity(record: Outgoing) -> Hashable:
-    return record._replace(headers=tuple(record.headers))  # type: ignore[arg-type]
+    def _try(self, step: Callable[[], None]) -> None:
+        """Unless the producer is of no use any more; notes the error by which it becomes so."""
+        if self._fatal is None:
+            try:
+                with unwrapped():
+                    step()
+            except KafkaException as failure:
+                self._fatal = error_of(failure)

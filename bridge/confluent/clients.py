@@ -159,7 +159,8 @@ LIBRDKAFKA_LOG.setLevel(logging.CRITICAL + 1)
 def make(client: Callable[[Config], Client], config: Config, patience: Patience) -> Client:
     """Raises SettingsError where librdkafka does not take the configuration."""
     try:
-        return client({**config, "error_cb": patience.hear, "logger": LIBRDKAFKA_LOG})
+        told = {"error_cb": patience.hear, "throttle_cb": patience.be_throttled, "logger": LIBRDKAFKA_LOG}
+        return client({**config, **told})
     except KafkaException as failure:
         raise not_taken(failure) from failure
     except (AttributeError, TypeError, ValueError) as wrong:  # a name that is Python's own, such as stats_cb

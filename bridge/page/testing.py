@@ -23,7 +23,9 @@ from bridge.asker import Asker
 from bridge.client import Headers, Sent, TimerProducer
 from bridge.desk import Desk
 from bridge.errors import BridgeError
+from bridge.exposition import Exposition
 from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
+from bridge.metric_table import Limits
 from bridge.options import StoreOptions, TurnOptions
 from bridge.page.access import Access, Token
 from bridge.page.api import Api, Parts
@@ -254,7 +256,8 @@ class Place:
         )
         self.routes = routes(api.operations, access, "0")
         site = Site(api.operations, access, instance.clock.now_ms)
-        app = application(instance.status, desk, instance.clock, 1.0, [*self.routes, *site.routes()])
+        exposition = Exposition(instance.metrics, instance.status, Limits("0", 1, 1000))
+        app = application(instance.status, desk, instance.clock, exposition, 1.0, [*self.routes, *site.routes()])
         self._ends.enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address
         self.sides.append(side)

@@ -1,0 +1,141 @@
+"""Backfill on a real broker beside a real bridge: a gap is found, filled once, and the audit is clean after that."""
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+
+from integration_tests.cluster import Cluster
+from integration_tests.conftest import Broker
+from integration_tests.test_run import Names
+from schemas import headers as names
+from scripts.processes import BridgeProcess
+from spark_jobs import audit, backfill
+from spark_jobs.session import session
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark() -> Iterator[None]:
+    """One for all runs."""
+    with session("tests", master="local[2]") as started:
+        started.conf.set("spark.sql.shuffle.partitions", 2)
+        yield
+    gc.collect()
+
+
+class World:
+    """A timer topic, two targets, and the jobs of a day after."""
+
+    def __init__(self, kafka: Broker, folder: Path) -> None:
+        self.topics, self.cluster, self._folder = Names(), Cluster(kafka.bootstrap_servers), folder
+        self.orders, self.bills = (self.cluster.topic(name, 2, message_timestamp_type="LogAppendTime") for name in "ob")
+        self.marks = f"backfilled-{self.topics.timers}"
+        self.servers = kafka.bootstrap_servers
+        given = dict(zip(self.topics.arguments[::2], self.topics.arguments[1::2], strict=True))
+        self._where = ["--bootstrap-servers", kafka.bootstrap_servers]
+        for flag in ("--timer-topic", "--rejected-topic"):
+            self._where += [flag, given[flag]]
+        self._of_audit = ["--receipts-topic", given["--receipts-topic"], "--settle-ms", "0"]
+        self._of_backfill = ["--journal-topic", given["--journal-topic"], "--group", given["--group"]]
+
+    def bridge(self) -> BridgeProcess:
+        return BridgeProcess(self._folder, self.servers, [*self.topics.arguments, "--receipts", "all"])
+
+    def send(self, value: bytes, delay_ms: int, *more: tuple[str, bytes], target: str, partition: int = 0) -> None:
+        headers = [(names.TOPIC, target.encode()), (names.DELAY_MS, b"%d" % delay_ms), ("tenant", b"a"), *more]
+        self.cluster.send(self.topics.timers, value, key=b"k", headers=headers, partition=partition)
+        self.cluster.flush()
+
+    def lose(self, topic: str) -> None:
+        """What lies there, for ever."""
+        ends = {TopicPartition(topic, number, -1): None for number in range(2)}
+        for done in self.cluster.admin.delete_records(list(ends)).values():
+            done.result(30)
+
+    def audit(self, name: str) -> int:
+        return audit.main([*self._where, *self._of_audit, "--out", str(self._folder / name)])
+
+    def backfill(self, name: str, *more: str) -> dict[str, int]:
+        given = [*self._where, *self._of_backfill, "--audit", str(self._folder / name)]
+        assert backfill.main([*given, "--backfilled-topic", self.marks, *more]) == 0
+        outcomes = pq.read_table(self._folder / name / "backfill").column("outcome").to_pylist()
+        return {outcome: outcomes.count(outcome) for outcome in outcomes}
+
+
+@pytest.fixture
+def world(kafka: Broker, tmp_path: Path) -> World:
+    return World(kafka, tmp_path)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def until(done: Callable[[], bool]) -> None:
+    end_ms = now_ms() + 30_000
+    while not done():
+        assert now_ms() < end_ms, "it did not come to be"
+
+
+def test_a_gap_is_filled_once_beside_a_bridge_at_work(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = [b"1", b"2", b"3", b"4", b"5"]
+    with world.bridge():
+        for value in lost:
+            also = [(names.KEY, b"other"), (names.PARTITION, b"1")] if value == b"2" else []
+            world.send(value, 100, *also, target=world.orders, partition=int(value) % 2)
+        world.send(b"ended", 600_000, (names.ID, b"x"), target=world.orders)
+        world.cluster.send(world.topics.timers, None, headers=[(names.ACTION, b"cancel"), (names.ID, b"x")])
+        world.send(b"waits", 600_000, target=world.orders)
+        for partition in (0, 1):
+            world.send(b"stays", 900, target=world.bills, partition=partition)
+        until(lambda: len(world.cluster.values(world.bills)) == 2)
+        before = {each.value(): each for each in world.cluster.read(world.orders)}
+        assert sorted(before) == lost
+        world.lose(world.orders)
+
+        assert world.audit("first") == 3
+        assert world.backfill("first") == {"would-be-sent": 5}
+        assert world.cluster.values(world.orders) == []
+        assert world.backfill("first", "--apply", "--limit", "2", "--rate", "50") == {"sent": 2, "beyond-limit": 3}
+        assert world.backfill("first", "--apply") == {"sent": 3, "backfilled-before": 2}
+        after = {each.value(): each for each in world.cluster.read(world.orders)}
+        assert sorted(after) == lost
+        for value in lost:
+            assert _told(after[value]) == _told(before[value])
+        marks = {each.key(): json.loads(each.value())["target"] for each in world.cluster.read(world.marks)}
+        assert marks == {dict(each.headers())[names.ORIGIN]: world.orders for each in after.values()}
+        assert world.audit("second") == 0, capsys.readouterr().out
+
+
+def _told(message: Any) -> tuple[Any, ...]:
+    """All that must be as the bridge had delivered it."""
+    kept = [header for header in message.headers() if header[0] != names.RELEASED_MS]
+    return message.key(), message.value(), message.partition() if message.key() == b"other" else 0, kept
+
+
+def test_what_a_bridge_has_or_will_deliver_is_not_touched(world: World) -> None:
+    """Missing to an audit while no bridge runs; then it comes, while the audit's word still says missing."""
+    with world.bridge():
+        world.send(b"stored", 2_000, target=world.orders)
+        world.send(b"first", 0, target=world.bills)
+        until(lambda: len(world.cluster.values(world.bills)) == 1)
+    world.send(b"unread", 0, target=world.orders, partition=1)
+    until(lambda: now_ms() > world.cluster.read(world.topics.timers)[0].timestamp()[1] + 2_000)
+    assert world.audit("down") == 3
+    assert world.backfill("down", "--apply") == {"live": 1, "no-progress": 1}
+    with world.bridge():
+        until(lambda: len(world.cluster.values(world.orders)) == 2)
+        assert world.backfill("down", "--apply") == {"came": 2}
+    assert sorted(world.cluster.values(world.orders)) == [b"stored", b"unread"]  # type: ignore[type-var]

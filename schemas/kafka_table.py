@@ -1,0 +1,58 @@
+"""librdkafka's settings, as everything that talks to Kafka is given them: `sasl.password = "x"` in the table [kafka] of
+the config, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `--kafka sasl.password=x`; flag over environment over file.
+
+A value `file:/run/secrets/password` stands for what is in that file. Errors never quote a value: it may be a secret.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+PREFIX = "TIMER_BRIDGE_"
+_IN_A_FILE = "file:"
+
+
+def by_full_name(table: Mapping[str, object]) -> dict[str, str]:
+    """In TOML, `sasl.username = "x"` is a table within a table."""
+    return dict(_named(table, ""))
+
+
+def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _named(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    """Every setting of ours, librdkafka's in the table `kafka`."""
+    given: dict[str, object] = {
+        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
+    }
+    of_kafka = [name for name in given if name.startswith("kafka_")]
+    table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in of_kafka}
+    return {"kafka": table, **given} if table else given
+
+
+def merged(tables: Sequence[Mapping[str, object]]) -> dict[str, str]:
+    """One by one, the later over the earlier, with what is in the files that they name. Raises ValueError."""
+    found: dict[str, str] = {}
+    for table in tables:
+        found |= by_full_name(table)
+    return {name: _from_its_file(name, value) for name, value in found.items()}
+
+
+def _from_its_file(name: str, value: str) -> str:
+    """The value, or what is in the file that it names, without the end of its last line."""
+    if not value.startswith(_IN_A_FILE):
+        return value
+    path = Path(value.removeprefix(_IN_A_FILE))
+    try:
+        text = path.read_text()
+    except OSError as wrong:
+        raise ValueError(f"kafka: {name}: {path}: {wrong.strerror}: give a file that may be read") from wrong
+    except UnicodeDecodeError as wrong:
+        raise ValueError(f"kafka: {name}: {path} is no UTF-8 text: write the plain value into it") from wrong
+    if not text.strip():
+        raise ValueError(f"kafka: {name}: {path} is empty: write the value into it")
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,248 @@
+"""Missing timers are delivered after all: each once, and none that a bridge will still deliver.
+
+    AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked meanwhile?
+      --3--> body from the timer topic, or from an archive --4--> real topic + mark on timer.backfilled, one transaction
+
+1. What waits in a store, is held, on its way, or was ended by a cancel, is not touched (spark_jobs.settled).
+2. Looked at behind 1, and up to what stands by then: a bridge that delivered it did so before its progress said so.
+3. Key, value and foreign headers as they were sent; one whose body is gone is told.
+4. By `<group>-backfill-<timer topic>-<partition>`: its start ends what an older run had open, and reads the marks.
+
+Without --apply nothing is sent. OUT/backfill says of each what became of it (schemas.tables.BACKFILL).
+Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas import headers as names
+from schemas.tables import BACKFILL, REQUESTS, AuditClass
+from spark_jobs import columns as c
+from spark_jobs import evidence
+from spark_jobs.access import Access
+from spark_jobs.arguments import make_folder
+from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
+from spark_jobs.brokers import Cluster, Span
+from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.reading import CLOCK_SKEW_MS
+from spark_jobs.session import session
+from spark_jobs.table_io import RECORDS_DDL, read_records, read_table, write_table
+
+_NEVER_MS = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillArguments:
+    """Raises UsageError with the argument's name."""
+
+    access: Access
+    audit: Path
+    out: Path
+    timer_topic: str = "timer.requests"
+    rejected_topic: str = "timer.rejected"
+    journal_topic: str = "timer.journal"
+    backfilled_topic: str = "timer.backfilled"
+    group: str = "timer-bridge"
+    archive: Path | None = None
+    apply: bool = False
+    limit: int | None = None
+    per_s: int | None = None
+    """Records a second, in all."""
+    master: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.audit / REQUESTS.name).is_dir():
+            raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
+        if self.archive is not None and not self.archive.is_dir():
+            raise UsageError(f"--archive {self.archive} is no folder: give the --out of `timer-bridge archive`")
+        for name in ("limit", "per_s"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}: give 1 or more")
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """How many missing ones came to which outcome."""
+
+    out: Path
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if any(name.startswith("failed") for name in self.counts) else 0
+
+
+def run_backfill(arguments: BackfillArguments) -> Backfilled:
+    """Raises AuditTroubleError where it cannot go on; what was sent until then is marked."""
+    make_folder(arguments.out)
+    log = arguments.out / "spark.log"
+    cluster = Cluster(arguments.access)
+    for topic, flag in (arguments.timer_topic, "--timer-topic"), (arguments.journal_topic, "--journal-topic"):
+        if topic not in cluster.partitions:
+            raise AuditTroubleError(f"there is no topic {topic} on this cluster: check {flag}")
+    if arguments.apply:
+        cluster.demand_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
+    with session("timer-bridge backfill", master=arguments.master, log=log) as spark:
+        try:
+            return _backfill(spark, cluster, arguments)
+        except (PySparkException, Py4JError) as wrong:
+            raise AuditTroubleError(f"Spark could not finish the backfill: {_reason(wrong)} (log: {log})") from wrong
+
+
+def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
+    """Each step is finished before the next one looks at the cluster: see 2."""
+    asked, partitions = _missing(spark, arguments), cluster.partitions[arguments.timer_topic]
+    wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
+    judged = _by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)).persist(StorageLevel.DISK_ONLY)
+    judged.count()
+    try:
+        looked = _with_what_came(spark, judged, cluster, arguments).persist(StorageLevel.DISK_ONLY)
+        chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
+        if arguments.limit is not None:
+            chosen = chosen.limit(arguments.limit)
+        chosen = chosen.persist(StorageLevel.DISK_ONLY)
+        bodies = _bodies(spark, chosen, cluster, arguments)
+        sent = _sent(bodies, cluster, arguments)
+        told = _told(looked, chosen, sent)
+        write_table(told, arguments.out, BACKFILL)
+    finally:
+        spark.catalog.clearCache()
+    counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
+    return Backfilled(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
+
+
+def _missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
+    """Of the last day, where the audit is a daily one: what is missing is told on each day."""
+    days = sorted((arguments.audit / REQUESTS.name).glob("day=*"))
+    table = read_table(spark, arguments.audit, REQUESTS, days[-1].name.removeprefix("day=") if days else None)
+    missing = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
+    timers = missing.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
+    return timers.select("origin", "partition", "offset", "requested_ms", "target", "due_ms")
+
+
+def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
+    """One task for a partition of the timer topic: its journal is read once, and its producer has no rival."""
+    return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "due_ms", "offset")
+
+
+def _with_what_came(
+    spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: BackfillArguments
+) -> DataFrame:
+    """`outcome` of those that a bridge or an earlier run has dealt with since the audit."""
+    bounds = judged.agg(F.min("requested_ms"), F.collect_set("target")).collect()[0]
+    since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
+    targets = sorted(set(bounds[1]) & cluster.partitions.keys())
+    rejected = sorted({arguments.rejected_topic} & cluster.partitions.keys())
+    marks = sorted({arguments.backfilled_topic} & cluster.partitions.keys())
+    real = read_records(spark, arguments.access, cluster.decided(targets, from_ms=since))
+    refused = read_records(spark, arguments.access, cluster.decided(rejected, from_ms=since))
+    marked = read_records(spark, arguments.access, cluster.decided(marks))
+    came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
+    known = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
+    found = (
+        judged.join(came.distinct().withColumn("has_come", F.lit(True)), "origin", "left")
+        .join(known, "origin", "left")
+        .withColumn("no_topic", ~F.col("target").isin(targets))
+    )
+    outcome = (
+        F.when(F.col("is_marked"), "backfilled-before")
+        .when(F.col("has_come"), "came")
+        .when(F.col("waits").isNotNull(), F.col("waits"))
+        .when(F.col("no_topic"), "no-topic")
+    )
+    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "no_topic", "waits")
+
+
+def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+    """The rows of `chosen` whose request is still to be had, as BODIES."""
+    bounds = chosen.groupBy("partition").agg(F.min("offset").alias("low"), F.max("offset").alias("high")).collect()
+    kept = {span.partition: span for span in cluster.spans([arguments.timer_topic])}
+    spans = []
+    for row in bounds:
+        span = kept[row.partition]
+        low = max(span.start, row.low)
+        spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
+    records = read_records(spark, arguments.access, spans or [Span(arguments.timer_topic, 0, 0, 0)])
+    if arguments.archive is not None:
+        old = spark.read.schema(RECORDS_DDL).parquet(str(arguments.archive))
+        records = records.unionByName(old.where(F.col("topic") == arguments.timer_topic).select(records.columns))
+    h = F.col("headers")
+    requests = records.select(
+        "partition",
+        "offset",
+        F.col("timestamp_ms").alias("requested_ms"),  # another topic of that name has other times
+        F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key")).alias("key"),
+        "value",
+        c.foreign(h).alias("headers"),
+        c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
+    ).dropDuplicates(["partition", "offset", "requested_ms"])
+    joined = chosen.join(requests, ["partition", "offset", "requested_ms"])
+    return joined.select(BODIES.names)
+
+
+def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+    """`origin`, `outcome`, `detail`; when this returns, all is sent, and it is not done again."""
+    if not arguments.apply:
+        return bodies.selectExpr("origin", "'would-be-sent' AS outcome", "CAST(NULL AS STRING) AS detail")
+    partitions = cluster.partitions[arguments.timer_topic]
+    publish = Publish(
+        arguments.access,
+        f"{arguments.group}-backfill-{arguments.timer_topic}",
+        arguments.backfilled_topic,
+        cluster.partitions[arguments.backfilled_topic],
+        None if arguments.per_s is None else arguments.per_s / partitions,
+    )
+    sent = _by_partition(bodies, partitions).mapInArrow(publish, ddl(SENT)).persist(StorageLevel.DISK_ONLY)
+    sent.count()
+    return sent
+
+
+def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
+    """A row of BACKFILL for each missing one."""
+    done = sent.select("origin", F.col("outcome").alias("became"), "detail")
+    was_chosen = chosen.select("origin").withColumn("is_chosen", F.lit(True))
+    joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")
+    left_over = F.when(F.col("is_chosen"), "gone").otherwise("beyond-limit")
+    return joined.withColumn("outcome", F.coalesce("outcome", "became", left_over))
+
+
+def _reason(wrong: Exception) -> str:
+    """The last line of Python's that Spark quotes, or its own first one."""
+    lines = [line.strip() for line in str(wrong).strip().splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("spark_jobs.errors.")]
+    return ours[-1].partition(": ")[2] if ours else lines[0]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The job as a command: prints what became of the missing ones, returns the exit code."""
+    from spark_jobs.backfill_command import parse
+
+    try:
+        done = run_backfill(parse(argv))
+    except UsageError as wrong:
+        return _complain(wrong, 2)
+    except AuditTroubleError as trouble:
+        return _complain(trouble, 1)
+    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
+        return asked.code if isinstance(asked.code, int) else 2
+    print("\n".join(f"{name}: {count:,}" for name, count in done.counts.items()) or "nothing is missing")
+    print(f"Each of them: {done.out / BACKFILL.name}")
+    return done.exit_code
+
+
+def _complain(wrong: Exception, code: int) -> int:
+    print(f"timer-bridge backfill: {wrong}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

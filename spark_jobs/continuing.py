@@ -1,0 +1,189 @@
+"""Where a daily run begins and what it reads: OUT/spans tells how far the last one came.
+
+spans/day=2026-01-04   timer.requests/0 first 0 end 9800      orders/0 first 310 end 7431
+run of 2026-01-05      timer.requests/0 [9800, now)           orders/0 [7431, now)       returns/0: new, from then on
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+
+from schemas.audit_state import DAYS, SPANS
+from schemas.tables import AuditClass, Table
+from spark_jobs import daily, reading
+from spark_jobs.arguments import AuditArguments
+from spark_jobs.brokers import Cluster, Span
+from spark_jobs.classes import Limits
+from spark_jobs.errors import UsageError
+from spark_jobs.judgement import Seen
+from spark_jobs.summary import Past, Verdict
+from spark_jobs.table_io import folder
+
+MOST_DAYS = 60
+"""What the report shows of the past."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far one partition has been read."""
+
+    first: int
+    end: int
+    from_log_start: bool
+
+
+class Diary:
+    """The days that have been audited in one folder."""
+
+    def __init__(self, out: Path, as_of_ms: int) -> None:
+        self.out = out
+        self.day = datetime.fromtimestamp(as_of_ms / 1000, UTC).date().isoformat()
+        days = sorted(path.name.removeprefix("day=") for path in (out / SPANS.name).glob("day=*"))
+        later = [day for day in days if day > self.day]
+        if later:
+            raise UsageError(f"--as-of lies on {self.day}, but {later[-1]} has been audited already: give a later time")
+        self.previous = max((day for day in days if day < self.day), default=None)
+
+    def reached(self) -> dict[tuple[str, int], Reached]:
+        if self.previous is None:
+            return {}
+        rows = pq.read_table(folder(self.out, SPANS, self.previous) / "part.parquet").to_pylist()
+        return {(r["topic"], r["partition"]): Reached(r["first"], r["end"], r["from_log_start"]) for r in rows}
+
+    def previous_as_of_ms(self) -> int | None:
+        if self.previous is None:
+            return None
+        return int(pq.read_table(folder(self.out, DAYS, self.previous) / "part.parquet").column("as_of_ms")[0].as_py())
+
+    def past(self) -> list[Past]:
+        """The last days before this one, oldest first."""
+        found = []
+        for path in sorted((self.out / DAYS.name).glob("day=*")):
+            day = path.name.removeprefix("day=")
+            if day < self.day:
+                (row,) = pq.read_table(path / "part.parquet").to_pylist()
+                counts = (row["requests"], row["faults"], row["delivered"] + row["late"], row["pending"])
+                found.append(Past(day, *counts, row["lateness_p50_ms"], row["lateness_p99_ms"], row["lateness_max_ms"]))
+        return found[-MOST_DAYS:]
+
+    def write(self, table: Table, rows: Sequence[dict[str, object]]) -> None:
+        """Whole or not at all. SPANS comes last: it says that the day is done."""
+        target = folder(self.out, table, self.day)
+        target.mkdir(parents=True, exist_ok=True)
+        draft = target / "part.parquet.new"
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=table.arrow()), draft)
+        draft.replace(target / "part.parquet")
+
+
+def read_on(
+    cluster: Cluster,
+    topics: Iterable[str],
+    reached: dict[tuple[str, int], Reached],
+    *,
+    new_from_ms: int | None,
+    to_ms: int | None,
+) -> list[Span]:
+    """From where each partition was left; one that is new from a time on, or from its start."""
+    spans = []
+    for span in cluster.spans(topics, from_ms=new_from_ms, to_ms=to_ms):
+        known = reached.get((span.topic, span.partition))
+        start = known.end if known is not None else span.start
+        spans.append(span._replace(start=start, end=max(start, span.end)))
+    return spans
+
+
+@dataclass(frozen=True)
+class Done:
+    """A day that is judged. `spans`: rows of SPANS, to be written when all else is."""
+
+    diary: Diary
+    notes: tuple[str, ...]
+    spans: Sequence[dict[str, object]]
+
+
+def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: Limits) -> Done:
+    """Writes the day's `requests`, and what the next run needs but for `days` and `spans`."""
+    diary = Diary(arguments.out, limits.as_of_ms)
+    reached, before_ms = diary.reached(), diary.previous_as_of_ms()
+    timer, to_ms = arguments.timer_topic, arguments.as_of_ms
+    read = read_on(cluster, [timer], reached, new_from_ms=arguments.from_ms, to_ms=to_ms)
+    notes = _lost(cluster, timer, reached)
+    firsts = {s.partition: reached.get((timer, s.partition)) for s in read}
+    earlier, whole, gone = [], [], []
+    for span in read:
+        known = firsts[span.partition]
+        first = known.first if known is not None else span.start
+        earlier.append(span._replace(start=first, end=span.start))
+        whole.append(span._replace(start=first))
+        if known.from_log_start if known is not None else arguments.from_ms is None:
+            gone.append(span._replace(start=first))
+    day = daily.Day(arguments.out, diary.day, diary.previous, timer, earlier, whole)
+    parsed = reading.parsed(spark, read, arguments).persist(StorageLevel.DISK_ONLY)
+    try:
+        evidence, claims = daily.carried(spark, day)
+        asked = parsed.select("asked")
+        if evidence is not None:
+            asked = asked.unionByName(evidence.select("asked"))
+        census = reading.census(asked, cluster, arguments)
+        new_ms = before_ms if before_ms is not None else arguments.from_ms
+        others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(t for t, _ in reached)}
+        ends = reading.ends(
+            spark,
+            arguments,
+            read_on(
+                cluster,
+                (others - {timer}) & cluster.partitions.keys(),
+                reached,
+                new_from_ms=new_ms - reading.CLOCK_SKEW_MS if new_ms is not None else None,
+                to_ms=to_ms,
+            ),
+        )
+        seen = Seen(
+            parsed=parsed,
+            rejections=ends.rejections,
+            ends=ends.others,
+            carried=evidence,
+            carried_claims=claims,
+            gone=gone,
+            has_ids=census.has_ids,
+        )
+        elsewhere = daily.judge(spark, seen, day, limits)
+    finally:
+        parsed.unpersist()
+    notes += reading.notes(cluster, arguments, census.unknown)
+    if elsewhere:
+        notes.append(f"Not judged, as their requests lie before the first day: {elsewhere:,} origins.")
+    return Done(diary, tuple(notes), [_row(span, reached, arguments) for span in (*read, *ends.spans)])
+
+
+def finish(done: Done, verdict: Verdict) -> None:
+    """The day's line in the trend, and where the next run begins."""
+    row: dict[str, object] = {c.column: verdict.counts[c.value] for c in AuditClass}
+    late = verdict.lateness
+    row |= {"as_of_ms": verdict.as_of_ms, "requests": verdict.requests, "faults": sum(verdict.faults.values())}
+    row |= {"lateness_p50_ms": late.p50_ms, "lateness_p99_ms": late.p99_ms, "lateness_max_ms": late.max_ms}
+    done.diary.write(DAYS, [row])
+    done.diary.write(SPANS, done.spans)
+
+
+def _row(span: Span, reached: dict[tuple[str, int], Reached], arguments: AuditArguments) -> dict[str, object]:
+    known = reached.get((span.topic, span.partition))
+    first = known.first if known is not None else span.start
+    from_start = known.from_log_start if known is not None else arguments.from_ms is None
+    place = {"topic": span.topic, "partition": span.partition}
+    return {**place, "first": first, "end": span.end, "from_log_start": from_start}
+
+
+def _lost(cluster: Cluster, timer: str, reached: dict[tuple[str, int], Reached]) -> list[str]:
+    """Requests that retention took before any run read them."""
+    gone = 0
+    for span in cluster.spans([timer]):
+        known = reached.get((span.topic, span.partition))
+        gone += max(0, span.start - known.end) if known is not None else 0
+    return [f"Never read: {gone:,} offsets of {timer} were deleted since the last run. Run more often."] if gone else []

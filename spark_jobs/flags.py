@@ -1,0 +1,80 @@
+"""What all jobs have in common on their command lines: the cluster, its topics, and who we are there.
+
+Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) over default, as for the bridge itself.
+"""
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from schemas.kafka_table import from_environment, merged
+from spark_jobs.access import Access
+from spark_jobs.errors import UsageError
+
+_DEFAULTS = {
+    "timer_topic": "timer.requests",
+    "rejected_topic": "timer.rejected",
+    "receipts_topic": "timer.receipts",
+    "journal_topic": "timer.journal",
+    "backfilled_topic": "timer.backfilled",
+    "group": "timer-bridge",
+}
+
+
+def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
+    """`names`: of the bridge's settings, those that the job needs."""
+    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, such as the bridge's")
+    parser.add_argument(
+        "--kafka",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat",
+    )
+    for name in names:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=f"default {_DEFAULTS[name]}")
+    parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
+
+
+def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """`given` by argparse, with `access` in place of the flags that make it, and each topic. Raises UsageError."""
+    given = dict(given)
+    layers = [_from_file(given.pop("config")), from_environment(environment)]
+    for name in given.keys() & {"bootstrap_servers", *_DEFAULTS}:
+        for layer in layers[::-1]:
+            if given[name] is None and layer.get(name) is not None:
+                given[name] = str(layer[name])
+    for name in given.keys() & _DEFAULTS.keys():
+        given[name] = _DEFAULTS[name] if given[name] is None else given[name]
+    servers, tables = given.pop("bootstrap_servers"), [*(layer.get("kafka", {}) for layer in layers)]
+    tables.append(_pairs(given.pop("kafka")))
+    if servers is None:
+        raise UsageError("--bootstrap-servers is missing: give host:port, or --config")
+    if not all(isinstance(table, Mapping) for table in tables):
+        raise UsageError("kafka is no table: write [kafka] above librdkafka's settings")
+    try:
+        return {**given, "access": Access(servers, merged(tables))}  # type: ignore[arg-type]
+    except UsageError:
+        raise
+    except ValueError as wrong:
+        raise UsageError(str(wrong)) from wrong
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    if any("=" not in pair for pair in given):  # without the text, which may be a secret
+        raise UsageError("--kafka: write name=value")
+    return dict(pair.split("=", 1) for pair in given)
+
+
+def _from_file(file: Path | None) -> dict[str, object]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as wrong:
+        raise UsageError(f"--config {file}: {wrong.strerror}: give the path of a TOML file") from wrong
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise UsageError(f"--config {file}: {wrong}: mend the TOML") from wrong

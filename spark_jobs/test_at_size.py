@@ -1,0 +1,148 @@
+"""One stream of 100,000 requests with every class in it, most of it for one hot topic among a thousand.
+
+A template of some twenty requests is repeated 5,000 times by Spark itself: offsets move by 100, ids get a number.
+"""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.tables import AuditClass
+from spark_jobs import evidence, summary
+from spark_jobs.brokers import Span
+from spark_jobs.classes import Limits, classify
+from spark_jobs.judgement import Seen, judged
+from spark_jobs.requests import requests
+from spark_jobs.table_io import RECORDS_DDL
+from spark_jobs.testing import AS_OF_MS, OWN, History, cancel, copy, delivery, receipt, rejection, request
+
+pytestmark = pytest.mark.spark
+
+TIMES = 5_000
+STEP = 100
+LIMITS = Limits(as_of_ms=AS_OF_MS, settle_ms=0, tolerance_ms=1_000, late_ms=1_000)
+
+
+def template() -> tuple[History, dict[int, str]]:
+    """Requests, copies and what became of them; offset -> class."""
+    asked = {n: request(n) for n in range(9)}
+    until = (("timer-expire-ms", b"6000"),)
+    ided = {n: request(n, id=b"%d" % n, due_ms=50_000) for n in (20, 21, 22)}
+    replaces = request(30, id=b"21", due_ms=60_000, at_ms=2_000)
+    ends = [cancel(b"20", 40), cancel(b"22", 41), cancel(b"none", 42)]
+    late_cancel = cancel(b"21", 43, at_ms=80_000)
+    malformed, expired, over = request(50, due_ms=None), request(51, also=until), request(52, also=until)
+    future = request(53, due_ms=AS_OF_MS + 1)
+    rolled = [copy(asked[0], 60), copy(asked[0], 61, rolls=2)]
+    forged = copy(asked[1], 62, value=b"forged")
+    ghost = request(90)
+    history = History(
+        [*asked.values(), *ided.values(), replaces, *ends, late_cancel, malformed, expired, over, future],
+        [
+            delivery(asked[0], rolls=2),
+            delivery(asked[1]),
+            delivery(asked[1], offset=91),
+            delivery(asked[2], at_ms=4_999),
+            delivery(asked[3], at_ms=6_001),
+            delivery(asked[4], value=b"other"),
+            delivery(asked[5]),
+            delivery(asked[6], foreign=()),
+            delivery(ided[22]),
+            delivery(replaces),
+            delivery(malformed, due_ms=1_000),
+            delivery(over, at_ms=9_000),
+            delivery(ghost),
+        ],
+        [rejection(asked[5]), rejection(asked[7], "too-large"), rejection(expired, "expired", at_ms=6_100)],
+        [receipt("cancelled", ends[0], ided[20]), receipt("too-late", late_cancel)],
+    )
+    history.requests += [*rolled, forged]
+    named = ["delivered", "duplicate", "early", "late", "altered", "rejected-but-delivered", "altered", "rejected"]
+    classes = dict(enumerate([*named, "missing"]))
+    classes |= {20: "cancelled", 21: "replaced", 22: "cancelled-but-delivered", 30: "delivered"}
+    classes |= {40: "cancel-done", 41: "cancel-too-late", 42: "cancel-not-found", 43: "cancel-too-late"}
+    classes |= {50: "malformed-but-delivered", 51: "expired", 52: "expired-but-delivered", 53: "pending"}
+    return history, classes | {62: "missing", 90: "unexplained"}
+
+
+def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
+    """Each record TIMES times, in its own hundred of offsets; nine in ten for the hot topic."""
+    rows = spark.createDataFrame(records, RECORDS_DDL).crossJoin(spark.range(TIMES).withColumnRenamed("id", "k"))
+    shift = F.col("k") * STEP
+    cold = F.concat(F.lit("orders-"), F.col("k") % 1_000)
+    target = F.when(F.col("k") % 10 == 0, cold).otherwise(F.lit("orders"))
+
+    def moved(text: Column) -> Column:
+        """timer.requests/0/7 -> timer.requests/0/507"""
+        return F.concat(F.lit("timer.requests/0/"), F.substring_index(text, "/", -1).cast("bigint") + shift)
+
+    def header(h: Column) -> Column:
+        text = h["value"].cast("string")
+        value = (
+            F.when(h["key"] == "timer-origin", moved(text).cast("binary"))
+            .when(h["key"] == "timer-id", F.concat(text, F.lit("-"), F.col("k")).cast("binary"))
+            .when(h["key"] == "timer-topic", target.cast("binary"))
+            .otherwise(h["value"])
+        )
+        return F.struct(h["key"].alias("key"), value.alias("value"))
+
+    said = F.from_json(F.col("value").cast("string"), "kind STRING, request STRING, origin STRING")
+    about = F.when(said["origin"].isNotNull(), moved(said["origin"]))
+    told = F.to_json(
+        F.struct(said["kind"].alias("kind"), moved(said["request"]).alias("request"), about.alias("origin"))
+    )
+    is_receipt = F.col("topic") == "timer.receipts"
+    return rows.withColumns(
+        {
+            "headers": F.transform("headers", header),
+            "value": F.when(is_receipt, told.cast("binary")).otherwise(F.col("value")),
+            "topic": F.when(F.col("topic") == "orders", target).otherwise(F.col("topic")),
+            "offset": F.col("offset") + shift,
+        }
+    ).drop("k")
+
+
+@pytest.fixture(scope="module")
+def outcomes(spark: SparkSession) -> DataFrame:
+    history, _ = template()
+    asked, came, back, told = (
+        repeated(spark, list(part))
+        for part in (history.requests, history.deliveries, history.rejections, history.receipts)
+    )
+    seen = Seen(
+        parsed=requests(asked, own_topics=OWN).persist(),
+        rejections=evidence.rejections(back),
+        ends=[evidence.deliveries(came), evidence.receipts(told)],
+        gone=[Span("timer.requests", 0, 0, TIMES * STEP)],
+    )
+    return judged(seen)
+
+
+def test_planted_faults_of_every_class_are_all_found(spark: SparkSession, outcomes: DataFrame) -> None:
+    _, classes = template()
+    assert set(classes.values()) == set(AuditClass)
+    found = classify(outcomes, LIMITS).groupBy("class").count().collect()
+    counts: Counter[str] = Counter()
+    for row in found:
+        counts[row["class"]] += row["count"]
+    assert counts == {name: count * TIMES for name, count in Counter(classes.values()).items()}
+    assert counts.total() >= 100_000
+
+
+def test_a_hot_topic_is_not_one_task_s_work(spark: SparkSession, outcomes: DataFrame) -> None:
+    """Rows are spread by origin and by id, never by topic; what is told by topic is folded before it is moved."""
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    spark.conf.set("spark.sql.shuffle.partitions", 8)
+    try:
+        table = classify(outcomes, LIMITS)
+        tasks = [row["count"] for row in table.groupBy(F.spark_partition_id()).count().collect()]
+        plans = [str(how(table)._jdf.queryExecution().executedPlan()) for how in (summary.topics, summary.hours)]
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", 2)
+        spark.conf.set("spark.sql.adaptive.enabled", "true")
+    assert len(tasks) == 8
+    assert max(tasks) < 1.2 * sum(tasks) / len(tasks)
+    for plan in plans:
+        assert "partial_percentile_approx" in plan

@@ -1,0 +1,137 @@
+"""A day at a time comes to the same as all at once, and reads no history unless something names it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from schemas import headers as names
+from schemas.audit_state import EVIDENCE
+from spark_jobs import daily
+from spark_jobs.brokers import Span
+from spark_jobs.classes import Limits
+from spark_jobs.test_against_oracle import histories
+from spark_jobs.testing import AS_OF_MS, History, cancel, copy, delivery, rejection, request
+
+pytestmark = pytest.mark.spark
+
+DAYS_MS = (0, 6_000, 40_000, AS_OF_MS)
+TOLERANCE_MS = 50_000
+
+
+def audited(
+    spark: SparkSession, history: History, out: Path, partitions: int, cuts_ms: Sequence[int]
+) -> dict[str, str]:
+    """Day by day; the class of the last day that names an origin."""
+    found: dict[str, str] = {}
+    width, ends = 100, dict.fromkeys(range(partitions), 0)
+    previous = None
+    for number, (first_ms, behind_ms) in enumerate(pairwise(cuts_ms), 1):
+        part = history.between(first_ms, behind_ms)
+        earlier = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
+        for asked in part.requests:
+            ends[asked.partition] = max(ends[asked.partition], asked.offset + 1)
+        if behind_ms == cuts_ms[-1]:
+            ends = dict.fromkeys(ends, width)
+        today = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
+        day = daily.Day(out, f"2026-01-0{number}", previous, "timer.requests", earlier, today)
+        evidence, claims = daily.carried(spark, day)
+        seen = replace(
+            part.seen(spark, [s._replace(end=width) for s in today]), carried=evidence, carried_claims=claims
+        )
+        limits = Limits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
+        daily.judge(spark, seen, day, limits)
+        rows = pq.read_table(out / "requests" / f"day={day.day}").to_pylist()
+        assert len({row["origin"] for row in rows}) == len(rows)
+        found |= {row["origin"]: row["class"] for row in rows}
+        previous = day.day
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # a failure's repr is long
+@settings(
+    max_examples=int(os.environ.get("EXAMPLES", "1")),
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(drawn=st.tuples(*(histories(partition) for partition in range(40))))
+def test_day_by_day_is_the_same_as_all_at_once(spark: SparkSession, drawn: Sequence[History]) -> None:
+    """But for cancels without a receipt: what had left on an earlier day is not looked up for them."""
+    history = History()
+    for one in drawn:
+        history.requests += one.requests
+        history.deliveries += one.deliveries
+        history.rejections += one.rejections
+        history.receipts += one.receipts
+    history = history.between(0, AS_OF_MS)
+    spans = [Span("timer.requests", partition, 0, 100) for partition in range(len(drawn))]
+    limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": 1_000}
+    rows = history.judged(spark, spans=spans, **limits).collect()
+    with TemporaryDirectory() as out:
+        found = audited(spark, history, Path(out), len(drawn), DAYS_MS)
+    expected = {r.origin: r["class"] for r in rows if not (r.kind == "cancel" and r["proof"] == "order")}
+    wrong = {origin: (found.get(origin), name) for origin, name in expected.items() if found.get(origin) != name}
+    assert not wrong, _told(history, wrong)
+    # What was a forgery at first may turn out a copy, when the one before it is refused on a later day.
+    claims = {asked.origin for asked in history.requests if asked.header(names.ORIGIN)}
+    assert found.keys() - {r.origin for r in rows} <= claims
+
+
+def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:
+    """The first that differs, and all that lies on the topics about its partition."""
+    partition = next(iter(wrong)).split("/")[1]
+    records = [*history.requests, *history.deliveries, *history.rejections, *history.receipts]
+    mark = f"timer.requests/{partition}/"
+    about = [str(r) for r in records if r.origin.startswith(mark) or mark in str(r.headers) or mark in str(r.value)]
+    return "\n".join([str(wrong), *about])
+
+
+def test_only_what_is_open_is_carried_and_what_was_closed_is_found_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Each on day 1 well, and wrong by what comes on day 3; one that is open throughout."""
+    twice, ended, refused, rolled = request(0), request(1, id=b"x"), request(2, due_ms=None), request(3, due_ms=50_000)
+    stops, waits = cancel(b"x", 10, at_ms=2_000), request(60, due_ms=AS_OF_MS + 1)
+    history = History(
+        [
+            twice,
+            ended,
+            refused,
+            rolled,
+            stops,
+            copy(rolled, 11),
+            copy(rolled, 12, rolls=2, at_ms=20_000),
+            waits,
+            copy(waits, 61),
+        ],
+        [
+            delivery(twice),
+            delivery(twice, offset=50, at_ms=60_000),
+            delivery(ended, at_ms=60_001),
+            delivery(refused, due_ms=0, at_ms=60_002),
+            delivery(rolled, rolls=2),
+        ],
+        [rejection(refused)],
+    )
+    found = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS])
+    assert {origin.rpartition("/")[2]: name for origin, name in found.items()} == {
+        "0": "duplicate",
+        "1": "cancelled-but-delivered",
+        "2": "rejected-but-delivered",
+        "3": "delivered",
+        "10": "cancel-too-late",
+        "60": "pending",
+    }
+    for day in ("2026-01-01", "2026-01-02"):
+        kept = pq.read_table(tmp_path / "evidence" / f"day={day}" / "open=true")
+        # What a cancel ended, without a receipt, is open for as long as the tolerance.
+        assert set(kept.column("origin").to_pylist()) == {r.origin for r in (rolled, waits, ended, stops)}
+        assert kept.schema.names == EVIDENCE.arrow().names
+    last = pq.read_table(tmp_path / "requests" / "day=2026-01-03").to_pylist()
+    assert {row["origin"]: row["copies"] for row in last}[waits.origin] == 1
