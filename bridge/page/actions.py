@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from bridge.client import Sent, TimerProducer
 from bridge.listing import NamedTimer
-from bridge.page.questions import ActionAsked, CancelAsked, ReplaceAsked, SelectionActed
+from bridge.page.questions import ActionAsked, CancelAsked, ReplaceAsked, SelectionActed, TopicAsked
 
 Sending = Callable[[TimerProducer, Any], "list[Future[Sent]]"]
 
@@ -74,11 +74,21 @@ def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]"
     return [*ended, sent]
 
 
+def _pause(timers: TimerProducer, asked: TopicAsked) -> "list[Future[Sent]]":
+    return timers.pause(asked.topic)
+
+
+def _resume(timers: TimerProducer, asked: TopicAsked) -> "list[Future[Sent]]":
+    return timers.resume(asked.topic)
+
+
 ACTIONS = {
     action.name: action
     for action in (
         Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, each=_cancel_each),
         Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
+        Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic", has_receipts=False),
+        Action("resume", "Resume", "Let them go on.", TopicAsked, _resume, "topic", has_receipts=False),
     )
 }
 """By name, as they stand on the page."""

@@ -47,6 +47,7 @@ class Instance(BaseModel):
     at_ms: int
     not_ready: str = Field(description="Empty: it is ready. Else why not.")
     partitions: dict[str, PartitionState]
+    paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
     traffic: Traffic
     disk: Disk
     resident_bytes: int | None
@@ -67,6 +68,7 @@ class Overview(BaseModel):
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]
+    paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
     instances: list[Instance]
     missing: list[Missing]
 

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -219,6 +220,7 @@ class Api:
             in_per_s=traffic.in_per_s,
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
+            paused_topics=sorted({topic for each in instances for topic in each.paused_topics}),
             instances=sorted(instances, key=lambda each: each.address),
             missing=missing,
         )
@@ -229,11 +231,10 @@ class Api:
     async def _instance(self) -> Instance:
         """Also of one whose loop waits for a broker."""
         counts: dict[str, int] = {}
-        try:
-            pending = await self._asker.ask(lambda bridge: bridge.pending)
+        paused: set[str] = set()
+        with suppress(HTTPException):
+            pending, paused = await self._asker.ask(lambda bridge: (bridge.pending, _paused(bridge)))
             counts = {str(shard): count for shard, count in pending.items()}
-        except HTTPException:
-            pass
         now_ms = self._clock.now_ms()
         return Instance(
             address=self._neighbours.address,
@@ -244,6 +245,7 @@ class Api:
                 str(shard): PartitionState(phase=each.phase, reason=each.reason, pending=counts.get(str(shard)))
                 for shard, each in sorted(self._status.shards().items())
             },
+            paused_topics=sorted(paused),
             traffic=self._status.traffic.lately(now_ms),
             disk=await asyncio.to_thread(disk_of, self._parts.data_dir),
             resident_bytes=resident_bytes(),
@@ -400,6 +402,10 @@ def _each(action: Action, chosen: list[NamedTimer], asked: SelectionActed) -> Re
     each = action.each
     assert each is not None
     return lambda timers: [future for timer in chosen for future in each(timers, timer, asked)]
+
+
+def _paused(bridge: Bridge) -> set[str]:
+    return {wait.target for owned in bridge.shards.values() for wait in owned.store.waits if wait.is_paused}
 
 
 def _by_partition(name: str) -> tuple[str, int]:

@@ -126,6 +126,12 @@ class CancelAsked(_Id, ActionAsked):
     everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
 
 
+class TopicAsked(ActionAsked):
+    """Left out, `timer_topic` is each of them."""
+
+    topic: str = Field(min_length=1, description="The real topic.")
+
+
 class SentHeader(Question):
     name: str
     value: str | None

@@ -217,6 +217,22 @@ def test_a_replacement_is_delivered_in_the_place_of_what_was_pending(place: Plac
     assert (status, "no timer topic" in told["reason"]) == (400, True)
 
 
+def test_a_topic_is_paused_and_resumed_for_all_partitions(place: Place) -> None:
+    for number in range(12):
+        place.producer.schedule("orders", "v", delay="5s", id=f"id-{number}")
+    place.run(300)
+    status, told = place.pages[0].post("/api/v1/topic/pause", {"topic": "orders"})
+    assert (status, len(told["sent"]), told["outcomes"]) == (200, 4, {})
+    place.run(10_000)
+    assert place.kafka.read("orders") == []
+    assert len(place.pages[1].get("/api/v1/timers")[1]["timers"]) == 12, "they wait"
+    assert place.pages[1].get("/api/v1/overview")[1]["paused_topics"] == ["orders"]
+    assert len(place.pages[1].post("/api/v1/topic/resume", {"topic": "orders"})[1]["sent"]) == 4
+    place.run(1000)
+    assert len(place.kafka.read("orders")) == 12
+    assert place.pages[0].get("/api/v1/overview")[1]["paused_topics"] == []
+
+
 def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(place: Place) -> None:
     schedule(place, 60)
     place.producer.schedule("orders", "no id", key="k1", delay="2h")

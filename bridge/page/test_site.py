@@ -197,6 +197,17 @@ def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     assert browser.post("/selection/count", {"form_key": key}).status == 400
 
 
+def test_a_topic_is_paused_by_a_button(place: Place) -> None:
+    send(place, **{"timer-id": "a"})
+    browser = Browser(place.pages[0].url)
+    done = browser.post("/topic/pause", {"topic": "orders", "form_key": browser.form_key("/")})
+    assert (done.status, "4 requests were sent" in done.text) == (200, True)
+    place.producer.pause("bills")
+    place.run(300)
+    overview = browser.get("/").text
+    assert overview.count("<strong>paused</strong>") == 2, "one of which nothing is pending"
+
+
 def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
     place.producer.schedule("nowhere", "v", delay="1s", id="lost").result(0)
     place.run(2000)
