@@ -140,6 +140,22 @@ def backfill(context: typer.Context) -> None:
     raise typer.Exit(backfill_main(context.args))
 
 
+@app.command(context_settings=_PASSED_ON)
+def archive(context: typer.Context) -> None:
+    """Keep the timer topic as Parquet by day (Spark). Options: timer-bridge archive --help."""
+    with _needs_spark():
+        from spark_jobs.archive import main as archive_main
+    raise typer.Exit(archive_main(context.args))
+
+
+@app.command("import", context_settings=_PASSED_ON)
+def import_(context: typer.Context) -> None:
+    """Send the rows of Parquet, CSV or JSON lines as timers, each once (Spark). Options: timer-bridge import --help."""
+    with _needs_spark():
+        from spark_jobs.bulk_import import main as import_main
+    raise typer.Exit(import_main(context.args))
+
+
 @contextmanager
 def _needs_spark() -> Iterator[None]:
     try:

@@ -16,6 +16,7 @@ from bridge.meters import Histogram, Names, Tally
 from bridge.ports import Aborted, Committed, Ownership
 from bridge.recovery import Outlook
 from bridge.shard import OwnedShard, Sealed
+from bridge.traffic import TrafficMeter
 from schemas.origin import Shard
 from timer.record import Body
 
@@ -49,10 +50,11 @@ class End:
 
 
 class Metrics:
-    """`now_s`: seconds of a clock that never goes back."""
+    """`now_s`: seconds of a clock that never goes back. `traffic` is told too."""
 
-    def __init__(self, now_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, now_s: Callable[[], float] = lambda: 0.0, traffic: TrafficMeter | None = None) -> None:
         self._now_s = now_s
+        self.traffic = traffic or TrafficMeter()
         self.targets = Names(MOST_TARGETS)
         self.lateness = Histogram(LATENESS_S)
         self.transactions = Histogram(TRANSACTION_S)
@@ -104,7 +106,7 @@ class Metrics:
         staged, at_ms = sealed.staged, sealed.at_ms
         self.last_commit_ms = at_ms
         self.requests.add(owned.shard.topic, amount=staged.requests)
-        self._count_deliveries(staged.bodies, staged.parked.keys(), at_ms)
+        self._count_deliveries(staged.bodies, staged.parked.keys(), at_ms, now_ms)
         _add(self.parked, map(_CODE, staged.parked.values()))
         _add(self.refused, (refusal.code for _, refusal in staged.refused))
         for kind, count in owned.told(sealed).items():
@@ -114,7 +116,7 @@ class Metrics:
         if sealed.journal is not None:
             self.decided_ms[owned.shard] = (at_ms, now_ms)
 
-    def _count_deliveries(self, bodies: list[Body], parked: Iterable[int], at_ms: int) -> None:
+    def _count_deliveries(self, bodies: list[Body], parked: Iterable[int], at_ms: int, now_ms: int) -> None:
         out = set(parked)
         delivered = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
         if delivered:
@@ -122,6 +124,11 @@ class Metrics:
                 self.deliveries.add(target, amount=count)
             due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
             self.lateness.add(np.maximum(at_ms - due_ms, 0) / 1000)
+            self.traffic.delivered(due_ms, now_ms)
+
+    def read(self, requests: int, now_ms: int) -> None:
+        """So many have come."""
+        self.traffic.took_in(requests, now_ms)
 
     # -- shards
 

@@ -20,29 +20,15 @@ from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, C
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.desk import Desk
-from bridge.errors import BridgeError, BrokerUnavailableError, NameTakenError, OutcomeUnknownError, SettingsError
+from bridge.errors import BrokerUnavailableError, NameTakenError, OutcomeUnknownError
 from bridge.garbage import expect_batches
 from bridge.logs import without_secrets
 from bridge.metrics import Metrics
 from bridge.options import TurnOptions
+from bridge.own_topics import OwnTopics
 from bridge.preparing import Preparer
 from bridge.settings import Settings
 from bridge.status import Status
-from bridge.topics import (
-    FILLED,
-    LOGGED,
-    RETENTION_WINDOWS,
-    Found,
-    faults,
-    journal_bytes,
-    journal_faults,
-    journal_topic,
-    missing_right,
-    receipts_topic,
-    rejected_faults,
-    rejected_topic,
-    timer_topic,
-)
 from bridge.turn import Bridge
 
 if TYPE_CHECKING:
@@ -103,7 +89,7 @@ def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
-    asked = Asked(status, Desk(), Metrics(time.monotonic))
+    asked = Asked(status, Desk(), Metrics(time.monotonic, status.traffic))
     patience = Patience(status=asked.status)
     stop = Stop(patience)
     with ExitStack() as ends:
@@ -132,9 +118,9 @@ def run(settings: Settings) -> None:
 
 
 def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: Asked) -> None:
-    topics = ConfluentTopics(settings.connection(), patience)
+    topics = OwnTopics(settings, ConfluentTopics(settings.connection(), patience), asked.metrics)
     patience.give_up_in(settings.startup_timeout / 1000)
-    options = settings.turn_options(prepare_topics(settings, topics, asked.metrics))
+    options = settings.turn_options(topics.prepare())
     connection = settings.connection(folder.instance_id())
     while not stop.asked:
         stop.begin()
@@ -146,104 +132,6 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
             patience.wait("joining the group", str(taken), _NAME_TRIES)
 
 
-def prepare_topics(settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> dict[str, Found]:
-    """Makes what is missing; returns what each timer topic is.
-
-    Raises SettingsError where a topic would lose timers.
-    """
-    found: dict[str, Found] = {}
-    journals: dict[str, int] = {}
-    config = timer_topic(settings.roll_window)
-    for_journal = journal_topic(settings.roll_window, _journal_bytes(settings))
-    for name, topic in settings.timer_topics().items():
-        partitions = _made(settings, topics, name, settings.partitions, config)
-        found[name] = Found(partitions, int(topics.config(name)["max.message.bytes"]))
-        journals[name] = _made(settings, topics, topic.journal_topic, partitions, for_journal)
-    largest = max(each.max_message_bytes for each in found.values())
-    partitions = found[settings.timer_topic].partitions
-    _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(largest))
-    if settings.receipts != "none":
-        _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
-    metrics.partitions = {name: each.partitions for name, each in found.items()}
-    check_topics(settings, topics, metrics)
-    check_rights(settings, topics)
-    for fault in _rejected_faults(settings, topics, largest):
-        log.warning("%s; what does not fit there is told without its key, value and headers", fault)
-    for name, topic in settings.timer_topics().items():
-        if journals[name] < found[name].partitions:
-            _grow(topics, name, topic.journal_topic, journals[name], found[name].partitions)
-    return found
-
-
-def _rejected_faults(settings: Settings, topics: ConfluentTopics, largest: int) -> list[str]:
-    """Where the bridge's user may look: it needs no such right, as nothing is lost by it."""
-    allowed = topics.allowed(settings.rejected_topic)
-    if allowed is not None and "DESCRIBE_CONFIGS" not in allowed:
-        return []
-    return rejected_faults(settings.rejected_topic, topics.config(settings.rejected_topic), largest)
-
-
-def _grow(topics: ConfluentTopics, name: str, journal_topic: str, before: int, partitions: int) -> None:
-    log.warning(
-        "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
-        " sent before may not meet it",
-        *(name, before, partitions),
-    )
-    topics.grow(journal_topic, partitions)
-
-
-def _made(settings: Settings, topics: ConfluentTopics, name: str, partitions: int, config: dict[str, str]) -> int:
-    """How many partitions the topic has, which is made where it is missing."""
-    found = topics.partitions(name)
-    if found is None:
-        topics.create(name, partitions, settings.replication_factor, config)
-        found = topics.partitions(name)
-    return partitions if found is None else found
-
-
-def check_topics(settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
-    """Raises SettingsError where retention or clean-up would take a timer that lives."""
-    wrong: list[str] = []
-    retention_ms: dict[str, int] = {}
-    window_ms, journal_bytes_ = settings.roll_window, _journal_bytes(settings)
-    for name, topic in settings.timer_topics().items():
-        of_topic, of_journal = topics.config(name), topics.config(topic.journal_topic)
-        wrong += faults(name, of_topic, window_ms)
-        wrong += journal_faults(topic.journal_topic, of_journal, window_ms, journal_bytes_)
-        retention_ms |= {name: int(of_topic["retention.ms"]), topic.journal_topic: int(of_journal["retention.ms"])}
-    metrics.retention_ms = retention_ms
-    metrics.needed_retention_ms = RETENTION_WINDOWS * window_ms
-    if wrong:
-        raise SettingsError("; ".join(wrong))
-
-
-def _journal_bytes(settings: Settings) -> int:
-    return journal_bytes(settings.max_poll_records, settings.max_due_records)
-
-
-def check_rights(settings: Settings, topics: ConfluentTopics) -> None:
-    """Raises BridgeError where the bridge's user may not do what will have to be done some day."""
-    needed = {settings.rejected_topic: FILLED}
-    for name, topic in settings.timer_topics().items():
-        needed |= {name: LOGGED, topic.journal_topic: LOGGED}
-    if settings.receipts != "none":
-        needed[settings.receipts_topic] = FILLED
-    found = {topic: topics.allowed(topic) for topic in needed}
-    told = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
-    if any(told):
-        raise BridgeError("; ".join(filter(None, told)))
-
-
-def _complain_about_topics(settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
-    """A running bridge goes on, as stopping it would not bring anything back, but says it loudly."""
-    try:
-        check_topics(settings, topics, metrics)
-    except SettingsError as wrong:
-        log.error("timers may be lost: %s", wrong)
-    except BridgeError as unknown:
-        log.warning("topics could not be checked: %s", unknown)
-
-
 def _live(
     settings: Settings,
     connection: Connection,
@@ -251,7 +139,7 @@ def _live(
     stop: Stop,
     patience: Patience,
     asked: Asked,
-    topics: ConfluentTopics,
+    topics: OwnTopics,
     options: TurnOptions,
 ) -> None:
     """Builds a bridge and turns it until the end."""
@@ -275,7 +163,7 @@ def _live(
             metrics=asked.metrics,
         )
         ends.callback(bridge.stop)
-        _turn(bridge, stop, asked, lambda: _complain_about_topics(settings, topics, asked.metrics))
+        _turn(bridge, stop, asked, topics.complain)
 
 
 def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None]) -> None:

@@ -88,6 +88,7 @@ class Settings(BaseSettings):
     )
     redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
+    imported_topic: str = Field("timer.imported", description="Where `import` marks how far it has come.")
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
@@ -192,6 +193,7 @@ class Settings(BaseSettings):
             "receipts_topic": self.receipts_topic,
             "redriven_topic": self.redriven_topic,
             "backfilled_topic": self.backfilled_topic,
+            "imported_topic": self.imported_topic,
         }
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 

@@ -85,12 +85,6 @@ class Staged:
             if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
                 self.parked[row] = why
 
-    def delivered_due_ms(self) -> list[int]:
-        """When those that leave for their real topics were due."""
-        if not self.parked:
-            return [body.due_ms for body in self.bodies]
-        return [body.due_ms for row, body in enumerate(self.bodies) if row not in self.parked]
-
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
 
@@ -137,7 +131,6 @@ class OwnedShard:
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
         self._sealed_waits = self.store.waits
         self._journalled_ms = 0
-        self._delivered_due_ms: list[int] = []
 
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
@@ -158,11 +151,6 @@ class OwnedShard:
         """Timers under `id_` that are staged or sealed to leave."""
         parts = [*(sealed.staged for sealed in self._sealed), self._staged]
         return [body for part in parts for body in part.bodies if body.id == id_]
-
-    def take_delivered(self) -> list[int]:
-        """When those were due whose delivery stands, since the last call."""
-        taken, self._delivered_due_ms = self._delivered_due_ms, []
-        return taken
 
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
         """Puts `records` where they belong, at most `most` (None: all) of those that wait.
@@ -431,7 +419,6 @@ class OwnedShard:
         oldest = self._sealed.popleft()
         assert sealed is oldest, "out of order"
         self._lately.add(sealed.ids, sealed.at_ms)
-        self._delivered_due_ms += sealed.staged.delivered_due_ms()
         self.committed_progress = sealed.progress
         self.store.committed(sealed.progress, is_all=self.is_quiet)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import pytest
 
 from bridge.listing import Listing, NamedTimer, Place, Search, Wanted, joined_listings
@@ -175,7 +176,7 @@ def test_lateness_and_rates_are_those_of_the_last_minutes() -> None:
     now_ms = 1_000_000
     assert meter.lately(now_ms).late_ms(0.5) is None
     meter.took_in(300, now_ms)
-    meter.delivered([now_ms - 1] * 98 + [now_ms - 500] * 2, now_ms)
+    meter.delivered(np.array([now_ms - 1] * 98 + [now_ms - 500] * 2, np.int64), now_ms)
     now_ms += 30_000
     lately = meter.lately(now_ms)
     assert (lately.in_per_s, round(lately.out_per_s, 2)) == (10, 3.33)

@@ -90,7 +90,15 @@ def test_each_timer_topic_has_its_own_settings_and_the_main_one_those_outside_of
 
 def test_the_own_topics_of_all_are_targets_of_none(tmp_path: Path) -> None:
     options = from_file(tmp_path, PAYMENTS).turn_options(FOUND)
-    own = {"timers", "timer.journal", "timer.rejected", "timer.receipts", "timer.redriven", "timer.backfilled"}
+    own = {
+        "timers",
+        "timer.journal",
+        "timer.rejected",
+        "timer.receipts",
+        "timer.redriven",
+        "timer.backfilled",
+        "timer.imported",
+    }
     own |= {"timer.payments", "timer.payments.journal", "timer.other", "kept.elsewhere"}
     assert all(options.of(name).rules.own_topics == own for name in FOUND)
 

@@ -581,7 +581,7 @@ class FakeInstance:
         """None comes to an end."""
         self.bridge: Bridge | None = None
         self.status = Status()
-        self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000)
+        self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
         self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
@@ -619,6 +619,7 @@ class FakeInstance:
         self.sink = sink
         history = FakeHistory(kafka, group, topic, other_journals=others, fuse=fuse, rng=rng)
         self.status = Status(lambda: kafka.timeline.now_ms / 1000)
+        self.status.traffic = self.metrics.traffic
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,

@@ -7,10 +7,11 @@ Lateness is from a timer's due time to the end of its transaction, when readers 
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, Field
 
 SLOT_MS = 10_000
@@ -70,9 +71,9 @@ class TrafficMeter:
         with self._lock:
             self._slot(now_ms).taken_in += requests
 
-    def delivered(self, due_ms: Sequence[int], now_ms: int) -> None:
+    def delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int) -> None:
         """Timers that were due then."""
-        late_ms = np.maximum(0, now_ms - np.array(due_ms, np.int64))
+        late_ms = np.maximum(0, now_ms - due_ms)
         at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
         bounds, counts = np.unique(_BOUNDS_MS[at], return_counts=True)
         with self._lock:

@@ -132,7 +132,7 @@ class Bridge:
         now_ms = self._clock.now_ms()
         records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
         if records:
-            self._status.traffic.took_in(sum(map(len, records.values())), now_ms)
+            self._metrics.read(sum(map(len, records.values())), now_ms)
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
         is_overdue = any(self._is_overdue(owned, now_ms) for owned in self._shards.values())
@@ -141,7 +141,6 @@ class Bridge:
         if is_overdue:
             self._publisher.finish()
         self._checkpoint(now_ms)
-        self._note_delivered()
 
     @property
     def is_idle(self) -> bool:
@@ -454,11 +453,6 @@ class Bridge:
 
         self._each(note)
         return reached
-
-    def _note_delivered(self) -> None:
-        due_ms = [each for owned in self._shards.values() for each in owned.take_delivered()]
-        if due_ms:
-            self._status.traffic.delivered(due_ms, self._clock.now_ms())
 
     def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
         """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""

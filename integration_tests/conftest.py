@@ -24,7 +24,8 @@ from bridge.errors import BridgeError
 from bridge.kafka_jars import KAFKA_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
-RUN = ROOT / ".run" / "integration"
+RUN = ROOT / ".run" / "integration" / os.environ.get("PYTEST_XDIST_WORKER", "")
+"""Of this process: several may share the tests out."""
 JARS_CACHE = ROOT / ".run" / "kafka-jars"
 IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 

@@ -212,6 +212,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 of the origins on these topics.",)
 
 
+@pytest.mark.slow
 def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path) -> None:
     """Day 1 closes one and carries another; day 2 sees the former once more, and the other's cancel."""
     day_ms = 24 * 60 * 60 * 1000

@@ -16,10 +16,12 @@ from integration_tests.conftest import Broker
 from integration_tests.test_run import Names
 from schemas import headers as names
 from scripts.processes import BridgeProcess
-from spark_jobs import audit, backfill
+from spark_jobs import archive, audit, backfill
+from spark_jobs.access import Access
 from spark_jobs.session import session
 
 pytestmark = [
+    pytest.mark.timeout(900),  # many small runs of Spark
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
@@ -58,14 +60,18 @@ class World:
         self.cluster.send(self.topics.timers, value, key=b"k", headers=headers, partition=partition)
         self.cluster.flush()
 
-    def lose(self, topic: str) -> None:
+    def lose(self, topic: str, *partitions: int) -> None:
         """What lies there, for ever."""
-        ends = {TopicPartition(topic, number, -1): None for number in range(2)}
+        ends = {TopicPartition(topic, number, -1): None for number in partitions}
         for done in self.cluster.admin.delete_records(list(ends)).values():
             done.result(30)
 
-    def audit(self, name: str) -> int:
-        return audit.main([*self._where, *self._of_audit, "--out", str(self._folder / name)])
+    def audit(self, name: str, *more: str) -> int:
+        return audit.main([*self._where, *self._of_audit, "--out", str(self._folder / name), *more])
+
+    def archive(self, out: Path) -> int:
+        access = Access(self.servers)
+        return archive.run_archive(archive.ArchiveArguments(access=access, out=out, timer_topic=self.topics.timers))
 
     def backfill(self, name: str, *more: str) -> dict[str, int]:
         given = [*self._where, *self._of_backfill, "--audit", str(self._folder / name)]
@@ -89,12 +95,17 @@ def until(done: Callable[[], bool]) -> None:
         assert now_ms() < end_ms, "it did not come to be"
 
 
-def test_a_gap_is_filled_once_beside_a_bridge_at_work(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_is_filled_once_beside_a_bridge_at_work(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one partition the requests are gone too, but for the archive."""
+    old = ["--archive", str(tmp_path / "archive")]
     lost = [b"1", b"2", b"3", b"4", b"5"]
     with world.bridge():
         for value in lost:
             also = [(names.KEY, b"other"), (names.PARTITION, b"1")] if value == b"2" else []
             world.send(value, 100, *also, target=world.orders, partition=int(value) % 2)
+        assert world.archive(tmp_path / "archive") == len(lost)
         world.send(b"ended", 600_000, (names.ID, b"x"), target=world.orders)
         world.cluster.send(world.topics.timers, None, headers=[(names.ACTION, b"cancel"), (names.ID, b"x")])
         world.send(b"waits", 600_000, target=world.orders)
@@ -103,20 +114,27 @@ def test_a_gap_is_filled_once_beside_a_bridge_at_work(world: World, capsys: pyte
         until(lambda: len(world.cluster.values(world.bills)) == 2)
         before = {each.value(): each for each in world.cluster.read(world.orders)}
         assert sorted(before) == lost
-        world.lose(world.orders)
+        assert world.archive(tmp_path / "archive") == 5
+        world.lose(world.orders, 0, 1)
+        world.lose(world.topics.timers, 1)
 
-        assert world.audit("first") == 3
-        assert world.backfill("first") == {"would-be-sent": 5}
+        assert world.audit("first", *old) == 3
+        assert f"The beginning of {world.orders} is gone" in (tmp_path / "first" / "report.html").read_text()
+        assert world.backfill("first") == {"would-be-sent": 2, "gone": 3}
         assert world.cluster.values(world.orders) == []
-        assert world.backfill("first", "--apply", "--limit", "2", "--rate", "50") == {"sent": 2, "beyond-limit": 3}
-        assert world.backfill("first", "--apply") == {"sent": 3, "backfilled-before": 2}
+        old += ["--apply"]
+        assert world.backfill("first", *old, "--limit", "2", "--rate", "50") == {
+            "sent": 2,
+            "beyond-limit": 3,
+        }
+        assert world.backfill("first", *old) == {"sent": 3, "backfilled-before": 2}
         after = {each.value(): each for each in world.cluster.read(world.orders)}
         assert sorted(after) == lost
         for value in lost:
             assert _told(after[value]) == _told(before[value])
         marks = {each.key(): json.loads(each.value())["target"] for each in world.cluster.read(world.marks)}
         assert marks == {dict(each.headers())[names.ORIGIN]: world.orders for each in after.values()}
-        assert world.audit("second") == 0, capsys.readouterr().out
+        assert world.audit("second", *old[:2]) == 0, capsys.readouterr().out
 
 
 def _told(message: Any) -> tuple[Any, ...]:

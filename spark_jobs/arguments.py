@@ -38,6 +38,8 @@ class AuditArguments:
     """So long the bridge may take to read a request; see spark_jobs.classes.Limits."""
     skew_ms: int = 1_000
     late_ms: int | None = None
+    archive: Path | None = None
+    """Of the timer topic (spark_jobs.archive): what retention has taken is read from there."""
     levels_ms: tuple[int, ...] = LEVELS_MS
     """The bridge's setting `levels`: what timer-delay-level means."""
     master: str | None = None
@@ -51,6 +53,8 @@ class AuditArguments:
             raise UsageError("--from is not before --to: nothing lies between")
         if self.offsets is not None and (self.from_ms is not None or self.to_ms is not None):
             raise UsageError("--offsets stands beside --from or --to: give one of them")
+        if self.archive is not None and (self.daily or self.offsets is not None):
+            raise UsageError("--archive stands beside --daily or --offsets: it goes with --from and --to alone")
         if self.daily and (self.to_ms is not None or self.offsets is not None):
             raise UsageError(
                 "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"

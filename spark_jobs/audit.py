@@ -26,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, REQUESTS, TOPICS
 from spark_jobs import continuing, ranges, reading, summary
+from spark_jobs.archive import archived
 from spark_jobs.arguments import AuditArguments, iso, make_folder
 from spark_jobs.brokers import Cluster
 from spark_jobs.classes import Limits, classify
@@ -74,8 +75,9 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
 
 
 def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: Limits) -> Verdict:
-    plan = reading.once(cluster, arguments)
-    with _kept(reading.parsed(spark, plan.read, arguments)) as parsed:
+    old = _old(spark, arguments)
+    plan = reading.once(cluster, arguments, reading.in_archive(old, arguments))
+    with _kept(reading.parsed(spark, plan.read, arguments, old)) as parsed:
         # Only now the other ends: what was delivered before as_of_ms lies before them.
         census = reading.census(parsed, cluster, arguments)
         since = arguments.from_ms - reading.CLOCK_SKEW_MS if arguments.from_ms is not None else None
@@ -90,12 +92,21 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             has_ids=census.has_ids,
         )
         elsewhere = _write_requests(judged(seen), plan, arguments, limits)
-    notes = reading.notes(cluster, arguments, census.unknown)
+    notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, census.topics)
     if elsewhere:
         notes.append(
             f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
         )
     return conclude(spark, arguments, limits.as_of_ms, notes)
+
+
+def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
+    """What the archive has of the requests that were asked for, and of all that came behind them."""
+    if arguments.archive is None:
+        return None
+    return archived(spark, arguments.archive, arguments.timer_topic).where(
+        F.col("timestamp_ms") >= (arguments.from_ms or 0)
+    )
 
 
 def _write_requests(outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: Limits) -> int:

@@ -13,6 +13,7 @@ Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +29,14 @@ from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs import columns as c
 from spark_jobs import evidence
 from spark_jobs.access import Access
+from spark_jobs.archive import archived, demand_archive
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.session import session
-from spark_jobs.table_io import RECORDS_DDL, read_records, read_table, write_table
+from spark_jobs.table_io import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
 
@@ -61,8 +63,8 @@ class BackfillArguments:
     def __post_init__(self) -> None:
         if not (self.audit / REQUESTS.name).is_dir():
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
-        if self.archive is not None and not self.archive.is_dir():
-            raise UsageError(f"--archive {self.archive} is no folder: give the --out of `timer-bridge archive`")
+        if self.archive is not None:
+            demand_archive(self.archive)
         for name in ("limit", "per_s"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -126,7 +128,7 @@ def _missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     table = read_table(spark, arguments.audit, REQUESTS, days[-1].name.removeprefix("day=") if days else None)
     missing = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
     timers = missing.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
-    return timers.select("origin", "partition", "offset", "requested_ms", "target", "due_ms")
+    return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target")
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
@@ -148,18 +150,20 @@ def _with_what_came(
     marked = read_records(spark, arguments.access, cluster.decided(marks))
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     known = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
-    found = (
-        judged.join(came.distinct().withColumn("has_come", F.lit(True)), "origin", "left")
-        .join(known, "origin", "left")
-        .withColumn("no_topic", ~F.col("target").isin(targets))
-    )
+    seen = came.distinct().withColumn("has_come", F.lit(True))
+    return decided(judged.join(seen, "origin", "left").join(known, "origin", "left"), targets, _now_ms())
+
+
+def decided(found: DataFrame, targets: Sequence[str], now_ms: int) -> DataFrame:
+    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come` and `waits`."""
     outcome = (
         F.when(F.col("is_marked"), "backfilled-before")
         .when(F.col("has_come"), "came")
         .when(F.col("waits").isNotNull(), F.col("waits"))
-        .when(F.col("no_topic"), "no-topic")
+        .when(F.col("expire_ms") <= now_ms, "expired")
+        .when(~F.col("target").isin([*targets]), "no-topic")
     )
-    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "no_topic", "waits")
+    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "waits")
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
@@ -173,8 +177,8 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
     records = read_records(spark, arguments.access, spans or [Span(arguments.timer_topic, 0, 0, 0)])
     if arguments.archive is not None:
-        old = spark.read.schema(RECORDS_DDL).parquet(str(arguments.archive))
-        records = records.unionByName(old.where(F.col("topic") == arguments.timer_topic).select(records.columns))
+        old = archived(spark, arguments.archive, arguments.timer_topic)
+        records = records.unionByName(old.select(records.columns))
     h = F.col("headers")
     requests = records.select(
         "partition",
@@ -213,6 +217,10 @@ def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
     joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")
     left_over = F.when(F.col("is_chosen"), "gone").otherwise("beyond-limit")
     return joined.withColumn("outcome", F.coalesce("outcome", "became", left_over))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _reason(wrong: Exception) -> str:

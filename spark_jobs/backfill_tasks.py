@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 
 from schemas import headers as names
-from schemas.journal import JournalRecord
 from schemas.tables import spark_name
 from spark_jobs.access import Access
 from spark_jobs.brokers import Outgoing, RefusedError, Sender, progress, read
 from spark_jobs.errors import AuditTroubleError
-from spark_jobs.settled import SKEW_MS, Settled
+from spark_jobs.settled import SKEW_MS, Settled, Told
 
 _TIMER = [("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-_ASKED = [*_TIMER, ("requested_ms", pa.int64()), ("target", pa.string()), ("due_ms", pa.int64())]
+_TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa.int64())]
+_ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 WAITS = pa.schema([*_ASKED, ("waits", pa.string())])
@@ -65,11 +65,12 @@ class Wait:
             told = progress(self.access, self.group, topic, partition)
             shard = Settled(told, self._journal(partition, since_ms) if told is not None else ())
             for row in asked:
-                yield {**row, "waits": shard.why_not(row["offset"], max(row["due_ms"], row["requested_ms"]))}
+                expected_ms = max(row["due_ms"], row["requested_ms"])
+                yield {**row, "waits": shard.why_not(row["offset"], expected_ms, row["target"])}
 
-    def _journal(self, partition: int, since_ms: int) -> Iterator[tuple[int, JournalRecord]]:
+    def _journal(self, partition: int, since_ms: int) -> Iterator[Told]:
         for record in read(self.access, self.journal_topic, partition, from_ms=since_ms):
-            yield record.timestamp_ms, JournalRecord.from_bytes(record.value or b"")
+            yield Told.read(record.timestamp_ms, record.value or b"")
 
 
 @dataclass(frozen=True)

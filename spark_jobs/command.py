@@ -39,6 +39,9 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
         default=AuditArguments.skew_ms,
         help="how far the brokers' clocks may be apart; default %(default)s",
     )
+    parser.add_argument(
+        "--archive", type=Path, metavar="DIR", help="the --out of archive, for requests that retention took"
+    )
     parser.add_argument("--late-ms", type=int, help="delivered later than this is late; default: nothing is")
     parser.add_argument("--levels", default=DEFAULT, help="the bridge's delay levels; default %(default)r")
     given = resolved(vars(parser.parse_args(argv)), environment)

@@ -19,6 +19,7 @@ _DEFAULTS = {
     "receipts_topic": "timer.receipts",
     "journal_topic": "timer.journal",
     "backfilled_topic": "timer.backfilled",
+    "imported_topic": "timer.imported",
     "group": "timer-bridge",
 }
 

@@ -18,6 +18,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from spark_jobs.summary import Bin, Moment, Past
 
 BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
+_MOST_TICKS = 8
+"""With fewer there are spans, such as 170 s, for which matplotlib knows no step and warns."""
 _LAST_DATE_MS = 253_402_300_799_000
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -77,7 +79,7 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
         count.set_title(f"deliveries per {span_text(width_ms)}")
         count.set_ylim(bottom=0)
         count.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        locator = AutoDateLocator(minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
+        locator = AutoDateLocator(minticks=3, maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
         count.xaxis.set_major_locator(locator)
         count.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
         return _svg(figure, "Lateness over time, and deliveries")

@@ -6,8 +6,9 @@
 Everything is read to its end, as a copy, a cancel or a delivery may come at any time later.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -32,12 +33,20 @@ class Reading:
     gone: Sequence[Span]
 
 
+class Old(NamedTuple):
+    """What an archive has of one partition: [first, behind). `until`: where the range that was asked for ends."""
+
+    first: int
+    behind: int
+    until: int | None
+
+
 def own_topics(arguments: AuditArguments) -> set[str]:
     return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic}
 
 
-def once(cluster: Cluster, arguments: AuditArguments) -> Reading:
-    """For an audit of a range, by time or by offsets; of all by default."""
+def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old]) -> Reading:
+    """For an audit of a range, by time or by offsets; of all by default. `archived`: see `in_archive`."""
     topic = arguments.timer_topic
     if topic not in cluster.partitions:
         raise AuditTroubleError(f"there is no topic {topic} on this cluster: check --timer-topic")
@@ -48,8 +57,21 @@ def once(cluster: Cluster, arguments: AuditArguments) -> Reading:
         asked = [_within(span, *bounds[span.partition]) for span in everything]
     read = [Span(a.topic, a.partition, a.start, e.end) for a, e in zip(asked, everything, strict=True)]
     asked = [a._replace(end=min(a.end, r.end)) for a, r in zip(asked, read, strict=True)]
+    for at, old in archived.items():
+        end = asked[at].end if old.until is None else min(asked[at].end, old.until)
+        asked[at] = asked[at]._replace(start=min(old.first, asked[at].start), end=end)
+        read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))
     starts_with_log = arguments.from_ms is None and arguments.offsets is None
     return Reading(asked, read, asked if starts_with_log else ())
+
+
+def in_archive(old: DataFrame | None, arguments: AuditArguments) -> dict[int, Old]:
+    """By partition."""
+    if old is None:
+        return {}
+    later = F.col("timestamp_ms") >= (2**62 if arguments.to_ms is None else arguments.to_ms)
+    bounds = old.groupBy("partition").agg(F.min("offset"), F.max("offset"), F.min(F.when(later, F.col("offset"))))
+    return {partition: Old(first, last + 1, until) for partition, first, last, until in bounds.collect()}
 
 
 def _within(span: Span, first: int, behind: int) -> Span:
@@ -57,8 +79,13 @@ def _within(span: Span, first: int, behind: int) -> Span:
     return span._replace(start=start, end=max(start, min(span.end, behind)))
 
 
-def parsed(spark: SparkSession, spans: Sequence[Span], arguments: AuditArguments) -> DataFrame:
+def parsed(
+    spark: SparkSession, spans: Sequence[Span], arguments: AuditArguments, old: DataFrame | None = None
+) -> DataFrame:
+    """`old`: records of an archive, none of which lies in `spans`."""
     records = read_records(spark, arguments.access, spans)
+    if old is not None:
+        records = records.unionByName(old.select(records.columns))
     return requests(records, levels_ms=arguments.levels_ms, own_topics=own_topics(arguments))
 
 
@@ -128,3 +155,11 @@ def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -
     if arguments.receipts_topic not in cluster.partitions:
         found.append(f"There is no topic {arguments.receipts_topic}: ids are judged by order and time alone.")
     return found
+
+
+def truncated(cluster: Cluster, topics: Sequence[str]) -> list[str]:
+    """Real topics of which something is gone."""
+    gone = sorted({span.topic for span in cluster.spans(topics) if span.start > 0})
+    if not gone:
+        return []
+    return [f"The beginning of {shown(gone)} is gone (retention): what was delivered there counts as missing."]

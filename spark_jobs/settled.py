@@ -1,17 +1,20 @@
 """Which missing timers no bridge will ever deliver: by progress and journal, as docs/formats.md has them. Pure.
 
-    C 9800   K (due 5000, 7431)   journal: held 8, rolled (3, 1), ended 5
-    origin 7, expected 4000       below C, (4000, 7) <= K, and the journal says nothing of it      settled
+    C 9800   K (due 5000, 7431)   journal: held 8, rolled (3, 1), ended 5, waits orders (4000, 2]..(4500, 9]
+    origin 7, expected 3900       below C, (3900, 7) <= K, and the journal says nothing of it      settled
     origin 9801                   not read yet                                                      unread
     origin 9, expected 6000       (6000, 9) > K: it waits in a store                                live
     origin 8, 3                   held, or a copy on its way                                        held, rolling
+    origin 6, expected 4200       its target waits, and its key lies in what waits                  held
     origin 5                      a cancel ended it, which always wins                              ended
 
-A copy's place in the order is its own time, which is no later than that of the record which says that it has landed.
+A copy's place in the order is its due time as the journal tells it, or its own time, which is no later than that of the
+record which says that it has landed.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple
 
 from schemas.journal import Decisions, JournalRecord
 from schemas.progress import Key, Progress
@@ -21,16 +24,35 @@ SKEW_MS = 60_000
 Waits = Literal["no-progress", "unread", "live", "held", "rolling", "ended", "refused"]
 
 
-class Settled:
-    """Of one shard. `journal`: with the time of each record, from before the first request that is asked about."""
+class Told(NamedTuple):
+    """A record of the journal. `waits`: target, and the stretches (after, until] of its keys that live."""
 
-    def __init__(self, progress: Progress | None, journal: Iterable[tuple[int, JournalRecord]]) -> None:
+    at_ms: int
+    record: JournalRecord
+    waits: tuple[tuple[str, tuple[tuple[Key, Key], ...]], ...] = ()
+
+    @classmethod
+    def read(cls, at_ms: int, value: bytes) -> "Told":
+        """Raises ValueError for what is no journal record of this version."""
+        told: dict[str, Any] = json.loads(value)
+        waits = tuple(
+            (target, tuple((Key(*after), Key(*until)) for after, until in stretches))
+            for target, _, stretches in told.pop("waits", ())
+        )
+        return cls(at_ms, JournalRecord.model_validate(told), waits)
+
+
+class Settled:
+    """Of one shard. `journal`: from before the first request that is asked about."""
+
+    def __init__(self, progress: Progress | None, journal: Iterable[Told]) -> None:
         self._progress = progress
-        self._landed_ms: dict[int, int] = {}
-        self._decisions = Decisions(self._timed(journal))
+        self._waits: dict[int, list[tuple[Key, Key]]] = {}
+        self._visit_ms: dict[int, int] = {}
+        self._decisions = Decisions(self._heard(journal))
         self._rolling = {origin for origin, _ in self._decisions.flights}
 
-    def why_not(self, offset: int, expected_ms: int) -> Waits | None:
+    def why_not(self, offset: int, expected_ms: int, target: str) -> Waits | None:
         """None: settled, and nobody decided that it shall not come. `expected_ms`: due, or sent if that is later."""
         if self._progress is None:
             return "no-progress"
@@ -45,10 +67,30 @@ class Settled:
         for why, origins in told.items():
             if offset in origins:
                 return why
-        visit_ms = max(expected_ms, self._landed_ms.get(offset, 0))
-        return None if Key(visit_ms, offset) <= self._progress.settled else "live"
+        key = Key(max(expected_ms, self._visit_ms.get(offset, 0)), offset)
+        if key > self._progress.settled:
+            return "live"
+        waiting = self._waits.get(_hash(target), ())
+        return "held" if any(after < key <= until for after, until in waiting) else None
 
-    def _timed(self, journal: Iterable[tuple[int, JournalRecord]]) -> Iterable[JournalRecord]:
-        for at_ms, record in journal:
-            self._landed_ms |= {origin: at_ms + SKEW_MS for origin, _ in record.landed}
+    def _heard(self, journal: Iterable[Told]) -> Iterator[JournalRecord]:
+        for at_ms, record, waits in journal:
+            for flight in record.rolled:
+                self._is_at(flight.origin, flight.due_ms)
+            for origin, _ in record.landed:
+                self._is_at(origin, at_ms + SKEW_MS)
+            self._waits = {}
+            for target, stretches in waits:
+                self._waits.setdefault(_hash(target), []).extend(stretches)
             yield record
+
+    def _is_at(self, origin: int, visit_ms: int) -> None:
+        self._visit_ms[origin] = max(visit_ms, self._visit_ms.get(origin, 0))
+
+
+def _hash(target: str) -> int:
+    """Java's: targets whose names share it wait together."""
+    found = 0
+    for letter in target:
+        found = (31 * found + ord(letter)) & 0xFFFFFFFF
+    return found

@@ -39,7 +39,12 @@ def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> 
         .option("endingOffsets", _offsets(spans, lambda span: span.end))
         .load()
     )
-    return records.select(
+    return as_records(records)
+
+
+def as_records(source: DataFrame) -> DataFrame:
+    """Rows of Spark's Kafka source as RECORDS_DDL."""
+    return source.select(
         "topic",
         "partition",
         "offset",

@@ -21,7 +21,7 @@ from spark_jobs.classes import Limits
 from spark_jobs.test_against_oracle import histories
 from spark_jobs.testing import AS_OF_MS, History, cancel, copy, delivery, rejection, request
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 DAYS_MS = (0, 6_000, 40_000, AS_OF_MS)
 TOLERANCE_MS = 50_000
@@ -56,6 +56,7 @@ def audited(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # a failure's repr is long
 @settings(
     max_examples=int(os.environ.get("EXAMPLES", "1")),

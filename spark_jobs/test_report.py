@@ -127,3 +127,10 @@ def test_times_that_no_calendar_holds_are_not_drawn() -> None:
 )
 def test_a_span_is_short(span_ms: int, text: str) -> None:
     assert span_text(span_ms) == text
+
+
+def test_a_span_of_any_length_has_its_ticks() -> None:
+    """Matplotlib warns, which is an error here, where it finds none."""
+    for minutes in (0.05, 2.6, 2.9, 155, 175, 65 * 60, 71 * 60, 92 * 1440, 1000 * 1440):
+        ends = (0, round(minutes * 60_000))
+        assert "<svg" in timeline_svg([Moment(at_ms, 1, 1, 1, 1) for at_ms in ends], 1_000)

@@ -1,0 +1,125 @@
+"""The bridge's own topics on a cluster: made where they are missing, and looked at, at the start and while it runs."""
+
+import logging
+
+from bridge.confluent import ConfluentTopics
+from bridge.errors import BridgeError, SettingsError
+from bridge.metrics import Metrics
+from bridge.settings import Settings
+from bridge.topics import (
+    FILLED,
+    LOGGED,
+    RETENTION_WINDOWS,
+    Found,
+    faults,
+    journal_bytes,
+    journal_faults,
+    journal_topic,
+    missing_right,
+    receipts_topic,
+    rejected_faults,
+    rejected_topic,
+    timer_topic,
+)
+
+log = logging.getLogger(__name__)
+
+
+class OwnTopics:
+    """`metrics` are told of partitions and retention as they are found."""
+
+    def __init__(self, settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._metrics = metrics
+        self._journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
+        self._window_ms = settings.roll_window
+        self._journal_bytes = journal_bytes(settings.max_poll_records, settings.max_due_records)
+
+    def prepare(self) -> dict[str, Found]:
+        """Makes what is missing; returns what each timer topic is.
+
+        Raises SettingsError where a topic would lose timers, BridgeError where a right is missing.
+        """
+        settings = self._settings
+        found: dict[str, Found] = {}
+        journals: dict[str, int] = {}
+        for name, journal in self._journals.items():
+            partitions = self._made(name, settings.partitions, timer_topic(self._window_ms))
+            found[name] = Found(partitions, int(self._topics.config(name)["max.message.bytes"]))
+            journals[name] = self._made(journal, partitions, journal_topic(self._window_ms, self._journal_bytes))
+        largest = max(each.max_message_bytes for each in found.values())
+        partitions = found[settings.timer_topic].partitions
+        self._made(settings.rejected_topic, partitions, rejected_topic(largest))
+        if settings.receipts != "none":
+            self._made(settings.receipts_topic, partitions, receipts_topic())
+        self._metrics.partitions = {name: each.partitions for name, each in found.items()}
+        self._check_retention()
+        self._check_rejected(self._checked_rights(), largest)
+        for name, each in found.items():
+            if journals[name] < each.partitions:
+                self._grow(name, journals[name], each.partitions)
+        return found
+
+    def complain(self) -> None:
+        """A running bridge goes on, as stopping it would not bring anything back, but says it loudly."""
+        try:
+            self._check_retention()
+        except SettingsError as wrong:
+            log.error("timers may be lost: %s", wrong)
+        except BridgeError as unknown:
+            log.warning("topics could not be checked: %s", unknown)
+
+    def _made(self, name: str, partitions: int, config: dict[str, str]) -> int:
+        """How many partitions the topic has, which is made where it is missing."""
+        found = self._topics.partitions(name)
+        if found is None:
+            self._topics.create(name, partitions, self._settings.replication_factor, config)
+            found = self._topics.partitions(name)
+        return partitions if found is None else found
+
+    def _check_retention(self) -> None:
+        """Raises SettingsError where retention or clean-up would take a timer that lives."""
+        wrong: list[str] = []
+        retention_ms: dict[str, int] = {}
+        for name, journal in self._journals.items():
+            of_topic, of_journal = self._topics.config(name), self._topics.config(journal)
+            wrong += faults(name, of_topic, self._window_ms)
+            wrong += journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
+            retention_ms |= {name: int(of_topic["retention.ms"]), journal: int(of_journal["retention.ms"])}
+        self._metrics.retention_ms = retention_ms
+        self._metrics.needed_retention_ms = RETENTION_WINDOWS * self._window_ms
+        if wrong:
+            raise SettingsError("; ".join(wrong))
+
+    def _checked_rights(self) -> frozenset[str] | None:
+        """What may be done with the rejected topic; None where the cluster does not tell.
+
+        Raises BridgeError where the bridge's user may not do what will have to be done some day.
+        """
+        settings = self._settings
+        needed = {settings.rejected_topic: FILLED}
+        for name, journal in self._journals.items():
+            needed |= {name: LOGGED, journal: LOGGED}
+        if settings.receipts != "none":
+            needed[settings.receipts_topic] = FILLED
+        found = {topic: self._topics.allowed(topic) for topic in needed}
+        told = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
+        if any(told):
+            raise BridgeError("; ".join(filter(None, told)))
+        return found[settings.rejected_topic]
+
+    def _check_rejected(self, allowed: frozenset[str] | None, largest: int) -> None:
+        """Where the bridge's user may look: it needs no such right, as nothing is lost by it."""
+        name = self._settings.rejected_topic
+        if allowed is None or "DESCRIBE_CONFIGS" in allowed:
+            for fault in rejected_faults(name, self._topics.config(name), largest):
+                log.warning("%s; what does not fit there is told without its key, value and headers", fault)
+
+    def _grow(self, name: str, before: int, partitions: int) -> None:
+        log.warning(
+            "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
+            " sent before may not meet it",
+            *(name, before, partitions),
+        )
+        self._topics.grow(self._journals[name], partitions)

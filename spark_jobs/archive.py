@@ -1,0 +1,132 @@
+"""The timer topic to Parquet by day, so that audit and backfill outlive the topic's retention.
+
+    timer.requests --> OUT/records/day=2026-01-31/*.parquet      committed records as they are, each once
+                       OUT/checkpoint                            how far it came; the next run goes on there
+
+One run archives what stands by now and ends; with --follow it goes on for ever. Killed at any point it repeats nothing:
+Spark reads the files that its log names (`records/_spark_metadata`). Other readers may see a second file of a run that
+was killed: (topic, partition, offset) tells.
+
+Exit codes: 0 done, 1 trouble, 2 wrong arguments.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.access import Access
+from spark_jobs.arguments import make_folder
+from spark_jobs.brokers import Cluster
+from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.flags import add_flags, resolved
+from spark_jobs.session import session
+from spark_jobs.table_io import RECORDS_DDL, as_records
+
+_RECORDS, _CHECKPOINT = "records", "checkpoint"
+_EVERY = "60 seconds"
+_MOST_PER_BATCH = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveArguments:
+    access: Access
+    out: Path
+    timer_topic: str = "timer.requests"
+    follow: bool = False
+    master: str | None = None
+
+
+def run_archive(arguments: ArchiveArguments) -> int:
+    """Returns how many records are new, where it ends. Raises AuditTroubleError, UsageError."""
+    make_folder(arguments.out)
+    log = arguments.out / "spark.log"
+    if arguments.timer_topic not in Cluster(arguments.access).partitions:
+        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    with session("timer-bridge archive", master=arguments.master, log=log) as spark:
+        try:
+            return _archive(spark, arguments)
+        except (PySparkException, Py4JError) as wrong:
+            first_line = str(wrong).strip().splitlines()[0]
+            raise AuditTroubleError(f"Spark could not finish the archive: {first_line} (log: {log})") from wrong
+
+
+def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
+    stream = (
+        spark.readStream.format("kafka")
+        .options(**arguments.access.for_spark())
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+        .option("subscribe", arguments.timer_topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", _MOST_PER_BATCH)
+        .load()
+    )
+    trigger: dict[str, Any] = {"processingTime": _EVERY} if arguments.follow else {"availableNow": True}
+    query = (
+        as_records(stream)
+        .withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
+        .writeStream.format("parquet")
+        .partitionBy("day")
+        .option("path", str(arguments.out / _RECORDS))
+        .option("checkpointLocation", str(arguments.out / _CHECKPOINT))
+        .trigger(**trigger)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
+
+
+def archived(spark: SparkSession, out: Path, timer_topic: str) -> DataFrame:
+    """What lies in an archive of this topic, each record once."""
+    records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / _RECORDS))
+    return records.where(F.col("topic") == timer_topic).dropDuplicates(["partition", "offset", "timestamp_ms"])
+
+
+def demand_archive(out: Path) -> None:
+    """Raises UsageError where there is none."""
+    if not (out / _RECORDS).is_dir():
+        raise UsageError(f"--archive {out} holds no archive: give the --out of `timer-bridge archive`")
+
+
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:
+    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    parser = argparse.ArgumentParser(prog="timer-bridge archive", description="Keep the timer topic as Parquet by day.")
+    add_flags(parser, "timer_topic")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--follow", action="store_true", help="go on until it is ended, a batch a minute")
+    return ArchiveArguments(**resolved(vars(parser.parse_args(argv)), environment))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The job as a command."""
+    try:
+        new = run_archive(parse(argv))
+    except UsageError as wrong:
+        return _complain(wrong, 2)
+    except AuditTroubleError as trouble:
+        return _complain(trouble, 1)
+    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
+        return asked.code if isinstance(asked.code, int) else 2
+    print(f"{new:,} records archived")
+    return 0
+
+
+def _complain(wrong: Exception, code: int) -> int:
+    print(f"timer-bridge archive: {wrong}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+"""Parquet, CSV or JSON lines -> timers, each once; what is no request goes to a file, with the reason.
+
+    FILE --1--> OUT/staged/part-*.parquet   requests as they will be sent, in a fixed order
+           +--> OUT/rejects                 rows that are none, as JSON with a reason
+    part-7 --2--> timer topic + mark (name of the import and the part -> rows done) on timer.imported, one transaction
+
+Step 1 is done once: a run on the same OUT goes on with step 2, where each part's mark says. The producer of a part has
+one transactional id, so that a run that was killed, or is still at work, sends nothing beside it.
+
+    timer-bridge import orders.csv --map due=when --map value=body --map key=id --set topic=orders --out imports/orders
+    timer-bridge import pending.parquet --out imports/moved          what `timer-bridge export` wrote
+
+Exit codes: 0 done, 1 trouble, or rows were rejected or failed, 2 wrong arguments.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.murmur2 import partition_of
+from spark_jobs.access import Access
+from spark_jobs.arguments import make_folder
+from spark_jobs.backfill_tasks import ddl
+from spark_jobs.brokers import Cluster, Outgoing, RefusedError, Sender, read
+from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.flags import add_flags, resolved
+from spark_jobs.import_rows import FIELDS, HEADER, Mapped, WrongError
+from spark_jobs.session import session
+
+_DAY_MS = 86_400_000
+_CHUNK = 1_000
+_HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
+_REQUEST = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+_STAGED = pa.schema([*_REQUEST, ("reason", pa.string()), ("row", pa.string())])
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_SENT = pa.schema([("part", pa.string()), ("sent", pa.int64()), ("failed", pa.string())])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportArguments:
+    """Raises UsageError with the argument's name."""
+
+    access: Access
+    files: tuple[str, ...]
+    out: Path
+    mapped: Mapped
+    format: str
+    timer_topic: str = "timer.requests"
+    imported_topic: str = "timer.imported"
+    group: str = "timer-bridge"
+    dry_run: bool = False
+    master: str | None = None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """`sent`: by this run. `failed`: that the broker did not take, with its code."""
+
+    staged: int
+    rejected: int
+    sent: int
+    failed: int
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.rejected or self.failed else 0
+
+
+def run_import(arguments: ImportArguments) -> Imported:
+    """Raises AuditTroubleError, UsageError."""
+    make_folder(arguments.out)
+    log = arguments.out / "spark.log"
+    cluster = Cluster(arguments.access)
+    if arguments.timer_topic not in cluster.partitions:
+        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    with session("timer-bridge import", master=arguments.master, log=log) as spark:
+        try:
+            name = _stage(spark, arguments)
+            sent, failed = (0, 0) if arguments.dry_run else _send(spark, cluster, arguments, name)
+            staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
+            return Imported(staged, rejected, sent, failed)
+        except (PySparkException, Py4JError) as wrong:
+            first_line = str(wrong).strip().splitlines()[0]
+            raise AuditTroubleError(f"Spark could not finish the import: {first_line} (log: {log})") from wrong
+
+
+def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
+    """Returns the name of this import; what was staged by an earlier run is taken as it is."""
+    told = arguments.out / "import.json"
+    mapped = arguments.mapped
+    asked = {"files": list(arguments.files), "columns": dict(mapped.columns), "given": dict(mapped.given)}
+    if told.exists():
+        known = json.loads(told.read_text())
+        if {name: known[name] for name in asked} != asked:
+            raise UsageError(f"--out {arguments.out} holds another import: give another folder")
+        return str(known["name"])
+    for part in ("staged", "rejects"):  # of a run that was killed
+        shutil.rmtree(arguments.out / part, ignore_errors=True)
+    rows = _read(spark, arguments)
+    missing = sorted(set(arguments.mapped.columns.values()) - set(rows.columns))
+    if missing:
+        raise UsageError(f"--map: {', '.join(missing)} is no column of the file, which has {', '.join(rows.columns)}")
+    staging = rows.mapInArrow(Stage(arguments.mapped), ddl(_STAGED)).persist(StorageLevel.DISK_ONLY)
+    try:
+        good = staging.where(F.col("reason").isNull()).select("key", "value", "headers")
+        good.write.parquet(str(arguments.out / "staged"))
+        staging.where(F.col("reason").isNotNull()).select("reason", "row").write.json(str(arguments.out / "rejects"))
+    finally:
+        staging.unpersist()
+    draft = told.with_name("import.json.new")
+    draft.write_text(json.dumps({"name": uuid4().hex, **asked}))
+    draft.replace(told)
+    return str(json.loads(told.read_text())["name"])
+
+
+def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
+    reader = spark.read.option("mode", "PERMISSIVE")
+    if arguments.format == "csv":
+        return reader.option("header", "true").option("multiLine", "true").option("escape", '"').csv([*arguments.files])
+    if arguments.format == "json":
+        return reader.json([*arguments.files])
+    return reader.parquet(*arguments.files)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Called by mapInArrow: rows of any schema -> requests, or a reason."""
+
+    mapped: Mapped
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        now_ms = time.time_ns() // 1_000_000
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([self._staged(row, now_ms) for row in batch.to_pylist()], schema=_STAGED)
+
+    def _staged(self, row: dict[str, Any], now_ms: int) -> dict[str, Any]:
+        try:
+            asked = self.mapped.request(row, now_ms)
+        except WrongError as wrong:
+            return {"reason": str(wrong), "row": json.dumps(row, default=_text)}
+        headers = [{"name": name, "value": value} for name, value in asked.headers]
+        return {"key": asked.key, "value": asked.value, "headers": headers}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, name: str) -> tuple[int, int]:
+    """Rows that this run has sent, and those that failed."""
+    cluster.demand_compacted(arguments.imported_topic, 1)
+    parts = sorted(str(path) for path in (arguments.out / "staged").glob("*.parquet"))
+    if not parts:
+        return 0, 0
+    send = Send(
+        access=arguments.access,
+        name=name,
+        timer_topic=arguments.timer_topic,
+        partitions=cluster.partitions[arguments.timer_topic],
+        imported_topic=arguments.imported_topic,
+        transactional_id=f"{arguments.group}-import",
+    )
+    tasks = spark.createDataFrame([(part,) for part in parts], "part STRING").repartition(len(parts), "part")
+    done = tasks.mapInArrow(send, ddl(_SENT)).persist(StorageLevel.DISK_ONLY)
+    try:
+        done.where(F.col("failed").isNotNull()).write.mode("append").json(str(arguments.out / "failed"))
+        sent, failed = done.agg(F.coalesce(F.sum("sent"), F.lit(0)), F.count("failed")).collect()[0]
+    finally:
+        done.unpersist()
+    return int(sent), int(failed)
+
+
+@dataclass(frozen=True)
+class Send:
+    """Called by mapInArrow: the path of a staged part -> how many of it were sent, and a row for each that failed."""
+
+    access: Access
+    name: str
+    timer_topic: str
+    partitions: int
+    imported_topic: str
+    transactional_id: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch.column("part").to_pylist():
+                yield pa.RecordBatch.from_pylist([*_Part(self, Path(path)).run()], schema=_SENT)
+
+    def outgoing(self, row: Mapping[str, Any]) -> Outgoing:
+        """With an id, to where its cancel will go."""
+        headers = [(header["name"], header["value"]) for header in row["headers"]]
+        id_ = dict(headers).get("timer-id")
+        partition = -1 if id_ is None else partition_of(id_, self.partitions)
+        return Outgoing(self.timer_topic, partition, row["key"], row["value"], headers)
+
+
+class _Part:
+    """One staged file, and how much of it is done."""
+
+    def __init__(self, job: Send, path: Path) -> None:
+        self._job, self._path = job, path
+        self._mark = f"{job.name}/{path.name}"
+        self._begin()
+
+    def _begin(self) -> None:
+        """In this order: behind its start nobody else can move the mark."""
+        self._sender = Sender(self._job.access, f"{self._job.transactional_id}-{self._job.name}-{self._path.name}")
+        marks = read(self._job.access, self._job.imported_topic, 0)
+        found = [json.loads(mark.value)["rows"] for mark in marks if mark.value and mark.key == self._mark.encode()]
+        self._done = max(found, default=0)
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        start, at, failed = self._done, 0, 0
+        for batch in pq.ParquetFile(self._path).iter_batches(_CHUNK):
+            rows = batch.to_pylist()[max(0, self._done - at) :]
+            at += batch.num_rows
+            if rows and not self._sent(rows):
+                for row in rows[len(rows) - (at - self._done) :]:
+                    code = self._alone(row)
+                    failed += code is not None
+                    if code is not None:
+                        yield {"part": self._path.name, "sent": 0, "failed": f"row {self._done - 1}: {code}"}
+        yield {"part": self._path.name, "sent": self._done - start - failed, "failed": None}
+
+    def _sent(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether all of them stand."""
+        goal = self._done + len(rows)
+        try:
+            self._sender.send([*map(self._job.outgoing, rows), self._marked(goal)])
+        except RefusedError as refused:
+            self._code = str(refused)
+            self._begin()  # which also tells whether a commit without an answer stands
+            return self._done >= goal
+        self._done = goal
+        return True
+
+    def _alone(self, row: Mapping[str, Any]) -> str | None:
+        """The broker's code where it does not take it; it is passed over then."""
+        if self._sent([row]):
+            return None
+        code, goal = self._code, self._done + 1
+        self._sender.send([self._marked(goal)])
+        self._done = goal
+        return code
+
+    def _marked(self, rows: int) -> Outgoing:
+        value = json.dumps({"v": 1, "rows": rows}).encode()
+        return Outgoing(self._job.imported_topic, 0, self._mark.encode(), value, [])
+
+
+def _count(spark: SparkSession, folder: Path) -> int:
+    if not any(folder.glob("part-*")):
+        return 0
+    kind = "parquet" if any(folder.glob("*.parquet")) else "text"
+    return spark.read.format(kind).load(str(folder)).count()
+
+
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:
+    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    parser = argparse.ArgumentParser(
+        prog="timer-bridge import", description="Send the rows of files as timers, each once; a second run goes on."
+    )
+    add_flags(parser, "timer_topic", "imported_topic", "group")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="for rejects and what a rerun needs")
+    parser.add_argument("--format", choices=sorted(set(_FORMATS.values())), help="default: by the name of FILE")
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="FIELD=COLUMN",
+        help=f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat",
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all rows; may repeat")
+    parser.add_argument("--max-delay-ms", type=int, default=366 * _DAY_MS, help="the bridge's; default %(default)s")
+    parser.add_argument("--dry-run", action="store_true", help="look for rejects, send nothing")
+    given = resolved(vars(parser.parse_args(argv)), environment)
+    columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
+    given["mapped"] = Mapped(columns, same, given.pop("max_delay_ms"))
+    given["files"] = tuple(given["files"])
+    given["format"] = given["format"] or _format_of(given["files"][0])
+    return ImportArguments(**given)
+
+
+def _pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in given:
+        field, equals, value = pair.partition("=")
+        if not equals or not value or not (field in FIELDS or field.startswith(HEADER)):
+            raise UsageError(f"{flag} {pair!r}: give FIELD=..., with one of {', '.join(FIELDS)}, {HEADER}NAME")
+        found[field] = value
+    return found
+
+
+def _format_of(file: str) -> str:
+    found = _FORMATS.get(Path(file).suffix.lower())
+    if found is None:
+        raise UsageError(f"{file}: its name does not tell what it is: give --format parquet, csv or json")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The job as a command."""
+    try:
+        arguments = parse(argv)
+        done = run_import(arguments)
+    except UsageError as wrong:
+        return _complain(wrong, 2)
+    except AuditTroubleError as trouble:
+        return _complain(trouble, 1)
+    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
+        return asked.code if isinstance(asked.code, int) else 2
+    print(f"{done.staged:,} requests, of which this run sent {done.sent:,}; {done.rejected:,} rows rejected")
+    if done.rejected:
+        print(f"Each with its reason: {arguments.out / 'rejects'}")
+    if done.failed:
+        print(f"{done.failed:,} were not taken by the broker: {arguments.out / 'failed'}")
+    return done.exit_code
+
+
+def _complain(wrong: Exception, code: int) -> int:
+    print(f"timer-bridge import: {wrong}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""One row of a file -> a request for the timer topic, or why it is none. Pure.
+
+    {"when": "2026-12-24T18:00:00Z", "body": "hi"} + due=when, value=body, topic:=orders
+        ->  Request(key=None, value=b"hi", headers=[timer-topic orders, timer-deliver-ms 1798135200000])
+
+A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, its
+due time is absolute by then. What a request may be is for schemas.headers to say, as at the bridge.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from schemas import headers as names
+from schemas.headers import CONTROL, Refusal, Rules, parse
+from schemas.profiles import without_spelling
+
+FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
+HEADER = "header:"
+EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
+"""Columns that only an export has together (schemas.pending_table)."""
+
+
+class Request(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class WrongError(ValueError):
+    """The row is no request; the message says why."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """`columns`: field -> column, `header:NAME` -> column. `given`: field -> the same for all rows."""
+
+    columns: Mapping[str, str]
+    given: Mapping[str, str]
+    max_delay_ms: int
+
+    def request(self, row: Mapping[str, Any], now_ms: int) -> Request:
+        """Raises WrongError."""
+        found = _exported(row) if row.keys() >= EXPORTED and not self.columns else self._by_columns(row)
+        rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1)
+        asked = parse(found.headers, now_ms, rules)
+        if isinstance(asked, Refusal):
+            raise WrongError(f"{asked.code}: {asked.detail}")
+        return found
+
+    def _by_columns(self, row: Mapping[str, Any]) -> Request:
+        got: dict[str, Any] = {name: row.get(column) for name, column in self.columns.items()}
+        got |= self.given
+        ours = {
+            names.TOPIC: _bytes(got.get("topic")),
+            names.DELIVER_MS: b"%d" % _due_ms(got.get("due")),
+            names.ID: _bytes(got.get("id")),
+            names.PARTITION: _bytes(got.get("partition")),
+        }
+        headers: list[tuple[str, bytes | None]] = [(name, value) for name, value in ours.items() if value is not None]
+        headers += _foreign(got.get("headers"))
+        for name, value in got.items():
+            if name.startswith(HEADER):
+                headers.append((_foreign_name(name.removeprefix(HEADER)), _bytes(value)))
+        return Request(_bytes(got.get("key")), _bytes(got.get("value")), headers)
+
+
+def _exported(row: Mapping[str, Any]) -> Request:
+    kept = without_spelling([(header["name"], header["value"]) for header in row["headers"]])
+    ours: dict[str, bytes | None] = {names.TOPIC: _bytes(row["target"]), names.DELIVER_MS: b"%d" % row["due_ms"]}
+    ours |= {names.ID: row.get("id"), names.PARTITION: _bytes(row.get("target_partition"))}
+    ours[names.KEY] = dict(kept).get(names.KEY)
+    headers = [(name, value) for name, value in ours.items() if value is not None]
+    return Request(row.get("key"), row.get("value"), headers + [h for h in kept if h[0] not in CONTROL])
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Text as UTF-8, numbers as people write them, what is nested as JSON."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return json.dumps(value, separators=(",", ":"), default=str).encode()
+
+
+def _due_ms(value: Any) -> int:
+    """Epoch ms, or a time with a zone."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    moment = value
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+    if not isinstance(moment, datetime):
+        raise WrongError(f"due is {value!r}: give epoch ms, or 2026-12-24T18:00:00Z")
+    if moment.tzinfo is None:
+        if isinstance(value, str):
+            raise WrongError(f"due is {value!r}: give its time zone, such as Z or +01:00")
+        moment = moment.replace(tzinfo=UTC)  # Parquet's, in Spark's zone, which is UTC
+    return -(-round(moment.timestamp() * 1_000_000) // 1000)  # never early
+
+
+def _foreign(value: Any) -> list[tuple[str, bytes | None]]:
+    """From an object of names and values, or its JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise WrongError("headers are no JSON") from None
+    if value is None:
+        return []
+    if isinstance(value, list) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in value):
+        value = dict(value)
+    if not isinstance(value, Mapping):
+        raise WrongError("headers are no object of names and values")
+    return [(_foreign_name(str(name)), _bytes(each)) for name, each in value.items()]
+
+
+def _foreign_name(name: str) -> str:
+    if name in CONTROL:
+        raise WrongError(f"{name} is the bridge's own: map topic, due, id, key or partition instead")
+    return name
