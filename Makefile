@@ -70,6 +70,10 @@ bench: $(READY) ## lateness, drain and intake beside a plain copy loop [ARGS=...
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]
 	$(BIN)/python -m scripts.pending $(if $(TIMERS),--timers $(TIMERS))
 
+.PHONY: docs
+docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md
+	$(BIN)/python -m bridge.metric_docs > docs/metrics.md
+
 .PHONY: format
 format: $(READY) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -64,7 +64,7 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
     parameters = [_parameter("config", config)]
     for name, field in Settings.model_fields.items():
-        if name not in ("kafka", "topics"):  # tables of the config
+        if name not in ("kafka", "topics", "targets"):  # tables of the config
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             shown = f"default: {'none' if default in (None, '') else default}"
             help_ = f"{field.description} [{'required' if field.is_required() else shown}]"

@@ -4,6 +4,7 @@
         timers.schedule("orders", b"hello", key=b"7", delay="5s")
         timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
         timers.cancel("reminder-7")
+        timers.pause("orders")                         # what is due waits, until timers.resume("orders")
         timers.flush()                                 # raises if anything was not taken
 
     producer.begin_transaction()                       # with a (transactional) producer of your own:
@@ -29,10 +30,13 @@ from schemas.headers import (
     DELAY_LEVEL,
     DELAY_MS,
     DELIVER_MS,
+    EXPIRE_MS,
     ID,
     KEY,
     MAX_INT64,
     PARTITION,
+    PAUSE,
+    RESUME,
     TOPIC,
     Refusal,
     Rules,
@@ -121,13 +125,15 @@ def headers_for(
     replace: bool = False,
     partition: int | None = None,
     delivered_key: Text | None = None,
+    expire_at: datetime | str | int | None = None,
     headers: Pairs = (),
 ) -> Headers:
     """All headers of a request to deliver a record to `topic`; `headers` are the record's own, which arrive with it.
 
     Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m'; ms) and `level` (RocketMQ's 1 to 18).
     With an `id`, send it to `partition_for(id, ...)`. `partition` and `delivered_key` are the delivered record's, where
-    they are not to be the partitioner's choice and the key of the request. Raises ValueError, never later the bridge.
+    they are not to be the partitioner's choice and the key of the request. What could not be released before
+    `expire_at` goes to the rejected topic instead, as `expired`. Raises ValueError, never later the bridge.
     """
     ours: Headers = [(TOPIC, topic.encode()), _time(at, delay, level)]
     if id is not None:
@@ -138,6 +144,8 @@ def headers_for(
         ours.append((PARTITION, b"%d" % partition))
     if delivered_key is not None:
         ours.append((KEY, _raw(delivered_key)))
+    if expire_at is not None:
+        ours.append((EXPIRE_MS, b"%d" % _instant_ms("expire_at", expire_at)))
     asked = parse(ours, 0, _ANYTHING)
     if isinstance(asked, Refusal):
         raise ValueError(f"{asked.code}: {asked.detail}")
@@ -147,6 +155,15 @@ def headers_for(
 def cancel_headers(id: Text) -> Headers:  # noqa: A002
     """All headers of a request to end what is pending under `id`; send it to `partition_for(id, ...)`."""
     ours: Headers = [(ACTION, b"cancel"), (ID, _raw(id))]
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
+
+
+def pause_headers(topic: str, *, resume: bool = False) -> Headers:
+    """All headers of a request after which timers of `topic` wait, or go on; send it to every partition."""
+    ours: Headers = [(ACTION, RESUME if resume else PAUSE), (TOPIC, topic.encode())]
     asked = parse(ours, 0, _ANYTHING)
     if isinstance(asked, Refusal):
         raise ValueError(f"{asked.code}: {asked.detail}")
@@ -220,9 +237,11 @@ class TimerProducer:
         level: int | None = None,
         id: Text | None = None,  # noqa: A002
         partition: int | None = None,
+        expire_at: datetime | str | int | None = None,
     ) -> "Future[Sent]":
         """Deliver `value` to `topic` then. An `id` ends what is pending under it. See `headers_for`."""
-        asked = headers_for(topic, at=at, delay=delay, level=level, id=id, partition=partition, headers=headers)
+        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
+        asked = headers_for(topic, **when, id=id, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
     def replace(
@@ -237,22 +256,32 @@ class TimerProducer:
         delay: timedelta | str | int | None = None,
         level: int | None = None,
         partition: int | None = None,
+        expire_at: datetime | str | int | None = None,
     ) -> "Future[Sent]":
         """As `schedule` with an id; differs in the receipt alone, which tells where nothing was pending."""
-        asked = headers_for(
-            topic, at=at, delay=delay, level=level, id=id, replace=True, partition=partition, headers=headers
-        )
+        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
+        asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
     def cancel(self, id: Text) -> "Future[Sent]":  # noqa: A002
         """End what is pending under `id`. Whether something was, its receipt tells."""
         return self._send(id, id, None, cancel_headers(id))
 
+    def partition_of(self, id: Text) -> int:  # noqa: A002
+        """Where all that has this id meets. Raises BridgeError where no broker answers."""
+        return partition_for(id, self._outbox.partitions(self._timer_topic))
+
     def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
-        asked, raw = cancel_headers(id), _raw(id)
-        count = self._outbox.partitions(self._timer_topic)
-        return [self._outbox.send(self._timer_topic, number, raw, None, list(asked)) for number in range(count)]
+        return self._send_everywhere(_raw(id), cancel_headers(id))
+
+    def pause(self, topic: str) -> "list[Future[Sent]]":
+        """Timers of this timer topic that fall due for `topic` wait until `resume`. To every partition."""
+        return self._send_everywhere(topic.encode(), pause_headers(topic))
+
+    def resume(self, topic: str) -> "list[Future[Sent]]":
+        """What waits for `topic` goes on, as fast as its limit lets it. To every partition."""
+        return self._send_everywhere(topic.encode(), pause_headers(topic, resume=True))
 
     def retry_later(self, message: Message, *, group: str, topic: str | None = None) -> "Future[Sent]":
         """Brings a message that could not be handled back, 16 times at most: 10 s, 30 s, ... 2 h; then `DLQ.<group>`.
@@ -272,6 +301,10 @@ class TimerProducer:
     def close(self) -> None:
         """Ends it, without a word about what was not taken: `flush` first."""
         self._outbox.close()
+
+    def _send_everywhere(self, key: bytes, headers: Headers) -> "list[Future[Sent]]":
+        count = self._outbox.partitions(self._timer_topic)
+        return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in range(count)]
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
         topic = self._timer_topic
@@ -305,14 +338,21 @@ def _time(
 ) -> tuple[str, bytes | None]:
     if (at is not None) + (delay is not None) + (level is not None) != 1:
         raise ValueError("when: give one of at, delay and level")
+    if at is not None:
+        return DELIVER_MS, b"%d" % _instant_ms("at", at)
+    if delay is None:
+        return DELAY_LEVEL, b"%d" % (level or 0)
     try:
-        if at is not None:
-            return DELIVER_MS, b"%d" % _at_ms(at)
-        if delay is not None:
-            return DELAY_MS, b"%d" % _delay_ms(delay)
+        return DELAY_MS, b"%d" % _delay_ms(delay)
     except ValueError as wrong:
-        raise ValueError(f"{'delay' if at is None else 'at'}: {wrong}") from wrong
-    return DELAY_LEVEL, b"%d" % (level or 0)
+        raise ValueError(f"delay: {wrong}") from wrong
+
+
+def _instant_ms(name: str, at: datetime | str | int) -> int:
+    try:
+        return _at_ms(at)
+    except ValueError as wrong:
+        raise ValueError(f"{name}: {wrong}") from wrong
 
 
 def _at_ms(at: datetime | str | int) -> int:

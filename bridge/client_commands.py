@@ -1,4 +1,4 @@
-"""`timer-bridge send`, `cancel` and `replace`: bridge.client on the command line."""
+"""`timer-bridge send`, `cancel`, `replace`, `pause` and `resume`: bridge.client on the command line."""
 
 import json
 import os
@@ -35,6 +35,7 @@ At = Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone
 Level = Annotated[int | None, typer.Option("--level", help="When: a delay level, such as 3 for 10 s.")]
 Key = Annotated[str | None, typer.Option("--key", help="The record's key.")]
 Partition = Annotated[int | None, typer.Option("--partition", help="The real topic's, if the key is not to choose.")]
+Expire = Annotated[str | None, typer.Option("--expire-at", help="From when on it is not delivered: as --at.")]
 HeaderPairs = Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")]
 Everywhere = Annotated[
     bool,
@@ -55,6 +56,7 @@ class Request:
     level: Level = None
     key: Key = None
     partition: Partition = None
+    expire_at: Expire = None
     header: HeaderPairs = None
 
     def text(self) -> str:
@@ -70,6 +72,7 @@ class Request:
             "level": self.level,
             "key": self.key,
             "partition": self.partition,
+            "expire_at": self.expire_at,
             "headers": pairs(self.header),
         }
 
@@ -91,7 +94,7 @@ class Where:
 
 def register(app: typer.Typer) -> None:
     """Puts the commands on `app`."""
-    for command in (send, cancel, replace):
+    for command in (send, cancel, replace, pause, resume):
         app.command()(with_groups(command))
 
 
@@ -135,6 +138,20 @@ def replace(
             client.cancel_everywhere(id_)
         sent = [client.replace(id_, request.topic, text, **asked)]
     _tell(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+
+
+def pause(topic: Topic, where: Where, as_json: AsJson = False) -> None:
+    """Let timers of a real topic wait when they are due, until `resume`. Cancels and replacements go on."""
+    with _client(where.settings()) as client:
+        sent = client.pause(topic)
+    _tell(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
+
+
+def resume(topic: Topic, where: Where, as_json: AsJson = False) -> None:
+    """Let the timers of a paused topic go on."""
+    with _client(where.settings()) as client:
+        sent = client.resume(topic)
+    _tell(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:

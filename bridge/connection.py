@@ -15,6 +15,7 @@ RESERVED = {
     "partition.assignment.strategy": "partitions are handed over one by one",
     "enable.idempotence": "exactly once rests on it",
     "transaction.timeout.ms": "what a dead instance left open must not hold readers back",
+    "message.timeout.ms": "what is not taken in time is sent again with its transaction",
     "delivery.report.only.error": "the bridge asks for what it needs",
     "partitioner": "keys go where Kafka's own clients send them",
     "topic.metadata.propagation.max.ms": "an unknown topic must not hold the others up",
@@ -26,10 +27,13 @@ RESERVED = {
 class Connection:
     """`instance` tells this process from the others of its group. `kafka`: librdkafka settings, passed through.
 
-    These may be secrets, so they are never shown.
+    These may be secrets, so they are never shown. `address`: host:port of our HTTP, for the others; empty: none.
     """
 
     bootstrap_servers: str
     group: str = "timer-bridge"
     instance: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    published: Mapping[str, str] = field(default_factory=dict)
+    """librdkafka settings of what the bridge publishes by, below `kafka`."""
+    address: str = ""

@@ -7,6 +7,7 @@ from schemas.headers import (
     DELIVER_MS,
     ERROR,
     ERROR_DETAIL,
+    EXPIRE_MS,
     KEY,
     ORIGIN,
     RELEASED_MS,
@@ -21,8 +22,19 @@ from timer.record import Body, unpack_headers
 
 _REASONS = 3
 """Headers that tell why."""
+_EXPIRES = EXPIRE_MS.encode()
 BARE = b"; too large for this topic, so key, value and headers are left at timer-origin"
 """How the detail of such a one ends."""
+
+
+def expired(body: Body, now_ms: int) -> Refusal | None:
+    """Why a timer that leaves now is not to be delivered any more, None where it is."""
+    if body.plain or _EXPIRES not in body.headers:
+        return None
+    expire_ms = dict(unpack_headers(body.headers)).get(EXPIRE_MS)
+    if expire_ms is None or now_ms < int(expire_ms):
+        return None
+    return Refusal("expired", f"it could not be released before {EXPIRE_MS} {int(expire_ms)}: send it again if it may")
 
 
 def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:

@@ -18,6 +18,11 @@ def parse_duration_ms(text: str) -> int:
     return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
 
 
+def milliseconds(value: object) -> object:
+    """A setting's: text as a duration, anything else as it is."""
+    return parse_duration_ms(value) if isinstance(value, str) else value
+
+
 def parse_instant_ms(text: str) -> int:
     """Epoch ms, rounded up, of ISO 8601 with a zone or of epoch ms. Raises ValueError with what would be right."""
     if text.isascii() and text.isdigit():

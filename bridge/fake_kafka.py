@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
+from bridge.ports import Outgoing
 from schemas.headers import Headers
 from schemas.murmur2 import murmur2 as murmur2
 from schemas.origin import Shard
@@ -78,12 +79,15 @@ class FakeTransaction:
     owner: str
     epoch: int
     number: int
+    begun_ms: int = 0
     state: State = State.OPEN
     touched: "list[Partition]" = field(default_factory=list)
     offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
     position: int = -1
     records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
     """What it wrote, in the order of the calls."""
+    ahead: "list[tuple[Partition, Entry]]" = field(default_factory=list)
+    """What stands before it ends, and whatever becomes of it: deliveries of at-least-once."""
     finished: bool = False
     """Decided, and every marker stands."""
     note: object = None
@@ -178,6 +182,7 @@ class FakeKafka:
         self.timeline = timeline
         self.topics: dict[str, Topic] = {}
         self.commits: list[FakeTransaction] = []
+        self.ahead: list[tuple[Partition, Entry]] = []
         """Committed transactions, in the order in which the coordinator decided."""
         self._rng = rng
         self._timeout_ms = transaction_timeout_ms
@@ -227,6 +232,15 @@ class FakeKafka:
             transaction.records.append((log, entry))
         return entry
 
+    def send_ahead(self, record: Outgoing) -> tuple[Partition, Entry]:
+        """A record without a transaction, which is remembered in `ahead`."""
+        topic, partition, key, value, headers, timestamp_ms = record
+        log = self._choose(self.topics[topic], partition, key)
+        now_ms = self.timeline.now_ms + log.skew_ms
+        sent = log, log.append(Entry(-1, now_ms, timestamp_ms, key, value, list(headers), None))
+        self.ahead.append(sent)
+        return sent
+
     def read(self, topic: str) -> list[Entry]:
         """All that a read_committed consumer of `topic` sees, partition by partition."""
         return [e for log in self.topics[topic].partitions for e in log.committed(log.first, log.last_stable)]
@@ -257,7 +271,7 @@ class FakeKafka:
         return self._epochs[owner] != epoch
 
     def begin(self, owner: str, epoch: int = 0) -> FakeTransaction:
-        transaction = FakeTransaction(owner, epoch, next(self._numbers))
+        transaction = FakeTransaction(owner, epoch, next(self._numbers), self.timeline.now_ms)
         self._unfinished.setdefault(owner, []).append(transaction)
         self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
         return transaction

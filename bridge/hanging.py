@@ -13,12 +13,13 @@ from schemas.origin import Shard
 
 
 class Hang(NamedTuple):
-    """Where nothing can be read: from `offset` on since `since_ms`, `waiting` offsets by now."""
+    """Where nothing can be read: from `offset` on since `since_ms`, `waiting` offsets by `seen_ms`."""
 
     shard: Shard
     offset: int
     since_ms: int
     waiting: int
+    seen_ms: int
 
 
 class Hanging:
@@ -31,7 +32,7 @@ class Hanging:
 
     def look(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int) -> None:
         """`ends`: last stable offset and end of each partition."""
-        self.now = {hang.shard: hang for hang in self._compared(ends)}
+        self.now = {hang.shard: hang for hang in self._compared(ends, now_ms)}
         open_ = {shard: stable for shard, (stable, end) in ends.items() if stable < end}
         known = self._seen
         self._seen = {
@@ -39,8 +40,8 @@ class Hanging:
             for shard, stable in open_.items()
         }
 
-    def _compared(self, ends: Mapping[Shard, tuple[int, int]]) -> Iterator[Hang]:
+    def _compared(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int) -> Iterator[Hang]:
         for shard, (stable, end) in ends.items():
             offset, since_ms = self._seen.get(shard, (-1, 0))
             if offset == stable < end:
-                yield Hang(shard, stable, since_ms, end - stable)
+                yield Hang(shard, stable, since_ms, end - stable, now_ms)

@@ -3,8 +3,9 @@
     key = (visit_ms, origin)          visit: timer.roll
 
     refused                    -> rejected topic, named in the journal
-    key >  K                   -> store, in its place
+    key >  K                   -> store, in its place         (of a target that waits: timer.waiting)
     key <= K, visit <= now     -> late: leaves in the very transaction that moves C past it (invariant 3)
+    key <= K, its target waits -> held, until it may leave
     key <= K, visit >  now     -> held: the clock went back behind K; stored, named in the journal
     a copy that was rolled just now, and is to be rolled again soon -> held, and rests (timer.held)
 
@@ -26,10 +27,9 @@ from typing import NamedTuple, Protocol
 from bridge.flights import Flights
 from bridge.policy import Policy
 from bridge.ports import Record
-from schemas.headers import NOT_OURS, Cancel, Claim, Refusal, Rules, Schedule
+from schemas.headers import NOT_OURS, Asked, Cancel, Claim, Pause, Refusal, Rules, Schedule
 from schemas.journal import Flight
 from schemas.profiles import marked, read
-from schemas.progress import Key
 from schemas.receipts import Kind
 from timer.batch import Batch
 from timer.entry import Rows, topic_hash
@@ -51,8 +51,7 @@ _BEYOND_QUOTA = Refusal(
 class Pending(Protocol):
     """What intake asks of the store."""
 
-    @property
-    def settled(self) -> Key: ...
+    def is_to_come(self, target: str, place: tuple[int, int]) -> bool: ...
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
 
@@ -90,6 +89,8 @@ class Intake:
     held: list[int] = field(default_factory=list)
     """Origins."""
     told: list[Told] = field(default_factory=list)
+    paused: dict[str, bool] = field(default_factory=dict)
+    """Targets that are paused from now on, or not any more."""
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
@@ -121,6 +122,7 @@ def intake(
     tells_accepted: bool = True,
     policy: Policy = _EVERYWHERE,
     room: int | None = None,
+    must_wait: Callable[[str], bool] = lambda _: False,
 ) -> Intake:
     """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
 
@@ -128,6 +130,7 @@ def intake(
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
     `tells_accepted`: a receipt for each timer is wanted, too. `room`: so many more timers may be pending; None: any.
+    `must_wait`: whether a late one for this target may not leave at once.
     """
     asked = [(record, _read(record, rules)) for record in records]
     ids = list({ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None})
@@ -135,13 +138,13 @@ def intake(
     if not all(each.isdisjoint(ids) for each in leaving):
         raise StillLeavingError
     limits = (rules, max_message_bytes, policy, room)
-    taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted)
+    taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted, must_wait)
     for record, ask in asked:
         taking.take(record, ask)
     return taking.taken
 
 
-def _read(record: Record, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
+def _read(record: Record, rules: Rules) -> Asked:
     return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
@@ -161,9 +164,11 @@ class _Taking:
         ids: list[bytes],
         late: Mapping[int, Body],
         tells_accepted: bool,  # noqa: FBT001
+        must_wait: Callable[[str], bool],
     ) -> None:
         self.taken = Intake(late=dict(late))
-        self._settled = store.settled
+        self._is_to_come = store.is_to_come
+        self._must_wait = must_wait
         self._flights = flights
         self._delivered_lately = delivered_lately
         self._now_ms = now_ms
@@ -177,12 +182,14 @@ class _Taking:
         self._landed: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
 
-    def take(self, record: Record, ask: Schedule | Cancel | Claim | Refusal) -> None:
+    def take(self, record: Record, ask: Asked) -> None:
         match ask:
             case Schedule():
                 self._schedule(record, ask)
             case Cancel():
                 self._cancel(record, ask)
+            case Pause():
+                self._pause(record, ask)
             case Claim():
                 self._land(record, ask)
             case Refusal():
@@ -198,6 +205,13 @@ class _Taking:
         if ask.on is not None and missed == "not-found":
             missed = self._missed(ask.on[1])
         self.taken.told.append(Told(missed, record.offset, -1, ask.id))
+
+    def _pause(self, record: Record, ask: Pause) -> None:
+        denied = self._policy and ask.is_paused and self._policy.refusal(ask.target)
+        if denied:
+            self._refuse(record, denied)
+        else:
+            self.taken.paused[ask.target] = ask.is_paused
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
         """Whether a timer with this id waits for this real topic; in the store, as far as the topic's hash tells."""
@@ -256,9 +270,9 @@ class _Taking:
 
     def _place(self, body: Body, visit: int) -> None:
         is_late = False
-        if (visit, body.origin) > self._settled:
+        if self._is_to_come(body.target, (visit, body.origin)):
             at = self.taken.batch.add(body, visit)
-        elif visit <= self._now_ms:
+        elif visit <= self._now_ms and not self._has_to_wait(body.target):
             is_late, at = True, body.offset
             self.taken.late[at] = body
         else:
@@ -266,6 +280,9 @@ class _Taking:
             self.taken.held.append(body.origin)
         if body.id is not None:
             self._placed[body.id] = _Place(is_late, at, body)
+
+    def _has_to_wait(self, target: str) -> bool:
+        return self.taken.paused.get(target, False) or self._must_wait(target)
 
     def _land(self, record: Record, claim: Claim) -> None:
         flight = self._flights.claimed(record, claim)
@@ -344,13 +361,14 @@ class Decided(Protocol):
 
 def replay(
     records: Iterable[Record],
-    settled: Key,
+    is_to_come: Callable[[str, tuple[int, int]], bool],
     rules_from: Callable[[int], tuple[Rules, int]],
     decided: Decided,
     origin_of: Callable[[bytes], int],
 ) -> Batch:
     """The timers among `records` that still live, when the journal tells what was `decided`.
 
+    `is_to_come(target, (visit_ms, origin))`: whether what has that place in the order has not left.
     `rules_from(offset)`: by which rules it was first read, and the offset up to which they hold.
     Raises ValueError where a request that the journal calls a timer does not read as one.
     """
@@ -378,6 +396,6 @@ def replay(
         visit = visit_ms(schedule.due_ms, record.timestamp_ms, rules.roll_window_ms)
         if origin in decided.held:
             batch.hold(body_of(record, schedule, origin, rolls), visit)
-        elif (visit, origin) > settled:
+        elif is_to_come(schedule.target, (visit, origin)):
             batch.add(body_of(record, schedule, origin, rolls), visit)
     return batch

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from bridge import flights, recovery
+from bridge import delivery, flights, recovery
+from bridge import shard as shard_module
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.intake import _Taking
@@ -28,6 +29,7 @@ from timer.checkpoint import Checkpoint
 from timer.record import Body
 from timer.scan import LiveScan
 from timer.store import Due, Store
+from timer.waiting import Gate, WaitingTargets
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
@@ -76,8 +78,8 @@ def k_left_out(patches: Patches) -> None:
 def cut_inside_equal_times(patches: Patches) -> None:
     """K is a time alone: a burst that is cut inside one ms counts as gone as a whole."""
 
-    def due(self: Store, now_ms: int, limit: int, limit_bytes: int) -> Due:
-        found = _due(self, now_ms, limit, limit_bytes)
+    def due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
+        found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
         if len(found.rows):
             self._settled = Key(self._settled.visit_ms, MAX_INT64)
         return found
@@ -280,10 +282,31 @@ def unstable_progress(patches: Patches) -> None:
 def lost_shards_repeated(patches: Patches) -> None:
     """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
 
-    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any) -> None:
-        _repeat(self, look, lambda _: True, is_over)
+    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any, now_ms: Any) -> None:
+        _repeat(self, look, lambda _: True, is_over, now_ms)
 
     _replace(patches, Publisher, "repeat", repeat)
+
+
+def expired_by_due_time(patches: Patches) -> None:
+    """Whether a timer has expired is asked by its due time, not by when it leaves."""
+    asked = delivery.expired
+    _replace(patches, shard_module, "expired", lambda body, _now_ms: asked(body, body.due_ms))
+
+
+def passed_over(patches: Patches) -> None:
+    """What its target may not have now is left behind K, as if it had left."""
+    _replace(patches, Store, "_begin_to_wait", lambda *_: None)
+
+
+def pause_forgotten(patches: Patches) -> None:
+    """A start knows what waits, but not that it is paused."""
+    made = WaitingTargets.__init__
+
+    def init(self: WaitingTargets, waits: Any, tick_ms: int) -> None:
+        made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
+
+    _replace(patches, WaitingTargets, "__init__", init)
 
 
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
@@ -303,6 +326,9 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "refused not journalled": _without("refused"),
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
+    "waits not journalled": _without("waits"),
+    "pause forgotten by a start": pause_forgotten,
+    "passed over while it waits": passed_over,
     "rules of now for old requests": _returning(Decisions, "rules_from", (None, MAX_INT64)),
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,
@@ -314,6 +340,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "copies judged again": copies_judged_again,
     "quota without copies": quota_without_copies,
     "lost shards repeated": lost_shards_repeated,
+    "expired one delivered": expired_by_due_time,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

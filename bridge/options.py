@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from bridge.limits import TargetLimit
 from bridge.policy import Policy
 from schemas.headers import Rules
 from schemas.receipts import Mode
 from timer.options import StoreOptions as StoreOptions
+
+Delivery = Literal["exactly-once", "at-least-once"]
+"""How the sink publishes: all in one transaction, or deliveries acknowledged first, then the rest in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class TurnOptions:
     """The longest wait for a message; a due timer ends it earlier."""
     clock_skew_margin_ms: int = 60_000
     """How far the clocks of two brokers may stand apart: a rebuild reads the journal from this much before L."""
+    max_clock_skew_ms: int = 1000
+    """How far a broker's clock may stand from ours without a word."""
     adopt_progress: str | None = None
     """The operator's word where progress is gone: 'earliest', 'latest' or epoch ms."""
     policy: Policy = field(default_factory=Policy)
@@ -45,6 +52,8 @@ class TurnOptions:
     """Of the timer topic, on this instance: beyond it, intake of that topic pauses."""
     max_pending: int | None = None
     """Timers of one shard: beyond it, a request is refused."""
+    targets: Mapping[str, TargetLimit] = field(default_factory=dict)
+    """By pattern: how many timers of one shard may leave for a target."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
     """Of timer topics that have their own; all others have these."""
 

@@ -7,17 +7,21 @@ and its own) is taken in first, by the settings of the instance that publishes; 
    and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota.
 3. Each other schedule is a timer until its one end: delivered at or after its due time by the publishing instance's
    clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
-   its id, and then never seen again. What is read in a commit ends what would have left in it.
+   its id, and then never seen again. What is read in a commit ends what would have left in it. From its expiry on it
+   is parked as `expired`, and never delivered.
 4. Before it is due it may travel: a copy at the end of its own partition, bytes, foreign headers and due time as they
    were, `timer-rolls` one higher, one on its way at most. Read again it stands anew, in its old origin's name. Whatever
    else says that it is a copy is refused as `not-ours`; one with the very bytes of an awaited copy stands in for it.
 5. Receipts are those that the settings ask for, each once, and say what was so.
 6. C, K and L never go back; L is the lowest own offset of a live timer, C where none is.
 7. Of the timers below C, those with key (visit, origin) <= K have left, the others live. An exception is one that was
-   held: K had passed it already when it was read, and by the clock it was not to be looked at yet.
+   held: K had passed it already when it was read, and by the clock it was not to be looked at yet; and one whose target
+   is limited or paused, which may wait: until then it lives, and is rolled where it waits for most of a window.
 8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
+10. What is delivered at least once stands ahead of its transaction, which is judged as if it held it. What stands
+   though no transaction did is a timer's all the same, unaltered and never early.
 """
 
 import json
@@ -29,7 +33,7 @@ from typing import NamedTuple
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.options import TurnOptions
-from bridge.random_requests import CANCEL, DELIVERED, MORE_TIMERS, REPLACE, TIMERS, Header, Wish
+from bridge.random_requests import CANCEL, DELIVERED, EXPIRED, MORE_TIMERS, PAUSE, REPLACE, RESUME, TIMERS, Header, Wish
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -109,6 +113,10 @@ class ShardBook:
     left_ids: set[bytes] = field(default_factory=set)
     """Those under which something was delivered or parked."""
 
+    waiting: set[str] = field(default_factory=set)
+    """Targets that were ever limited or paused: K says nothing of their timers."""
+    paused: set[str] = field(default_factory=set)
+
     def forget_aborted(self) -> None:
         for offset in [o for o, unread in self.unread.items() if _state(unread.entry) is State.ABORTED]:
             del self.unread[offset]
@@ -154,11 +162,15 @@ class Oracle:
         self.only_outputs = only_outputs
         self._books = {shard: ShardBook() for shard in shards}
         self._seen = 0
+        self._seen_ahead = 0
+        self._ahead: set[tuple[Shard, int]] = set()
+        self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
         self.counts: Counter[str] = Counter()
 
     def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
         self._books[shard].unread[entry.offset] = Unread(entry, wish)
+        self._asked[shard, entry.offset] = wish, entry
         self.counts["requests"] += 1
 
     def forged(self, shard: Shard, entry: Entry) -> None:
@@ -173,6 +185,9 @@ class Oracle:
         for transaction in fresh:
             if transaction.offsets:
                 self._judge(transaction)
+        for log, entry in self._kafka.ahead[self._seen_ahead :]:
+            self._judge_ahead(log, entry)
+        self._seen_ahead = len(self._kafka.ahead)
         return len(fresh)
 
     def pending(self, shard: Shard) -> Counter[str]:
@@ -186,6 +201,10 @@ class Oracle:
             for timer in self._books[shard].timers.values():
                 dues.setdefault(timer.wish.target, []).append(timer.due_ms)
         return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
+
+    def paused(self) -> list[tuple[Shard, str]]:
+        """Targets that are paused, as committed."""
+        return [(shard, target) for shard, book in self._books.items() for target in sorted(book.paused)]
 
     def live_ids(self, shard: Shard) -> list[bytes]:
         """Ids under which a timer lives, as committed."""
@@ -216,7 +235,7 @@ class Oracle:
         assert isinstance(note, Note)
         reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
         outputs: dict[Shard, list[tuple[Partition, Entry]]] = {shard: [] for shard in reached}
-        for log, entry in transaction.records:
+        for log, entry in [*transaction.ahead, *transaction.records]:
             if log.topic not in JOURNALS.values():
                 shard, origin = _about(log, entry)
                 known = shard in reached and origin < reached[shard].next_offset
@@ -226,6 +245,16 @@ class Oracle:
             own = note._replace(options=note.options.of(shard.topic))
             self._judge_shard(shard, progress, outputs[shard], own)
 
+    def _judge_ahead(self, log: Partition, entry: Entry) -> None:
+        about = _about(log, entry)
+        wish, request = self._asked[about]
+        due_ms = int(_check_as_wished(wish, log, entry)["timer-deliver-ms"] or b"")
+        if wish.level is None:
+            _check(due_ms == wish.due_ms(request.append_ms, ()), "delivered ahead with another due time", entry)
+        _check(due_ms <= entry.timestamp_ms, "delivered ahead, early", entry)
+        self.counts["delivered again" if about in self._ahead else "delivered ahead"] += 1
+        self._ahead.add(about)
+
     def _judge_shard(
         self, shard: Shard, progress: Progress, outputs: list[tuple[Partition, Entry]], note: Note
     ) -> None:
@@ -233,6 +262,8 @@ class Oracle:
         for known in book.timers.values():
             known.is_fresh = False
         expected = Expected()
+        paused = book.paused.copy()
+        book.waiting |= {timer.wish.target for timer in book.timers.values() if _is_limited(timer.wish.target, note)}
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
         last = (-1, -1)
@@ -252,9 +283,11 @@ class Oracle:
             if log.topic == shard.topic:
                 self._check_copy(shard, book, timer, log, entry, note)
                 continue
+            waits = timer.wish.target in paused & book.paused
+            _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
             self._leave(book, origin, expected)
             if log.topic == REJECTED:
-                self._check_parked(timer, entry, expected)
+                self._check_parked(timer, entry, expected, is_old=_is_old(book, timer, entry, note))
             else:
                 self._check_delivered(timer, log, entry, note, expected)
                 _check(last < (timer.due_ms, origin), "out of order", entry)
@@ -289,6 +322,9 @@ class Oracle:
 
     def _take(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
         offset, rules = entry.offset, note.options.rules
+        if wish.action in (PAUSE, RESUME):
+            self._take_pause(book, wish, entry, note, expected)
+            return
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
             code = _refusal(wish, due_ms, entry, note.options, book)
@@ -308,10 +344,22 @@ class Oracle:
                 expected.receipts[Said("not-found", offset, None, wish.id)] += 1
         if wish.action != CANCEL:
             book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note))
+            if _is_limited(wish.target, note):
+                book.waiting.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
             expected.dues_ms[offset] = due_ms
             if wish.id is not None:
                 book.ids[wish.id] = offset
+
+    def _take_pause(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
+        if wish.action == PAUSE and _is_denied(wish.target, note.options):
+            self._refuse(entry, "denied-target", expected)
+        elif wish.action == PAUSE:
+            book.paused.add(wish.target)
+            book.waiting.add(wish.target)
+            self.counts["paused"] += 1
+        else:
+            book.paused.discard(wish.target)
 
     def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
@@ -344,6 +392,7 @@ class Oracle:
         if self.only_outputs:
             return
         is_its_turn = timer.is_held or timer.may_rest or timer.key <= reached.settled
+        is_its_turn |= timer.wish.target in book.waiting
         _check(is_its_turn, f"left, but its key is above K: {reached}", entry)
         is_late = timer.is_fresh and timer.key <= book.progress.settled
         if not is_late and shard not in note.paused:
@@ -354,8 +403,13 @@ class Oracle:
         self._check_rejected(request, entry, {code})
         self.counts["refused"] += 1
 
-    def _check_parked(self, timer: Timer, entry: Entry, expected: Expected) -> None:
-        code = self._check_rejected(timer.entry, entry, timer.wish.may - {DELIVERED})
+    def _check_parked(self, timer: Timer, entry: Entry, expected: Expected, *, is_old: bool) -> None:
+        is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
+        codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
+        if is_old and not is_over:
+            codes |= {"too-large"}
+        code = self._check_rejected(timer.entry, entry, codes)
+        self.counts["expired"] += is_over
         origin = timer.key.origin
         expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
         self.counts["parked"] += 1
@@ -371,17 +425,9 @@ class Oracle:
         return code
 
     def _check_delivered(self, timer: Timer, log: Partition, entry: Entry, note: Note, expected: Expected) -> None:
-        wish, added = timer.wish, dict(entry.headers[-4:])
-        _check(DELIVERED in wish.may, f"delivered, expected {sorted(wish.may)}", entry)
-        _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
-        _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
-        _check([*entry.headers[:-4]] == wish.foreign, f"foreign headers altered: {wish.foreign}", entry)
-        _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
+        wish, added = timer.wish, _check_as_wished(timer.wish, log, entry)
         _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, f"timer-deliver-ms is not {timer.due_ms}", entry)
         _check(added["timer-rolls"] == b"%d" % timer.rolls, f"timer-rolls is not {timer.rolls}", entry)
-        _check(
-            added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry
-        )
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, f"early: due {timer.due_ms}, clock {note}", entry)
         expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
         self.counts["delivered"] += 1
@@ -396,7 +442,9 @@ class Oracle:
         headers = wish.copy_headers(timer.due_ms, f"{shard}/{origin}", rolls)
         _check([*entry.headers] == headers, f"not the headers of a copy: {headers}", entry)
         at_ms = entry.timestamp_ms
-        _check(timer.key.visit_ms <= at_ms < timer.due_ms, f"rolled at another time than {timer.key.visit_ms}", entry)
+        is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
+        _check(is_time, f"rolled at another time than {timer.key.visit_ms}", entry)
+        self.counts["rolled as too old"] += at_ms >= timer.due_ms
         _check(at_ms <= note.highest_ms, f"rolled early: {note}", entry)
         timer.is_flying = True
         book.flights[origin, rolls] = entry
@@ -435,7 +483,10 @@ class Oracle:
         low = min((timer.entry.offset for timer in book.live()), default=progress.next_offset)
         _check(progress.low_offset == low, f"{shard}: L is not {low}", progress)
         for timer in book.live():
-            if timer.key <= progress.settled and not timer.is_held:
+            if timer.key <= progress.settled and timer.wish.target in book.waiting and not timer.is_held:
+                self.counts["waited"] += 1
+                timer.is_held = True
+            elif timer.key <= progress.settled and not timer.is_held:
                 _check(timer.is_fresh or timer.may_rest, f"{shard}: K passed a live timer", (timer, progress))
                 is_held = timer.may_rest or timer.key.visit_ms > note.lowest_ms
                 _check(is_held, f"{shard}: a late one was not settled", (timer, progress, note.lowest_ms))
@@ -461,6 +512,16 @@ def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
     return Key(visit_ms(due_ms, entry.append_ms, note.options.rules.roll_window_ms), origin)
 
 
+def _is_limited(target: str, note: Note) -> bool:
+    return _is_any(target, note.options.targets)
+
+
+def _is_old(book: ShardBook, timer: Timer, entry: Entry, note: Note) -> bool:
+    """Whether it has waited for its target for most of a window."""
+    old_ms = timer.key.visit_ms + note.options.rules.roll_window_ms * 3 // 4
+    return timer.wish.target in book.waiting and entry.timestamp_ms >= old_ms
+
+
 def _may_rest(timer: Timer, rolled_ms: int, note: Note) -> bool:
     rest_ms = note.options.rules.roll_window_ms // 8
     is_soon = timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms)
@@ -473,15 +534,21 @@ def _same(copy: Entry, entry: Entry) -> bool:
 
 def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook) -> str:
     """Why a schedule that is well made is refused all the same; empty where it is not."""
+    if wish.expire_ms is not None and wish.expire_ms <= due_ms:
+        return "bad-header"
     if due_ms - entry.append_ms > options.rules.max_delay_ms:
         return "too-far"
-    if _is_any(wish.target, options.policy.deny) or not _is_any(wish.target, options.policy.allow):
+    if _is_denied(wish.target, options):
         return "denied-target"
     is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
     if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes:
         return "too-large"
     is_full = options.max_pending is not None and len(book.timers) >= options.max_pending
     return "quota-exceeded" if is_full and wish.id not in book.ids else ""
+
+
+def _is_denied(target: str, options: TurnOptions) -> bool:
+    return _is_any(target, options.policy.deny) or not _is_any(target, options.policy.allow)
 
 
 def _is_any(target: str, patterns: Iterable[str]) -> bool:
@@ -499,6 +566,20 @@ def _wanted(receipts: Counter[Said], mode: str) -> Counter[Said]:
         return receipts
     routine = ("accepted", DELIVERED)
     return Counter({said: n for said, n in receipts.items() if mode == "outcomes" and said.kind not in routine})
+
+
+def _check_as_wished(wish: Wish, log: Partition, entry: Entry) -> dict[str, bytes | None]:
+    """A delivery holds what was asked for. Returns the four headers of ours."""
+    added = dict(entry.headers[-4:])
+    _check(DELIVERED in wish.may, f"delivered, expected {sorted(wish.may)}", entry)
+    is_over = wish.expire_ms is not None and entry.timestamp_ms >= wish.expire_ms
+    _check(not is_over, f"delivered, but it has expired at {wish.expire_ms}", entry)
+    _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
+    _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
+    _check([*entry.headers[:-4]] == wish.foreign, f"foreign headers altered: {wish.foreign}", entry)
+    _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
+    _check(added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry)
+    return added
 
 
 def _check(holds: bool, what: str, where: object) -> None:  # noqa: FBT001

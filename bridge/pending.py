@@ -19,7 +19,6 @@ from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
-from schemas.progress import Key
 from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
 from timer.inspection import StoppedStore
 from timer.record import Body
@@ -56,7 +55,7 @@ class Pending(BaseModel):
 
     def histogram(self) -> list[Bucket]:
         """Of all topics."""
-        return _added(bucket for own in self.topics.values() for bucket in own.histogram)
+        return joined_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
 
 
 class Timer(BaseModel):
@@ -134,7 +133,9 @@ def _told(
 
 
 def _histogram(counts: Mapping[int, int], bucket_ms: int) -> list[Bucket]:
-    return _added(Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items())
+    return joined_buckets(
+        Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items()
+    )
 
 
 def joined(parts: Iterable[Pending]) -> Pending:
@@ -154,11 +155,12 @@ def _both(one: TopicPending, other: TopicPending) -> TopicPending:
         pending=one.pending + other.pending,
         first_due_ms=min(one.first_due_ms, other.first_due_ms),
         last_due_ms=max(one.last_due_ms, other.last_due_ms),
-        histogram=_added(one.histogram + other.histogram),
+        histogram=joined_buckets(one.histogram + other.histogram),
     )
 
 
-def _added(buckets: Iterable[Bucket]) -> list[Bucket]:
+def joined_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Those of one beginning are one."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[bucket.from_ms] += bucket.timers
@@ -170,24 +172,28 @@ def _added(buckets: Iterable[Bucket]) -> list[Bucket]:
 
 def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
     """In the shards that are ours and open; each is asked by its index of ids."""
-    found = [timer for shard, owned in bridge.shards.items() for timer in _in_shard(shard, owned, id_.encode(), at_ms)]
-    return Named(at_ms=at_ms, id=id_, timers=found)
+    return Named(at_ms=at_ms, id=id_, timers=[timer for timer, _ in named_bodies(bridge, id_.encode(), at_ms)])
 
 
-def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[Timer]:
+def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
+    """The same, each with its body; None: it is rolling."""
+    return [found for shard, owned in bridge.shards.items() for found in _in_shard(shard, owned, id_, at_ms)]
+
+
+def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
     store = owned.store
-    found = [_timer(shard, body, "leaving") for body in owned.leaving(id_)]
+    found: list[tuple[Timer, Body | None]] = [(_timer(shard, body, "leaving"), body) for body in owned.leaving(id_)]
     for row in store.find([id_]).values():
         (body,) = store.bodies(row)
-        visit_ms = int(row["visit_ms"][0])
-        found.append(_timer(shard, body, _state(body, at_ms, Key(visit_ms, body.origin) <= store.settled)))
-    return found + [_rolling(shard, flight) for flight in owned.flights.with_id(id_)]
+        is_held = not store.is_to_come(body.target, (int(row["visit_ms"][0]), body.origin))
+        found.append((_timer(shard, body, state_of(body.due_ms, at_ms, is_held)), body))
+    return found + [(_rolling(shard, flight), None) for flight in owned.flights.with_id(id_)]
 
 
 def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:
     """In one stopped store."""
     found = [
-        _timer(shard, timer.body, _state(timer.body, at_ms, timer.body.origin in store.checkpoint.held))
+        _timer(shard, timer.body, state_of(timer.body.due_ms, at_ms, timer.body.origin in store.checkpoint.held))
         for timer in store.with_id(id_.encode())
     ]
     hash_ = id_hash(id_.encode())
@@ -200,10 +206,11 @@ def _alive(store: StoppedStore) -> list[Flight]:
     return [flight for flight in told.flights if flight.origin not in told.ended_flights]
 
 
-def _state(body: Body, at_ms: int, is_held: bool) -> State:  # noqa: FBT001
+def state_of(due_ms: int, at_ms: int, is_held: bool) -> State:  # noqa: FBT001
+    """Of a timer in the store."""
     if is_held:
         return "held"
-    return "due" if body.due_ms <= at_ms else "pending"
+    return "due" if due_ms <= at_ms else "pending"
 
 
 def _timer(shard: Shard, body: Body, state: State) -> Timer:

@@ -3,6 +3,7 @@
 --http-port 8321                            the bridge on this machine
 --url http://a:8321 --url http://b:8321     the instances of a group, each of which knows its own partitions
 --data-dir timer-data                       a stopped one, as of its last checkpoint; all partitions in it
+--select topic=orders --cancel              timers by what they are like (bridge.selection_command)
 """
 
 from pathlib import Path
@@ -38,8 +39,30 @@ def pending(
     id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
     bucket: Annotated[str, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d.")] = "1h",
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; times are epoch ms.")] = False,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select",
+            help="Which ones, by topic=, key= (its beginning), due-from=, due-to=, header=name=value; repeat.",
+        ),
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End those that --select names; counted first.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without, they are only counted.")] = False,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="An operator's token, where the bridge's page asks for one.")
+    ] = None,
 ) -> None:
-    """Show what is pending: counts by real topic, when the next is due, how many are due when; or one id."""
+    """Show what is pending: counts by real topic, when the next is due, how many are due when; or one id.
+
+    With --select: how many timers are so, on all instances; with --cancel --apply these are cancelled.
+    """
+    if select:
+        _act_on(select, url or [], http_port, token_file, "cancel" if cancel else None, apply=apply)
+        return
+    if cancel or apply:
+        raise SettingsError(
+            "--cancel and --apply are about what --select names: give it, such as --select topic=orders"
+        )
     source = _source(url or [], http_port, data_dir)
     if id_ is not None:
         named = source.named(id_)
@@ -59,6 +82,23 @@ def pending(
         typer.echo(told.model_dump_json(indent=2))
     else:
         _show(told, Console())
+
+
+def _act_on(
+    select: list[str],
+    urls: list[str],
+    http_port: int | None,
+    token_file: Path | None,
+    action: str | None,
+    *,
+    apply: bool,
+) -> None:
+    from bridge.selection_command import act_on, parse_selector  # only here: it needs the API's models
+
+    selector = parse_selector(select)
+    if not urls and not http_port:
+        raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
+    act_on(urls[0] if urls else f"http://127.0.0.1:{http_port}", token_file, selector, action, apply=apply)
 
 
 def _source(urls: list[str], http_port: int | None, data_dir: Path | None) -> PendingSource:

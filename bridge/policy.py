@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 
 from schemas.headers import Refusal, legal_topic
 
-_PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
+PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
 _REMEMBERED = 4096
 """Targets whose verdict is kept; senders choose the names, so there is a limit."""
 
@@ -66,7 +66,7 @@ def check_policy(policy: Policy, own_topics: frozenset[str], allow: str = "allow
         raise ValueError(f"{allow} is empty, so nothing could be sent: leave it out to allow every topic")
     for name, patterns in ((allow, policy.allow), (deny, policy.deny)):
         for pattern in patterns:
-            if not _PATTERN.fullmatch(pattern):
+            if not PATTERN.fullmatch(pattern):
                 raise ValueError(
                     f"{name}: {pattern!r} matches no topic: write a name of letters, digits, . _ and -, with * for any"
                     f" characters and ? for one"

@@ -10,7 +10,7 @@ A shard is one partition of one timer topic. Ownership moves only inside `Source
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -57,6 +57,8 @@ class Polled:
     ownership: Ownership
     records: dict[Shard, list[Record]]
     fence: object
+    is_member: bool = True
+    """The group has let us in: where nothing is ours, there is nothing left for us."""
 
 
 class Clock(Protocol):
@@ -134,6 +136,13 @@ class History(Protocol):
         """Last stable offset and end of each timer partition. Asked once: whoever does not answer is left out."""
         ...
 
+    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        """When the broker wrote the newest record of each journal partition, epoch ms by the broker's clock.
+
+        Asked once: whoever does not answer, or holds none, is left out.
+        """
+        ...
+
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         """The first offset of the timer partition with this timestamp or a later one; the end where there is none."""
         ...
@@ -163,23 +172,33 @@ class Transaction:
     journal: dict[Shard, bytes]
     progress: dict[Shard, Progress]
     fence: object
+    standing: frozenset[int] = frozenset()
+    """By index of `outgoing`: what stands already, and is not to be sent again (at-least-once)."""
+
+
+Why = Literal["earlier", "stale-member", "fault"]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All of it stands."""
+    """All of it stands. `took_s`: since it was begun."""
+
+    took_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Nothing of it stands.
+    """Nothing of it stands, but for `standing`: deliveries of at-least-once, by index of `outgoing`.
 
     `refused` names by index those of `outgoing` that the broker will never take, each with a code of the contract
     (`unknown-topic`, `unknown-partition`, `not-authorized`, `too-large`). Empty: a passing fault or a stale fence; look
-    at the ownership, then publish again.
+    at the ownership, then publish again. `why`, where nothing is refused: the transaction before it was aborted, the
+    group no longer knows the member that it was begun for, or a passing fault.
     """
 
     refused: dict[int, str]
+    why: Why = field(default="fault", compare=False)
+    standing: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 MOST_PUBLISHING = 2

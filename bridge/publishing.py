@@ -7,12 +7,14 @@
 What is to be repeated is repeated before anything new is begun, so progress is committed in the order of the requests.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.errors import BridgeError
-from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Publishing, Sink, Transaction
+from bridge.metrics import Metrics
+from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, Publishing, Sink, Transaction
 from bridge.shard import OwnedShard, Sealed
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -31,8 +33,10 @@ class _Carried:
 class Publisher:
     """Not for use by two threads."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, clock: Clock, metrics: Metrics) -> None:
         self._sink = sink
+        self._clock = clock
+        self._metrics = metrics
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 
@@ -70,7 +74,11 @@ class Publisher:
             self._finish_oldest()
 
     def repeat(
-        self, look: Callable[[], object], is_ours: Callable[[OwnedShard], bool], is_over: Callable[[], bool]
+        self,
+        look: Callable[[], object],
+        is_ours: Callable[[OwnedShard], bool],
+        is_over: Callable[[], bool],
+        now_ms: Callable[[], int],
     ) -> None:
         """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence."""
         while self._to_repeat and not is_over():
@@ -80,39 +88,58 @@ class Publisher:
             if not carried.parts:
                 self._to_repeat.popleft()
                 continue
+            for owned, sealed in carried.parts:
+                owned.renew(sealed, now_ms())
             self._send(carried, fence)
-            match _publishing(carried).wait():
+            self._metrics.retries.add()
+            match self._fate_of(carried):
                 case Committed():
                     self._to_repeat.popleft()
-                    _advance(carried)
-                case Aborted(refused):
-                    _park(carried, refused)
+                    self._advance(carried)
+                case Aborted() as fate:
+                    _note(carried, fate)
 
     def _finish_oldest(self) -> None:
         carried = self._under_way[0]
-        fate = _publishing(carried).wait()
+        fate = self._fate_of(carried)
         self._under_way.popleft()
         if isinstance(fate, Committed):
-            _advance(carried)
+            self._advance(carried)
             return
-        _park(carried, fate.refused)
+        _note(carried, fate)
         self._to_repeat.append(carried)
         while self._under_way:
             later = self._under_way.popleft()
-            assert isinstance(_publishing(later).wait(), Aborted), "one stands behind one that does not"
+            fate = self._fate_of(later)
+            assert isinstance(fate, Aborted), "one stands behind one that does not"
+            _note(later, fate)
             self._to_repeat.append(later)
+
+    def _fate_of(self, carried: _Carried) -> Committed | Aborted:
+        fate = _publishing(carried).wait()
+        self._metrics.ended(fate)
+        return fate
+
+    def _advance(self, carried: _Carried) -> None:
+        now_ms = self._clock.now_ms()
+        for owned, sealed in carried.parts:
+            owned.committed(sealed)
+            self._metrics.stands(owned, sealed, now_ms)
 
     def _send(self, carried: _Carried, fence: object) -> None:
         carried.outgoing, carried.ends = [], []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
+        standing: set[int] = set()
         for owned, sealed in carried.parts:
+            standing.update(len(carried.outgoing) + row for row in sealed.staged.standing)
             carried.outgoing += owned.outgoing(sealed)
             carried.ends.append(len(carried.outgoing))
             progress[owned.shard] = sealed.progress
             if sealed.journal is not None:
                 journal[owned.shard] = sealed.journal.to_bytes()
-        carried.publishing = self._sink.begin(Transaction(carried.outgoing, journal, progress, fence))
+        transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
+        carried.publishing = self._sink.begin(transaction)
 
 
 def _publishing(carried: _Carried) -> Publishing:
@@ -120,20 +147,21 @@ def _publishing(carried: _Carried) -> Publishing:
     return carried.publishing
 
 
-def _advance(carried: _Carried) -> None:
-    for owned, sealed in carried.parts:
-        owned.committed(sealed)
+def _note(carried: _Carried, fate: Aborted) -> None:
+    """What is to be made of it when it is repeated."""
+    for index, code in fate.refused.items():
+        owned, sealed, row = _place(carried, index)
+        if not owned.park(sealed, row, code):
+            raise BridgeError(
+                f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
+                f" vanish, so the bridge stops; mend the topic, then start again"
+            )
+    for index in fate.standing:
+        _, sealed, row = _place(carried, index)
+        sealed.staged.standing.add(row)
 
 
-def _park(carried: _Carried, refused: dict[int, str]) -> None:
-    for index, code in refused.items():
-        start = 0
-        for (owned, sealed), end in zip(carried.parts, carried.ends, strict=True):
-            if index < end:
-                if not owned.park(sealed, index - start, code):
-                    raise BridgeError(
-                        f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
-                        f" vanish, so the bridge stops; mend the topic, then start again"
-                    )
-                break
-            start = end
+def _place(carried: _Carried, index: int) -> tuple[OwnedShard, Sealed, int]:
+    """Of whose part a record is, and its row there."""
+    at = bisect_right(carried.ends, index)
+    return *carried.parts[at], index - (carried.ends[at - 1] if at else 0)

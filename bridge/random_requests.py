@@ -13,6 +13,7 @@ from random import Random
 Header = tuple[str, bytes | None]
 
 DELIVERED = "delivered"
+EXPIRED = "expired"
 TIMERS, MORE_TIMERS = "timer.requests", "timer.more"
 ORDERS, BILLS, NOWHERE, SECRET, SMALL = "orders", "bills", "nowhere", "secret", "small"
 ORDERS_PARTITIONS = 3
@@ -61,6 +62,8 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("missing-topic", [_SOON]),
     ("bad-target", [_SOON, ("timer-topic", b"__consumer_offsets")]),
     ("bad-target", [_SOON, ("timer-topic", b"a b")]),
+    ("bad-target", [("timer-action", b"pause"), ("timer-topic", b"a b")]),
+    ("missing-topic", [("timer-action", b"resume"), _ID]),
     ("bad-target", [_SOON, ("timer-topic", TIMERS.encode())]),
     ("bad-target", [_SOON, ("timer-topic", MORE_TIMERS.encode())]),
 )
@@ -76,6 +79,7 @@ FOREIGN: tuple[Header, ...] = (
 VALUES: tuple[bytes | None, ...] = (None, b"", b"v", b"value " * 20)
 KEYS: tuple[bytes | None, ...] = (None, b"", b"k1", b"k2")
 SCHEDULE, REPLACE, CANCEL = "schedule", "replace", "cancel"
+PAUSE, RESUME = "pause", "resume"
 TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 
 
@@ -83,7 +87,8 @@ TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 class Wish:
     """A record for the timer topic, and what may become of it: `delivered`, or a code on the rejected topic.
 
-    Due at `deliver_ms`, else so much behind its timestamp as `level` says, else `delay_ms`.
+    Due at `deliver_ms`, else so much behind its timestamp as `level` says, else `delay_ms`. From `expire_ms` on it may
+    only be `expired`.
     """
 
     may: frozenset[str]
@@ -99,6 +104,7 @@ class Wish:
     id: bytes | None = None
     action: str = SCHEDULE
     level: int | None = None
+    expire_ms: int | None = None
     headers: list[Header] = field(default_factory=list)
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
@@ -126,12 +132,16 @@ class Wishes:
         self._ids[-1] = rng.choice((self._ids[-1], b"\xff\x00 id"))
         near = (-1000, -50, 0, 1, 10, 30, 100, 300, reach_ms, reach_ms * 3 // 2, reach_ms * 2)
         self._aheads_ms = rng.choice((near, (-50, 0, 30, reach_ms // 2, reach_ms, reach_ms, reach_ms * 3 // 2)))
+        self._pause_chance = rng.choice((0.0, 0.0, 0.03, 0.1))
+        self._expiry_chance = rng.choice((0.0, 0.0, 0.2))
         self._id_chance = rng.choice((0.0, 0.3, 0.6, 0.9))
         self._cancel_chance = rng.choice((0.05, 0.2, 0.4)) if self._id_chance else 0.0
 
     def draw(self, now_ms: int) -> Wish:
         drawn = self._rng.random()
-        if drawn < 0.1:
+        if self._pause_chance and self._rng.random() < self._pause_chance:
+            wish = self._pause(self._rng.choice((ORDERS, ORDERS, BILLS)), self._rng.choice((PAUSE, RESUME)))
+        elif drawn < 0.1:
             wish = self._malformed()
         else:
             wish = self._cancel() if drawn < 0.1 + 0.9 * self._cancel_chance else self._schedule(now_ms)
@@ -152,6 +162,16 @@ class Wishes:
             wish.control.append(
                 self._rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None)))
             )
+        return wish
+
+    def resume(self, target: str) -> Wish:
+        wish = self._pause(target, RESUME)
+        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
+        return wish
+
+    def _pause(self, target: str, action: str) -> Wish:
+        wish = self._wish(set(), [("timer-action", action.encode()), ("timer-topic", target.encode())])
+        wish.action, wish.target = action, target
         return wish
 
     def far_with_id(self, due_ms: int) -> Wish:
@@ -185,6 +205,10 @@ class Wishes:
             wish.delivered_key = rng.choice((b"", b"other"))
             wish.control.append(("timer-key", wish.delivered_key))
         self._set_time(wish, now_ms)
+        if rng.random() < self._expiry_chance:
+            ahead_ms = rng.choice((-10, 20, 100, rng.choice(self._aheads_ms) + rng.randint(0, 400)))
+            wish.expire_ms = max(0, now_ms + ahead_ms)
+            wish.control.append(("timer-expire-ms", b"%d" % wish.expire_ms))
         if rng.random() < self._id_chance:
             self._set_id(wish)
         return wish

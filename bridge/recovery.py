@@ -20,7 +20,7 @@ from bridge.intake import replay
 from bridge.options import TurnOptions
 from bridge.ports import History
 from schemas.headers import Rules
-from schemas.journal import Decisions, JournalRecord
+from schemas.journal import Decisions, JournalRecord, Wait
 from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from timer.checkpoint import CLOSED, NAME, Checkpoint
@@ -172,13 +172,15 @@ class _Recovery:
     def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
         progress = self._progress
         if found is None:
-            decisions = Decisions(self._journal(None))
-            store, start = Store.create(self._disk, options, progress), progress.low_offset
+            decisions = Decisions(self._journal(None), waits=self._last_waits())
+            store, start = Store.create(self._disk, options, progress, decisions.waits), progress.low_offset
         else:
-            decisions = Decisions(self._journal(found), found.held, found.flights, found.progress.next_offset)
+            known = (found.held, found.flights, found.progress.next_offset, found.waits)
+            decisions = Decisions(self._journal(found), *known)
             if found.tick_ms != options.tick_ms:
                 log.info("%s: tick_ms was %d, is %d: linking anew", self._shard, found.tick_ms, options.tick_ms)
-            store = Store.open(self._disk, options, found, progress, decisions.waiting, decisions.ended)
+            live = (decisions.waiting, decisions.ended, decisions.waits)
+            store = Store.open(self._disk, options, found, progress, *live)
             start = found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
@@ -207,7 +209,7 @@ class _Recovery:
 
         for records in self._history.requests(self._shard, start, progress.next_offset):
             try:
-                batch = replay(records, progress.settled, rules_from, decisions, self._offset_of)
+                batch = replay(records, store.is_to_come, rules_from, decisions, self._offset_of)
             except ValueError as wrong:
                 raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
@@ -234,6 +236,17 @@ class _Recovery:
             values = self._history.journal(self._shard, from_offset=None, since_ms=self._since_ms())
         for value in values:
             yield JournalRecord.from_bytes(value)
+
+    def _last_waits(self) -> tuple[Wait, ...]:
+        """What waits by the last record of the journal, wherever that stands: a paused target may have no timer."""
+        first, end = self._history.journal_bounds(self._shard)
+        for start in (max(first, end - _LOOK_BACK), first):
+            last = None
+            for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
+                last = value
+            if last is not None:
+                return JournalRecord.from_bytes(last).waits
+        return ()
 
     def _since_ms(self) -> int | None:
         """From when on the journal matters: the time of L's record, minus the skew of clocks; None: all of it.

@@ -84,13 +84,13 @@ def redrive(
         to_ms=_instant("to", to),
     )
     sent = None
-    with _redriving(settings) as redriving:
+    with redriving(settings) as work:
         if apply:
-            redriving.begin(settings.replication_factor)
-        found = redriving.look(selection)
+            work.begin(settings.replication_factor)
+        found = work.look(selection)
         found.cut(limit)
         if apply:
-            sent = redriving.apply(found.selected)
+            sent = work.apply(found.selected)
     if as_json:
         typer.echo(json.dumps(_told(found, sent), indent=2))
     else:
@@ -104,18 +104,19 @@ def redrive(
 
 
 @contextmanager
-def _redriving(settings: Settings) -> "Iterator[ConfluentRedrive]":
+def redriving(settings: Settings) -> "Iterator[ConfluentRedrive]":
+    """Waits for a broker as long as a start does."""
     from bridge.confluent import ConfluentRedrive, Patience
 
     patience = Patience()
     patience.give_up_in(settings.startup_timeout / 1000)
-    redriving = ConfluentRedrive(
+    work = ConfluentRedrive(
         settings.connection("redrive"), settings.rejected_topic, settings.redriven_topic, settings.rules(), patience
     )
     try:
-        yield redriving
+        yield work
     finally:
-        redriving.close()
+        work.close()
 
 
 def _instant(name: str, text: str | None) -> int | None:

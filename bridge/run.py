@@ -10,9 +10,12 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
 from types import FrameType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from bridge.address import own_address
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
 from bridge.connection import Connection
 from bridge.datadir import DataDir
@@ -20,6 +23,7 @@ from bridge.desk import Desk
 from bridge.errors import BridgeError, BrokerUnavailableError, NameTakenError, OutcomeUnknownError, SettingsError
 from bridge.garbage import expect_batches
 from bridge.logs import without_secrets
+from bridge.metrics import Metrics
 from bridge.options import TurnOptions
 from bridge.preparing import Preparer
 from bridge.settings import Settings
@@ -27,6 +31,7 @@ from bridge.status import Status
 from bridge.topics import (
     FILLED,
     LOGGED,
+    RETENTION_WINDOWS,
     Found,
     faults,
     journal_bytes,
@@ -39,6 +44,9 @@ from bridge.topics import (
     timer_topic,
 )
 from bridge.turn import Bridge
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +72,7 @@ class Asked(NamedTuple):
 
     status: Status
     desk: Desk
+    metrics: Metrics
 
 
 class Stop:
@@ -93,16 +102,27 @@ class Stop:
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
-    asked = Asked(Status(time.monotonic, lambda text: without_secrets(text, settings.kafka)), Desk())
+    status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
+    asked = Asked(status, Desk(), Metrics(time.monotonic))
     patience = Patience(status=asked.status)
     stop = Stop(patience)
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
         ends.callback(folder.close)
         if settings.http_port:
-            from bridge.web import application, serving  # only here: without a port, no web server is needed
+            # only here: without a port, no web server is needed
+            from bridge.exposition import Exposition
+            from bridge.metric_table import Limits
+            from bridge.web import application, serving
 
-            answers = application(asked.status, asked.desk, SystemClock())
+            others: list[BaseRoute] = []
+            if settings.page:
+                from bridge.page.wiring import page_routes
+
+                others = ends.enter_context(page_routes(settings, asked.status, asked.desk, SystemClock()))
+            limits = Limits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
+            exposition = Exposition(asked.metrics, asked.status, limits)
+            answers = application(asked.status, asked.desk, SystemClock(), exposition, others=others)
             ends.enter_context(serving(settings.http_host, settings.http_port, answers))
         try:
             _run(settings, folder, stop, patience, asked)
@@ -114,7 +134,7 @@ def run(settings: Settings) -> None:
 def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: Asked) -> None:
     topics = ConfluentTopics(settings.connection(), patience)
     patience.give_up_in(settings.startup_timeout / 1000)
-    options = settings.turn_options(prepare_topics(settings, topics))
+    options = settings.turn_options(prepare_topics(settings, topics, asked.metrics))
     connection = settings.connection(folder.instance_id())
     while not stop.asked:
         stop.begin()
@@ -126,7 +146,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
             patience.wait("joining the group", str(taken), _NAME_TRIES)
 
 
-def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Found]:
+def prepare_topics(settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> dict[str, Found]:
     """Makes what is missing; returns what each timer topic is.
 
     Raises SettingsError where a topic would lose timers.
@@ -144,7 +164,8 @@ def prepare_topics(settings: Settings, topics: ConfluentTopics) -> dict[str, Fou
     _made(settings, topics, settings.rejected_topic, partitions, rejected_topic(largest))
     if settings.receipts != "none":
         _made(settings, topics, settings.receipts_topic, partitions, receipts_topic())
-    check_topics(settings, topics)
+    metrics.partitions = {name: each.partitions for name, each in found.items()}
+    check_topics(settings, topics, metrics)
     check_rights(settings, topics)
     for fault in _rejected_faults(settings, topics, largest):
         log.warning("%s; what does not fit there is told without its key, value and headers", fault)
@@ -180,13 +201,18 @@ def _made(settings: Settings, topics: ConfluentTopics, name: str, partitions: in
     return partitions if found is None else found
 
 
-def check_topics(settings: Settings, topics: ConfluentTopics) -> None:
+def check_topics(settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
     """Raises SettingsError where retention or clean-up would take a timer that lives."""
     wrong: list[str] = []
+    retention_ms: dict[str, int] = {}
     window_ms, journal_bytes_ = settings.roll_window, _journal_bytes(settings)
     for name, topic in settings.timer_topics().items():
-        wrong += faults(name, topics.config(name), window_ms)
-        wrong += journal_faults(topic.journal_topic, topics.config(topic.journal_topic), window_ms, journal_bytes_)
+        of_topic, of_journal = topics.config(name), topics.config(topic.journal_topic)
+        wrong += faults(name, of_topic, window_ms)
+        wrong += journal_faults(topic.journal_topic, of_journal, window_ms, journal_bytes_)
+        retention_ms |= {name: int(of_topic["retention.ms"]), topic.journal_topic: int(of_journal["retention.ms"])}
+    metrics.retention_ms = retention_ms
+    metrics.needed_retention_ms = RETENTION_WINDOWS * window_ms
     if wrong:
         raise SettingsError("; ".join(wrong))
 
@@ -208,10 +234,10 @@ def check_rights(settings: Settings, topics: ConfluentTopics) -> None:
         raise BridgeError("; ".join(filter(None, told)))
 
 
-def _complain_about_topics(settings: Settings, topics: ConfluentTopics) -> None:
+def _complain_about_topics(settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
     """A running bridge goes on, as stopping it would not bring anything back, but says it loudly."""
     try:
-        check_topics(settings, topics)
+        check_topics(settings, topics, metrics)
     except SettingsError as wrong:
         log.error("timers may be lost: %s", wrong)
     except BridgeError as unknown:
@@ -231,23 +257,25 @@ def _live(
     """Builds a bridge and turns it until the end."""
     journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
     with ExitStack() as ends:
-        sink = ConfluentSink(connection, journals, patience)
+        own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
+        sink = ConfluentSink(connection, journals, patience, own_topics)
         ends.callback(sink.close)
         history = ConfluentHistory(connection, journals, patience)
         ends.callback(history.close)
         preparer = Preparer(connection, journals, folder, options, (settings.log_format, settings.log_level))
         stop.bridge = bridge = Bridge(
             clock=SystemClock(),
-            source=ConfluentSource(connection, list(journals), patience),
+            source=ConfluentSource(replace(connection, address=own_address(settings)), list(journals), patience),
             history=history,
             sink=sink,
             disk_for=folder.disk_for,
             options=options,
             prepare=preparer.prepare,
             status=asked.status,
+            metrics=asked.metrics,
         )
         ends.callback(bridge.stop)
-        _turn(bridge, stop, asked, lambda: _complain_about_topics(settings, topics))
+        _turn(bridge, stop, asked, lambda: _complain_about_topics(settings, topics, asked.metrics))
 
 
 def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None]) -> None:
@@ -268,3 +296,4 @@ def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None]) -
         if time.monotonic() - looked_s >= _LOOK_EACH_S:
             looked_s = time.monotonic()
             bridge.look_at_open_transactions()
+            bridge.look_at_clocks()

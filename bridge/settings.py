@@ -6,20 +6,23 @@ A value `file:/run/secrets/password` stands for what is in that file.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge.connection import RESERVED, Connection
-from bridge.durations import parse_duration_ms
+from bridge.durations import milliseconds
 from bridge.errors import SettingsError
 from bridge.logs import Format, Level
-from bridge.options import TurnOptions
+from bridge.options import Delivery, TurnOptions
+from bridge.target_settings import TargetSettings, check_pattern
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
 from schemas.headers import Rules
@@ -33,12 +36,20 @@ from timer.options import StoreOptions
 DAY_MS = 86_400_000
 
 
-def _milliseconds(value: object) -> object:
-    return parse_duration_ms(value) if isinstance(value, str) else value
+Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
-
-Duration = Annotated[int, BeforeValidator(_milliseconds)]
+Duration = Annotated[int, BeforeValidator(milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
+
+
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _by_full_name(table: object) -> object:
@@ -72,10 +83,14 @@ class Settings(BaseSettings):
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
+    targets: dict[str, TargetSettings] = Field(
+        default_factory=dict, description='Limits of real topics, tables [targets."PATTERN"] of the config.'
+    )
     redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
     imported_topic: str = Field("timer.imported", description="Where `import` marks how far it has come.")
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
+    delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
     max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
@@ -90,13 +105,22 @@ class Settings(BaseSettings):
     max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
     max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
+    compression: Compression = Field("none", description="Of what is published: none, lz4, zstd, snappy or gzip.")
+    linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
     prepare_from: int = Field(
         100_000, description="So much to look through at a start is left to a process of its own.", ge=0
     )
+    max_clock_skew: Duration = Field(1000, description="How far brokers' clocks may stand from ours unwarned.", gt=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
     http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
+    page: bool = Field(False, description="A page and an API on http_port, to look after the group.")
+    page_read_tokens: Path | None = Field(None, description="A file of tokens, name:token a line, that may read.")
+    page_operator_tokens: Path | None = Field(None, description="The same, of those that may change something too.")
+    advertised_http: str | None = Field(
+        None, description="host:port by which other instances ask this one; its own address if left out."
+    )
     log_format: Format = Field("text", description="Of log lines: text or json.")
     log_level: Level = Field("info", description="debug, info, warning or error.")
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
@@ -123,11 +147,27 @@ class Settings(BaseSettings):
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
         self._check_topics()
+        for pattern in self.targets:
+            check_pattern(pattern)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
+        self._check_page()
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
         return self
+
+    def _check_page(self) -> None:
+        """Raises ValueError."""
+        if self.page and not self.http_port:
+            raise ValueError("page: give --http-port, where it is to be")
+        has_tokens = self.page_read_tokens is not None or self.page_operator_tokens is not None
+        if self.page and not has_tokens and not _is_loopback(self.http_host):
+            raise ValueError(
+                f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"
+                f" of name:token, or --http-host 127.0.0.1"
+            )
+        if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):
+            raise ValueError("advertised_http: write host:port, such as 10.1.2.3:8321")
 
     def timer_topics(self) -> dict[str, TopicSettings]:
         """Every timer topic by name, `timer_topic` first, with nothing left open."""
@@ -187,11 +227,17 @@ class Settings(BaseSettings):
             max_due_records=self.max_due_records,
             commit_interval_ms=self.commit_interval,
             prepare_from=self.prepare_from,
+            max_clock_skew_ms=self.max_clock_skew,
             adopt_progress=self.adopt_progress,
             policy=topic.policy,
             max_requests_per_s=topic.max_requests_per_s,
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
+            targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
         )
+
+    def own_topics(self) -> frozenset[str]:
+        """The bridge's own: what goes elsewhere is a delivery."""
+        return self._check_topics()
 
     def rules(self) -> dict[str, Rules]:
         """By which a request reads, by timer topic."""
@@ -212,7 +258,8 @@ class Settings(BaseSettings):
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
         if self.static_membership and instance:
             of_group["group.instance.id"] = instance
-        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka)
+        published = {"compression.type": self.compression, "linger.ms": f"{self.linger_ms:g}"}
+        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
@@ -254,6 +301,10 @@ def _merged(tables: Sequence[object]) -> object:
 
 
 def _told(error: Any) -> str:
+    if error["loc"][:1] == ("topics",):
+        return _told_of_tables(error, TopicSettings, "NAME", "timer topic")
+    if error["loc"][:1] == ("targets",):
+        return _told_of_tables(error, TargetSettings, "PATTERN", "limit")
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
@@ -262,21 +313,21 @@ def _told(error: Any) -> str:
             f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
             f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
         )
-    if name.startswith("topics"):
-        return _told_of_topics(error)
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {text}" if name else text
 
 
-def _told_of_topics(error: Any) -> str:
-    _, *place = (str(part) for part in error["loc"])
+def _told_of_tables(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
+    tables, *place = (str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f'{tables}."{place[0]}".{place[1]} is missing: give it, or take the table out'
     if error["type"] == "extra_forbidden":
         table, key = place[0], place[1]
-        near = difflib.get_close_matches(key, TopicSettings.model_fields, n=1)
+        near = difflib.get_close_matches(key, kind.model_fields, n=1)
         remedy = (
-            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [topics."{table}.{key}"]'
+            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
         )
-        return f'topics."{table}" has no key {key!r}: {remedy}'
+        return f'{tables}."{table}" has no key {key!r}: {remedy}'
     if len(place) < 2:
-        return 'topics: write a table [topics."NAME"] for each timer topic in the config'
-    return f'topics."{place[0]}".{place[1]} = {error["input"]!r}: {error["msg"]}'
+        return f'{tables}: write a table [{tables}."{name}"] for each {meaning} in the config'
+    return f'{tables}."{place[0]}".{place[1]} = {error["input"]!r}: {str(error["msg"]).removeprefix("Value error, ")}'

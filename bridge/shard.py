@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from bridge.delivery import bare, deliver, park, receipt, refuse
+from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of
 from bridge.intake import Intake, StillLeavingError, Told, intake
 from bridge.lately import Lately
+from bridge.limits import Limits
 from bridge.options import TurnOptions
 from bridge.ports import Outgoing, Record
 from bridge.recovery import Recovered
@@ -29,8 +30,18 @@ from timer.disk import Disk
 from timer.dues import DueRange, joined_hours, joined_ranges
 from timer.errors import WheelFullError
 from timer.record import Body
+from timer.roll import most_wait_ms
+from timer.waiting import OPEN
 
+_TOO_LARGE_TO_WAIT = Refusal(
+    "too-large",
+    "its target had it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
+)
+_MOST_HELD = 100_000
+"""Timers of one shard that wait by themselves: K had passed their place before they were read."""
+_COPY_EXTRA_BYTES = 128
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
+_KIND = itemgetter(Told._fields.index("kind"))
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
 
 
@@ -44,6 +55,8 @@ class Staged:
     """By row of `bodies`: those that their target will not take."""
     bare: set[int] = field(default_factory=set)
     """By row of all that goes out: those that the rejected topic does not take whole."""
+    standing: set[int] = field(default_factory=set)
+    """By row of `bodies`: delivered ahead of a transaction that was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
     rolled: list[Flight] = field(default_factory=list)
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
@@ -52,7 +65,11 @@ class Staged:
     dropped: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
+    too_large: set[int] = field(default_factory=set)
+    """Origins of those that have waited for too long, and cannot be rolled."""
     told: list[Told] = field(default_factory=list)
+    requests: int = 0
+    """That were taken in, copies not counted."""
 
     def add(self, taken: Intake) -> None:
         self.refused += taken.refused
@@ -61,6 +78,18 @@ class Staged:
         self.dropped += taken.dropped
         self.held += taken.held
         self.told += taken.told
+
+    def park_expired(self, now_ms: int) -> None:
+        """Those that are not to leave any more at `now_ms`."""
+        for row, body in enumerate(self.bodies):
+            if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
+                self.parked[row] = why
+
+    def delivered_due_ms(self) -> list[int]:
+        """When those that leave for their real topics were due."""
+        if not self.parked:
+            return [body.due_ms for body in self.bodies]
+        return [body.due_ms for row, body in enumerate(self.bodies) if row not in self.parked]
 
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
@@ -87,7 +116,7 @@ class OwnedShard:
         self.shard = shard
         self.disk = disk
         self.store, self.flights = recovered
-        self.committed_progress = self.store.progress()
+        self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
         self.backlog: list[Record] = []
         """Read, but not taken in: the disk or the wheel is full."""
         self.admitted = 0
@@ -97,12 +126,18 @@ class OwnedShard:
         self._options = options
         self._staged = Staged()
         self._sealed: deque[Sealed] = deque()
+        self._sealed_number = self.committed_progress.number
         self._sealed_offset = self.committed_progress.next_offset
         """What is staged begins here."""
         self._late: dict[int, Body] = {}
         """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
         self._dirty_since_ms: int | None = None
         self._lately = Lately()
+        self._limits = Limits(options.targets) if options.targets else None
+        self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
+        self._sealed_waits = self.store.waits
+        self._journalled_ms = 0
+        self._delivered_due_ms: list[int] = []
 
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
@@ -123,6 +158,11 @@ class OwnedShard:
         """Timers under `id_` that are staged or sealed to leave."""
         parts = [*(sealed.staged for sealed in self._sealed), self._staged]
         return [body for part in parts for body in part.bodies if body.id == id_]
+
+    def take_delivered(self) -> list[int]:
+        """When those were due whose delivery stands, since the last call."""
+        taken, self._delivered_due_ms = self._delivered_due_ms, []
+        return taken
 
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
         """Puts `records` where they belong, at most `most` (None: all) of those that wait.
@@ -153,6 +193,8 @@ class OwnedShard:
             self._leave(list(late.values()), now_ms)
 
     def _demand_room(self) -> None:
+        if self.backlog and self.store.held_count >= _MOST_HELD:
+            raise WheelFullError(f"{_MOST_HELD} late requests wait for targets that are paused or limited")
         if self.backlog and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
             raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
 
@@ -172,10 +214,14 @@ class OwnedShard:
             tells_accepted=is_sent("accepted", self._options.receipts),
             policy=self._options.policy,
             room=self._room(len(late)),
+            must_wait=lambda target: self._must_wait(target, now_ms),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
+        for target, is_paused in taken.paused.items():
+            self.store.pause(target, is_paused=is_paused)
         del self.backlog[:count]
         self.admitted += count - len(taken.landed)
+        self._staged.requests += count - len(taken.landed)
         self.flights.land(taken.landed)
         self.flights.end(taken.ended)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
@@ -191,6 +237,15 @@ class OwnedShard:
         on_their_way = len(self.flights.alive()) + len(self._staged.rolled)
         return self._options.max_pending - self.store.pending - on_their_way - late
 
+    def _must_wait(self, target: str, now_ms: int) -> bool:
+        """Whether a late one may not leave at once."""
+        if self.store.must_wait(target):
+            return True
+        allowed = None if self._limits is None else self._limits.at(now_ms).allowance(target)
+        if self._limits is not None and allowed:
+            self._limits.spend(target, 1)
+        return allowed == 0
+
     def note_read(self, *, nothing_more: bool) -> None:
         """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""
         if nothing_more or (self.reads_first_until is not None and self.store.next_offset >= self.reads_first_until):
@@ -203,10 +258,23 @@ class OwnedShard:
         room = self._options.max_due_records - len(self._staged.bodies) - len(self._staged.copies)
         if room <= 0:
             return
-        due = self.store.due(now_ms, room, self._options.max_due_bytes)
+        gate = OPEN if self._limits is None else self._limits.at(now_ms)
+        due = self.store.due(now_ms, room, self._options.max_due_bytes, gate, self._most_wait_ms)
         if due.total:
-            self._staged.released += due.released["origin"].tolist()
+            self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
+            self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
+        self._note_waits(now_ms)
+
+    def _note_waits(self, now_ms: int) -> None:
+        """What waits is to be journalled where it has changed, and again before Kafka forgets the last record."""
+        waits = self.store.waits
+        if not waits and not self._sealed_waits:
+            return
+        age_ms = now_ms - self._journalled_ms
+        is_old = not 0 <= age_ms < self._options.rules.roll_window_ms // 2
+        if self._dirty_since_ms is None and (waits != self._sealed_waits or is_old):
+            self._dirty_since_ms = now_ms
 
     def _leave(self, bodies: list[Body], now_ms: int) -> None:
         """To the real topic, or, where the due time has not come, back to the timer topic."""
@@ -214,7 +282,16 @@ class OwnedShard:
             if body.due_ms <= now_ms:
                 self._staged.bodies.append(body)
             else:
-                copy, flight = copy_of(self.shard, body, now_ms)
+                self._roll([body], now_ms)
+
+    def _roll(self, bodies: list[Body], now_ms: int) -> None:
+        """Back to the timer topic. What was to be delivered may be too large for that."""
+        for body in bodies:
+            copy, flight = copy_of(self.shard, body, now_ms)
+            if body.due_ms <= now_ms and _size(copy) > self._options.max_message_bytes:
+                self._staged.bodies.append(body)
+                self._staged.too_large.add(body.origin)
+            else:
                 self._staged.copies.append(copy)
                 self._staged.rolled.append(flight)
 
@@ -235,26 +312,43 @@ class OwnedShard:
     def next_look_ms(self, until_ms: int) -> int:
         """When something is to be done without a new message, at the latest `until_ms`."""
         looks = [until_ms]
-        visit_ms = self.store.next_visit_ms(until_ms)
-        if visit_ms is not None and (self.reads_first_until is None or self.backlog):
-            looks.append(visit_ms)
+        if self.reads_first_until is None or self.backlog:
+            visit_ms = self.store.next_visit_ms(until_ms)
+            release_ms = self.store.next_release_ms(self._may_leave_ms, self._most_wait_ms)
+            looks += [at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None]
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
         return min(looks)
 
+    def _may_leave_ms(self, target: str) -> int:
+        return 0 if self._limits is None else self._limits.next_ms(target)
+
     def seal(self, progress: Progress, now_ms: int) -> Sealed:
         """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone."""
         staged, self._staged = self._staged, Staged()
+        self._sealed_number += 1
+        progress = progress._replace(number=self._sealed_number)
         staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         own = self._options.rules.own_topics
         staged.parked = {row: _OURS_SINCE for row, body in enumerate(staged.bodies) if body.target in own}
+        staged.parked |= {
+            row: _TOO_LARGE_TO_WAIT for row, body in enumerate(staged.bodies) if body.origin in staged.too_large
+        }
+        staged.park_expired(now_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
         sealed = Sealed(staged, progress, self._journal(staged, progress), now_ms, ids)
         self._sealed.append(sealed)
         self._sealed_offset = progress.next_offset
+        self._sealed_waits = self.store.waits
+        self._journalled_ms = now_ms
         self.flights.depart(staged.rolled, now_ms)
         self._dirty_since_ms = None
         return sealed
+
+    def renew(self, sealed: Sealed, now_ms: int) -> None:
+        """What was aborted is published again: what has expired meanwhile is not released any more."""
+        sealed.at_ms = max(sealed.at_ms, now_ms)
+        sealed.staged.park_expired(sealed.at_ms)
 
     def outgoing(self, sealed: Sealed) -> list[Outgoing]:
         """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""
@@ -281,6 +375,16 @@ class OwnedShard:
             told += [Told("delivered", body.origin, body.origin, body.id or b"", body.due_ms) for body in left]
         return told
 
+    def told(self, sealed: Sealed) -> Counter[str]:
+        """How many receipts of each kind it carries."""
+        staged, mode = sealed.staged, self._options.receipts
+        kinds: Counter[str] = Counter(map(_KIND, staged.told))
+        if is_sent("rejected", mode):
+            kinds["rejected"] += len(staged.parked)
+        if is_sent("delivered", mode):
+            kinds["delivered"] += len(staged.bodies) - len(staged.parked)
+        return kinds
+
     def park(self, sealed: Sealed, row: int, code: str) -> bool:
         """The broker refuses the record at `row` of `outgoing`. False where nothing else can be made of it."""
         staged = sealed.staged
@@ -301,7 +405,9 @@ class OwnedShard:
 
     def _journal(self, staged: Staged, progress: Progress) -> JournalRecord | None:
         """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
-        if progress.next_offset == self._sealed_offset and not staged.released and not staged.rolled:
+        waits = self.store.waits
+        has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
+        if progress.next_offset == self._sealed_offset and not has_exceptions:
             return None
         return JournalRecord(
             from_offset=self._sealed_offset,
@@ -314,6 +420,7 @@ class OwnedShard:
             dropped=tuple(staged.dropped),
             held=tuple(staged.held),
             released=tuple(staged.released),
+            waits=waits,
         )
 
     def start_checkpoint(self, journal_offset: int) -> None:
@@ -324,5 +431,12 @@ class OwnedShard:
         oldest = self._sealed.popleft()
         assert sealed is oldest, "out of order"
         self._lately.add(sealed.ids, sealed.at_ms)
+        self._delivered_due_ms += sealed.staged.delivered_due_ms()
         self.committed_progress = sealed.progress
         self.store.committed(sealed.progress, is_all=self.is_quiet)
+
+
+def _size(copy: Outgoing) -> int:
+    """About what the broker counts."""
+    headers = sum(len(name) + len(value or b"") + 8 for name, value in copy.headers)
+    return len(copy.key or b"") + len(copy.value or b"") + headers + _COPY_EXTRA_BYTES

@@ -2,9 +2,10 @@
 
 Requests come in crowds, with and without ids, cancels among them, some malformed, some of another sender's open
 transaction; most lie several roll windows ahead, and somebody forges copies. There may be a second timer topic, and
-each may deny targets, hold few timers or take few requests a second. Instances crash at a drawn call and come back on
-their disk as it was, torn, emptied or as it was long ago, often with other settings; shards move, politely or not, also
-in the middle of a transaction; clocks jump; transactions end in passing faults; disks are full for a while, or nearly.
+each may deny targets, hold few timers, take few requests or let few timers out a second. Instances crash at a drawn
+call and come back on their disk as it was, torn, emptied or as it was long ago, often with other settings; shards
+move, politely or not, also in the middle of a transaction; clocks jump; transactions end in passing faults; disks are
+full for a while, or nearly.
 Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
 nothing.
 
@@ -29,8 +30,9 @@ from unittest import mock
 
 from bridge import recovery, turn
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.limits import TargetLimit
 from bridge.mutations import applied
-from bridge.options import StoreOptions, TurnOptions
+from bridge.options import Delivery, StoreOptions, TurnOptions
 from bridge.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
 from bridge.policy import Policy
 from bridge.random_requests import (
@@ -40,6 +42,8 @@ from bridge.random_requests import (
     NOWHERE,
     ORDERS,
     ORDERS_PARTITIONS,
+    PAUSE,
+    RESUME,
     SECRET,
     SMALL,
     SMALL_BYTES,
@@ -51,6 +55,7 @@ from bridge.random_requests import (
 from bridge.recovery import distrust
 from bridge.testing import FakeClock, FakeInstance
 from schemas.headers import Rules
+from schemas.journal import JournalRecord
 from schemas.origin import Shard
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
@@ -84,7 +89,12 @@ def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
         policy=rng.choice((Policy(), Policy(), Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
         max_pending=rng.choice((None, None, 2, 8)),
         max_requests_per_s=rng.choice((None, None, 30, 300)),
+        targets=rng.choice(({}, {ORDERS: _draw_limit(rng)}, {"b*": _draw_limit(rng), "*": _draw_limit(rng)})),
     )
+
+
+def _draw_limit(rng: Random) -> TargetLimit:
+    return TargetLimit(rng.choice((3, 20, 100)), rng.choice((0.0, 0.0, 0.5)), rng.choice((20, 200)))
 
 
 def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
@@ -163,6 +173,10 @@ class World:
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
         self.is_limited = rng.random() < 0.25
+        self.apart = Random(f"apart {seed}")  # noqa: S311
+        """For what was added later, so that seeds keep the histories that they had."""
+        self.is_doubled = self.apart.random() < 0.25
+        """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [Life(self, name, options) for name in names]
@@ -222,7 +236,7 @@ class World:
             transaction=transaction,
         )
         self.oracle.ask(shard, wish, entry)
-        if wish.target and wish.action != CANCEL:
+        if wish.target and wish.action not in (CANCEL, PAUSE, RESUME):
             self.schedules.append((shard, wish, entry))
         self.tell(f"request {shard}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
 
@@ -428,8 +442,10 @@ class World:
             low_ms = next((entry.append_ms for entry in log.everything() if entry.offset >= low), self.timeline.now_ms)
             log.delete_before(min(low, log.last_stable))
             decided_ms = low_ms - 2 * SKEW_MS
-            kept = (entry.offset for entry in journal.everything() if entry.append_ms >= decided_ms)
-            journal.delete_before(min(next(kept, journal.end), journal.last_stable))
+            kept = [entry.offset for entry in journal.everything() if entry.append_ms >= decided_ms]
+            told = list(journal.committed(journal.first, journal.last_stable))[-1:]
+            waits = [entry.offset for entry in told if JournalRecord.from_bytes(entry.value or b"").waits]
+            journal.delete_before(min(*kept[:1], *waits, journal.end, journal.last_stable))
 
     def pass_time(self) -> None:
         self.timeline.advance(self.rng.choice((1, 10, 100, 1000)))
@@ -486,7 +502,10 @@ class World:
             life.mend()
 
     def run_out(self) -> None:
-        for _ in range(MOST_TURNS):
+        for turn_ in range(MOST_TURNS):
+            if not self.planned and turn_ % 20 == 0:
+                for shard, target in self.oracle.paused():
+                    self.ask(shard, self.wishes.resume(target))
             if not self.oracle.unsettled() and not self.planned:
                 return
             for life in self.instances:
@@ -530,6 +549,7 @@ class Life:
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
             on_start=self._check_opened,
+            delivery=self._draw_delivery(),
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[Shard] = frozenset()
@@ -607,9 +627,14 @@ class Life:
         rng = self.world.rng
         if rng.random() < 0.3:
             self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
-        self.world.tell(f"{self.name} starts")
+        self.instance.delivery = self._draw_delivery()
+        self.world.tell(f"{self.name} starts, {self.instance.delivery}")
         self._look_anew()
         self.instance.start()
+
+    def _draw_delivery(self) -> Delivery:
+        is_doubled = self.world.is_doubled and self.world.apart.random() < 0.7
+        return "at-least-once" if is_doubled else "exactly-once"
 
     def stop(self) -> None:
         if not self.is_up:

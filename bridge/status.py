@@ -2,17 +2,22 @@
 
     live    a turn has ended, or whoever waits for a broker has said so, within LIVE_WITHIN_S; or a shard recovers
     ready   shards are assigned, all of them are recovered, intake goes on, and nobody waits for a broker
+            or the group has had none for us for SPARE_AFTER_S: a spare is as ready as it can be
 
 The turn's thread tells; any thread may ask. Nothing is changed in place, so an answer is never half of two.
 """
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Literal, NamedTuple
 
+from bridge.traffic import TrafficMeter
 from schemas.origin import Shard
 
 LIVE_WITHIN_S = 60.0
 """Longer than any turn that goes on: a disk that syncs slowly, a transaction that a broker makes wait."""
+SPARE_AFTER_S = 10.0
+"""Longer than a group takes to hand its partitions out again when a member has joined."""
 _WAIT_IS_OVER_S = 5.0
 """Who waits says so at each try, every 3 s at the latest."""
 
@@ -45,6 +50,7 @@ class Status:
     def __init__(
         self, now_s: Callable[[], float] = lambda: 0.0, discreet: Callable[[str], str] = lambda text: text
     ) -> None:
+        self.traffic = TrafficMeter()
         self._now_s = now_s
         self._discreet = discreet
         self._shards: Mapping[Shard, ShardStatus] = {}
@@ -52,6 +58,11 @@ class Status:
         self._wait: _Said | None = None
         self._error: _Said | None = None
         self._sign_of_life_s = now_s()
+        self._idle_since_s: float | None = None
+        """When the group had let us in and nothing was ours."""
+        self._throttled = Lock()
+        self.throttled_s = 0.0
+        """How long brokers have made us wait for their quotas, all clients added up."""
 
     # -- told by the turn's thread
 
@@ -67,6 +78,18 @@ class Status:
     def hears(self, error: str) -> None:
         """From Kafka's client: a connection fails. That may pass unnoticed, unless nothing is ours."""
         self._error = self._said(error)
+
+    def belongs(self, *, is_member: bool) -> None:
+        """To the group: told with each poll."""
+        if self._shards or not is_member:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = self._now_s()
+
+    def throttles(self, seconds: float) -> None:
+        """A broker does, as a quota of it is used up. Told by any thread."""
+        with self._throttled:
+            self.throttled_s += seconds
 
     def recovering(self, shard: Shard) -> None:
         self._set(shard, ShardStatus("recovering"))
@@ -92,8 +115,12 @@ class Status:
     def shards(self) -> Mapping[Shard, ShardStatus]:
         return self._shards
 
+    def silent_s(self) -> float:
+        """Since the last sign of life."""
+        return self._now_s() - self._sign_of_life_s
+
     def live(self) -> Verdict:
-        silent_s = self._now_s() - self._sign_of_life_s
+        silent_s = self.silent_s()
         if silent_s <= LIVE_WITHIN_S or self._in("recovering"):
             return Verdict()
         return Verdict("the loop hangs", f"no turn has ended for {silent_s:.0f} s")
@@ -104,7 +131,7 @@ class Status:
             return live
         if why := self._lately(self._wait) or ("" if self._shards else self._lately(self._error)):
             return Verdict("waiting for the broker", why)
-        if not self._shards:
+        if not self._shards and not self._is_spare():
             return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
         if recovering := self._in("recovering"):
             return Verdict(f"recovering {', '.join(map(str, recovering))}")
@@ -112,6 +139,9 @@ class Status:
             status = self._shards[shard]
             return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
         return Verdict()
+
+    def _is_spare(self) -> bool:
+        return self._idle_since_s is not None and self._now_s() - self._idle_since_s >= SPARE_AFTER_S
 
     def _said(self, text: str) -> _Said:
         return _Said(self._discreet(text), self._now_s())

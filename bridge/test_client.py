@@ -116,6 +116,8 @@ def test_a_time_is_said_in_any_way_and_never_rounded_down(given: dict[str, Any],
         ({"delay": 1, "id": "x" * 1025}, "bad-header"),
         ({"delay": 1, "partition": -1}, "bad-header"),
         ({"delay": 1, "replace": True}, "missing-id"),
+        ({"at": 7, "expire_at": 7}, "bad-header: timer-expire-ms"),
+        ({"at": 7, "expire_at": "later"}, "expire_at: .*no instant"),
         ({"delay": 1, "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
     ],
 )
@@ -140,6 +142,12 @@ def test_everything_that_can_be_said() -> None:
     assert parse(cancel_headers("ä"), 0, RULES) == Cancel("ä".encode())
     with pytest.raises(ValueError, match="bad-header"):
         cancel_headers(b"")
+
+
+def test_an_expiry_is_said_as_a_time_is() -> None:
+    found = headers_for("orders", at=7, expire_at="1970-01-01T00:00:00.009Z")
+    assert parse(found, 0, RULES) == Schedule("orders", 7, -1)
+    assert dict(found)["timer-expire-ms"] == b"9"
 
 
 def test_an_id_chooses_its_partition_as_javas_default_does_for_keys() -> None:
@@ -224,6 +232,17 @@ def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> No
     assert [sent.result(0).partition for sent in place.timers.cancel_everywhere("x")] == [0, 1, 2, 3]
     place.bridge.run(1000)
     assert place.values() == []
+
+
+def test_a_pause_goes_to_every_partition_and_lasts_until_it_is_resumed(place: Place) -> None:
+    assert [future.result(0).partition for future in place.timers.pause("orders")] == [0, 1, 2, 3]
+    for number in range(8):
+        place.timers.schedule("orders", str(number), delay=number, id=str(number))
+    place.bridge.run(1000)
+    assert place.values() == []
+    assert [future.result(0).partition for future in place.timers.resume("orders")] == [0, 1, 2, 3]
+    place.bridge.run(1000)
+    assert len(place.values()) == 8
 
 
 def test_leaving_it_flushes_and_closes(place: Place) -> None:

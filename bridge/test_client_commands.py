@@ -23,9 +23,12 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["send", "orders", "v", "--in", "5s", "--kafka", "no.such=1"], "kafka settings: .*no.such"),
         (["send", "orders", "v", "--in", "5s", "--partition", "-1"], "bad-header"),
         (["send", "orders", "v", "--in", "5s", "--kafka", "secret"], "^--kafka: write name=value$"),
+        (["send", "orders", "v", "--in", "5s", "--expire-at", "soon"], "expire_at: .* is no instant"),
         (["send", "orders", "v", "--in", "5s", "--config", "/nowhere.toml"], "config /nowhere.toml"),
         (["replace", "x", "orders", "v"], "one of --in, --at and --level"),
         (["cancel", ""], "bad-header: timer-id"),
+        (["pause", "a b"], "bad-target"),
+        (["resume", "__x"], "bad-target"),
     ],
 )
 def test_a_wrong_call_is_told_with_its_remedy(arguments: list[str], told: str) -> None:

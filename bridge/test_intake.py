@@ -43,6 +43,9 @@ class Stored:
     settled: Key = NOTHING_SETTLED
     origins: dict[bytes, int] = field(default_factory=dict)
 
+    def is_to_come(self, _target: str, place: tuple[int, int]) -> bool:
+        return place > self.settled
+
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]:
         found = {}
         for id_ in ids:
@@ -273,7 +276,7 @@ def test_a_replay_keeps_what_lives_by_rule_and_journal() -> None:
         held=(1,),
     )
     records = [request(n, 1500 + n) for n in range(7)] + [cancel(7), copy._replace(offset=8)]
-    batch = replay(records, Key(1502, 2), lambda _: (RULES, 9), Decisions([told]), lambda _: 0)
+    batch = replay(records, Stored(Key(1502, 2)).is_to_come, lambda _: (RULES, 9), Decisions([told]), lambda _: 0)
     assert batch.places() == [(1501, 1), (1503, 3), (1506, 6), (2200, 0)]
 
 

@@ -102,6 +102,15 @@ def test_static_membership_and_the_protocol_reach_the_member_of_the_group_alone(
     assert "group.instance.id" not in clients.member(load(SERVERS, {}, None).connection("one"))
 
 
+def test_a_setting_with_a_name_reaches_what_publishes_and_kafka_stands_above_it() -> None:
+    named = load(SERVERS | {"compression": "lz4", "linger_ms": "0.5"}, {}, None)
+    for config in (clients.producer(named.connection("i"), 0), clients.ahead(named.connection("i"))):
+        assert (config["compression.type"], config["linger.ms"]) == ("lz4", "0.5")
+    assert "compression.type" not in clients.member(named.connection("i"))
+    above = load(SERVERS | {"compression": "lz4", "kafka": {"compression.type": "zstd"}}, {}, None)
+    assert clients.producer(above.connection("i"), 0)["compression.type"] == "zstd"
+
+
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_what_is_not_the_operators_to_set_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is not to be set: ") as refused:

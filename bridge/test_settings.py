@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
+from bridge.limits import TargetLimit
 from bridge.policy import Policy
 from bridge.settings import Settings, load
 from bridge.topics import Found
@@ -102,6 +103,12 @@ def test_the_own_topics_of_all_are_targets_of_none(tmp_path: Path) -> None:
     assert all(options.of(name).rules.own_topics == own for name in FOUND)
 
 
+def test_each_partition_has_its_part_of_a_targets_rate(tmp_path: Path) -> None:
+    toml = '[targets."orders.*"]\nmax_per_s = 100\nfresh_share = 0.5\nfresh = "1m"\n[targets.bills]\nmax_per_s = 0.5'
+    options = from_file(tmp_path, toml).turn_options({"timer.requests": Found(4, 1000)})
+    assert options.targets == {"orders.*": TargetLimit(25, 0.5, 60_000), "bills": TargetLimit(0.125)}
+
+
 def test_the_main_topics_targets_come_from_anywhere(tmp_path: Path) -> None:
     environment = {"TIMER_BRIDGE_ALLOW_TARGETS": "orders.*, bills", "TIMER_BRIDGE_DENY_TARGETS": ""}
     found = from_file(tmp_path, 'deny_targets = ["x"]', environment, allow_targets="bills", max_pending="8")
@@ -129,6 +136,12 @@ def test_the_main_topics_targets_come_from_anywhere(tmp_path: Path) -> None:
         ('deny_targets = ["*"]', "allow_targets: '*' is denied as a whole by '*' of deny_targets"),
         ('timer_topic = "timer.rejected"', "rejected_topic and timer_topic are both timer.rejected"),
         ("max_requests_per_s = 0", "max_requests_per_s = 0"),
+        ("targets = 3", 'targets: write a table [targets."PATTERN"] for each limit'),
+        ("[targets.orders]", 'targets."orders".max_per_s is missing: give it'),
+        ("[targets.orders]\nmax_per_s = 0", 'targets."orders".max_per_s = 0: Input should be greater than 0'),
+        ("[targets.orders]\nmax_per_s = 1\nfresh = 'soon'", "targets.\"orders\".fresh = 'soon': 'soon' is no duration"),
+        ("[targets.orders.eu]\nmax_per_s = 1", 'stands in quotes: [targets."orders.eu"]'),
+        ('[targets."a b"]\nmax_per_s = 1', 'targets."a b" fits no topic'),
     ],
 )
 def test_a_wrong_timer_topic_is_named_with_the_remedy(tmp_path: Path, toml: str, told: str) -> None:

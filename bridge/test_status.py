@@ -2,8 +2,9 @@
 
 import pytest
 
-from bridge.status import LIVE_WITHIN_S, Status, Verdict
+from bridge.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
 from bridge.test_histories import SHARD, World
+from bridge.testing import FakeInstance
 from schemas.origin import Shard
 
 OTHER = Shard("timer.requests", 1)
@@ -113,6 +114,41 @@ def test_a_shard_that_is_taken_away_is_no_longer_ours() -> None:
     world.bridge.run(0)
     assert world.bridge.status.ready() == Verdict("no partitions assigned")
     assert world.bridge.status.shards() == {}
+
+
+def test_a_spare_is_ready_when_the_group_has_had_nothing_for_it_for_a_while(status: Status, clock: Clock) -> None:
+    not_yet = Verdict("no partitions assigned yet")
+    clock.now_s += SPARE_AFTER_S + 1
+    status.belongs(is_member=False)
+    assert status.ready() == not_yet
+    status.belongs(is_member=True)
+    clock.now_s += SPARE_AFTER_S - 1
+    status.belongs(is_member=True)
+    assert status.ready() == not_yet
+    clock.now_s += 1
+    status.turned()
+    assert status.ready() == WELL
+    status.hears("1/1 brokers are down")
+    assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
+    clock.now_s += 6
+    status.belongs(is_member=False)
+    assert status.ready() == not_yet, "it was put out of the group"
+
+
+def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_behind_its_turn() -> None:
+    world = World()
+    spare = FakeInstance(world.kafka, world.group, world.options, name="spare")
+    spare.run(20_000)
+    assert (spare.status.ready(), spare.status.shards()) == (WELL, {})
+    world.bridge.stop()
+    spare.run(100)
+    assert spare.status.shards().keys() == {SHARD}
+    other = world.group.join("another")
+    world.group.move(SHARD, other)
+    spare.run(0)
+    assert spare.status.ready() == Verdict("no partitions assigned")
+    spare.run(20_000)
+    assert spare.status.ready() == WELL
 
 
 def test_a_damaged_store_is_recovered_and_ready_again() -> None:

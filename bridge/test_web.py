@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
+from starlette.applications import Starlette
 
 from bridge.desk import BusyError, Desk
 from bridge.embedded import free_port
 from bridge.errors import BridgeError, SettingsError
+from bridge.exposition import Exposition
+from bridge.metric_table import Limits
 from bridge.pending_sources import RunningBridges
 from bridge.test_histories import WINDOW_MS, World
 from bridge.timer_world import TIMERS, TimerWorld
@@ -34,6 +37,7 @@ class Served(Desk):
         self._world = world
 
     def put(self, question: Callable[[Bridge], T]) -> "Future[T]":
+        self._wake = lambda: None  # nobody waits
         answer = super().put(question)
         assert self._world.bridge.bridge is not None
         self.serve(self._world.bridge.bridge)
@@ -52,10 +56,16 @@ class Web:
             return refused.code, json.load(refused)
 
 
+def routes_of(world: TimerWorld, desk: Desk, answer_within_s: float = 10) -> Starlette:
+    status, limits = world.bridge.status, Limits("1.2.3", world.options.min_free_bytes, 1000)
+    exposition = Exposition(world.bridge.metrics, status, limits)
+    return application(status, desk, world.bridge.clock, exposition, answer_within_s)
+
+
 @contextmanager
 def web_of(world: TimerWorld, desk: Desk | None = None, answer_within_s: float = 10) -> Iterator[Web]:
     port = free_port()
-    routes = application(world.bridge.status, desk or Served(world), world.bridge.clock, answer_within_s)
+    routes = routes_of(world, desk or Served(world), answer_within_s)
     with serving("127.0.0.1", port, routes):
         yield Web(f"http://127.0.0.1:{port}")
 
@@ -228,10 +238,30 @@ def test_a_store_that_cannot_be_read_is_told_and_the_loop_goes_on(world: World) 
     assert (status, "body log at 7" in told["reason"]) == (503, True)
 
 
+def test_metrics_are_told_though_the_bridge_does_not_turn(world: World) -> None:
+    def get(url: str, accept: str = "text/plain") -> tuple[str, str]:
+        asked = urllib.request.Request(f"{url}/metrics", headers={"accept": accept})
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return answer.headers["content-type"], answer.read().decode()
+
+    world.send(delay_ms=500)
+    world.bridge.run(10)
+    with web_of(world) as web:
+        kind, text = get(web.url)
+        assert kind.startswith("text/plain; version=0.0.4")
+        assert 'timer_bridge_pending_timers{target="orders"} 1.0' in text
+        kind, text = get(web.url, "application/openmetrics-text; version=1.0.0")
+        assert (kind.startswith("application/openmetrics-text"), text.endswith("# EOF\n")) == (True, True)
+    with web_of(world, Desk(), answer_within_s=0.05) as web:
+        _, text = get(web.url)
+        assert 'timer_bridge_requests_total{topic="timer.requests"} 1.0' in text
+        assert "timer_bridge_pending_timers{" not in text, "nobody has looked yet"
+
+
 def test_a_port_that_is_taken_is_told_with_the_remedy(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        routes = application(world.bridge.status, Desk(), world.bridge.clock)
+        routes = routes_of(world, Desk())
         with pytest.raises(SettingsError, match=f"http_port {port} on 127.0.0.1: .*another --http-port") as wrong:
             serving("127.0.0.1", port, routes).__enter__()
     assert wrong.value.exit_code == 2

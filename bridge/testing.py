@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 
@@ -26,8 +27,9 @@ from bridge.fake_kafka import FakeKafka as FakeKafka
 from bridge.fake_kafka import FakeTransaction as FakeTransaction
 from bridge.fake_kafka import Partition, State
 from bridge.fake_kafka import Timeline as Timeline
-from bridge.options import TurnOptions
-from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from bridge.metrics import Metrics
+from bridge.options import Delivery, TurnOptions
+from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction, Why
 from bridge.recovery import prepare
 from bridge.status import Status
 from bridge.turn import Bridge
@@ -229,6 +231,11 @@ class FakeHistory:
         logs = {shard: self._kafka.partition(shard) for shard in shards}
         return {shard: (log.last_stable, log.end) for shard, log in logs.items()}
 
+    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        self._fuse.step("history.newest_decisions")
+        written = {shard: [entry.append_ms for entry in self._journal(shard).everything()] for shard in shards}
+        return {shard: max(times) for shard, times in written.items() if times}
+
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         self._fuse.step("history.offset_at")
         log = self._kafka.partition(shard)
@@ -282,6 +289,7 @@ class FakeSink:
     Without `rng` what is begun comes to its end at once (but see `is_slow`); with it, when it is drawn.
     `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
     it begins stays with the transaction in FakeKafka. `other_journals`: of timer topics that have another.
+    `own_topics`: given for at-least-once, where records to all others stand before their transaction ends.
     """
 
     def __init__(
@@ -292,6 +300,7 @@ class FakeSink:
         journal_topic: str,
         *,
         other_journals: Mapping[str, str] = _NONE,
+        own_topics: frozenset[str] | None = None,
         fuse: Fuse | None = None,
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
@@ -300,6 +309,10 @@ class FakeSink:
         self._kafka = kafka
         self._group = group
         self._journal_topic = journal_topic
+        self.own_topics = own_topics or frozenset()
+        self._is_doubled = own_topics is not None
+        self._standing: dict[bytes, tuple[Partition, Entry]] = {}
+        """Deliveries that stood last, whatever became of their transaction: by origin."""
         self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
@@ -348,14 +361,16 @@ class FakeSink:
         begun, transaction = under_way.begun, under_way.transaction
         self._step("sink.end")
         if under_way.earlier is not None and isinstance(under_way.earlier.fate, Aborted):
-            return self._abort(begun, {})
+            return self._abort(begun, {}, "earlier")
         if under_way.refused or self._draw(self.fault_chance):
             return self._abort(begun, under_way.refused)
         if self.faults:
             self.faults -= 1
             return self._abort(begun, {})
         self._step("sink.offsets")
-        if not self._group.accepts(transaction.fence) or begun.state is not State.OPEN:
+        if not self._group.accepts(transaction.fence):
+            return self._abort(begun, {}, "stale-member")
+        if begun.state is not State.OPEN:
             return self._abort(begun, {})
         self._kafka.send_offsets(begun, self._group.name, transaction.progress)
         self._step("sink.offsets done")
@@ -373,11 +388,14 @@ class FakeSink:
         refused: dict[int, str] = {}
         for index, record in enumerate(transaction.outgoing):
             self._step("sink.produce")
-            code = self._kafka.refusal(record.topic, record.partition, size_of(record))
+            is_sent = index in transaction.standing
+            code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
                 refused[index] = code
-            else:
+            elif not self._is_doubled or record.topic in self.own_topics:
                 self._append(begun, record)
+            else:
+                self._stand_ahead(begun, record, is_sent=is_sent)
         for shard, value in transaction.journal.items():
             self._step("sink.journal")
             key = str(shard).encode()
@@ -397,6 +415,12 @@ class FakeSink:
                 transaction=begun,
             )
 
+    def _stand_ahead(self, begun: FakeTransaction, record: Outgoing, *, is_sent: bool) -> None:
+        origin = dict(record.headers)["timer-origin"] or b""
+        if not is_sent:
+            self._standing[origin] = self._kafka.send_ahead(record)
+        begun.ahead.append(self._standing[origin])
+
     def _commit(self, begun: FakeTransaction) -> Committed | Aborted:
         self._step("sink.commit")
         try:
@@ -407,9 +431,10 @@ class FakeSink:
         self._kafka.commit(begun)
         committed = begun.state is State.COMMITTED
         self._step("sink.commit done")
-        return Committed() if committed else self._abort(begun, {})
+        took_s = (self._kafka.timeline.now_ms - begun.begun_ms) / 1000
+        return Committed(took_s) if committed else self._abort(begun, {})
 
-    def _abort(self, begun: FakeTransaction, refused: dict[int, str]) -> Aborted:
+    def _abort(self, begun: FakeTransaction, refused: dict[int, str], why: Why = "fault") -> Aborted:
         """Of several records that will never be taken, a real broker may name any."""
         self._step("sink.abort")
         self._kafka.abort(begun)
@@ -417,7 +442,7 @@ class FakeSink:
         if self._rng is not None and refused:
             named = self._rng.sample(sorted(refused), self._rng.randint(1, len(refused)))
             refused = {index: refused[index] for index in named}
-        return Aborted(refused)
+        return Aborted(refused, why)
 
     def _draw(self, chance: float) -> bool:
         return self._rng is not None and self._rng.random() < chance
@@ -465,7 +490,12 @@ class FakePublishing:
         if self.earlier is not None:
             self.earlier.finish()
         if self.fate is None:
-            self.fate = self.sink.end(self)
+            fate = self.sink.end(self)
+            if isinstance(fate, Aborted) and self.begun.ahead:
+                refused, own = self.refused, self.sink.own_topics
+                deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
+                fate = replace(fate, standing=frozenset(index for index in deliveries if index not in refused))
+            self.fate = fate
             self.earlier = None
         return self.fate
 
@@ -538,8 +568,11 @@ class FakeInstance:
         meanwhile: Callable[[str], None] = nothing_happens,
         note: Callable[[], object] = lambda: None,
         on_start: Callable[[Shard], None] = lambda _: None,
+        delivery: Delivery = "exactly-once",
     ) -> None:
         self.name = name
+        self.delivery = delivery
+        """Of the lives to come."""
         self.options = options
         self.clock = clock or FakeClock(kafka.timeline)
         self.disks: dict[Shard, SimDisk] = {}
@@ -548,6 +581,7 @@ class FakeInstance:
         """None comes to an end."""
         self.bridge: Bridge | None = None
         self.status = Status()
+        self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000)
         self._last_member = ""
         self._fault_chance = 0.0
         self._kafka = kafka
@@ -570,9 +604,12 @@ class FakeInstance:
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
         self.source.on_start = self._on_start
         self._last_member = self.source.member
+        own = frozenset({self.options.rejected_topic, self.options.receipts_topic})
+        own |= {shard.topic for shard in group.owner}
         sink = FakeSink(
             *(kafka, group, self.name, topic),
             other_journals=others,
+            own_topics=own if self.delivery == "at-least-once" else None,
             fuse=fuse,
             rng=rng,
             meanwhile=self._meanwhile,
@@ -591,6 +628,7 @@ class FakeInstance:
             options=self.options,
             prepare=lambda shard: FakePreparation(self, shard, history, rng),
             status=self.status,
+            metrics=self.metrics,
         )
 
     def turn(self) -> None:

@@ -18,11 +18,13 @@ from collections.abc import Callable, Mapping
 from bridge.complaints import Complaints
 from bridge.hanging import Hang, Hanging
 from bridge.intake import StillLeavingError
+from bridge.metrics import End, Metrics
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, distrust, look, recover
 from bridge.shard import OwnedShard
+from bridge.skew import skew_ms
 from bridge.status import Status
 from bridge.throttle import Throttle
 from schemas.origin import Shard
@@ -55,12 +57,14 @@ class Bridge:
         options: TurnOptions,
         prepare: Callable[[Shard], Preparation],
         status: Status | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        """`status` is told what becomes of shards."""
+        """`status` is told what becomes of shards, `metrics` what stands in Kafka."""
         self._clock = clock
         self._source = source
         self._history = history
-        self._publisher = Publisher(sink)
+        self._metrics = metrics or Metrics()
+        self._publisher = Publisher(sink, clock, self._metrics)
         self._disk_for = disk_for
         self._options = options
         self._prepare = prepare
@@ -117,6 +121,7 @@ class Bridge:
     def turn(self) -> None:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
         polled = self._source.poll(self._wait_ms(), self._options.max_poll_records)  # 1
+        self._status.belongs(is_member=polled.is_member)
         if polled.ownership != Ownership():
             self._publisher.finish()
         self._publisher.advance()
@@ -126,6 +131,8 @@ class Bridge:
         fence = self._repeat(polled.fence)
         now_ms = self._clock.now_ms()
         records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
+        if records:
+            self._status.traffic.took_in(sum(map(len, records.values())), now_ms)
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
         is_overdue = any(self._is_overdue(owned, now_ms) for owned in self._shards.values())
@@ -134,6 +141,7 @@ class Bridge:
         if is_overdue:
             self._publisher.finish()
         self._checkpoint(now_ms)
+        self._note_delivered()
 
     @property
     def is_idle(self) -> bool:
@@ -142,8 +150,10 @@ class Bridge:
 
     def look_at_retention(self) -> None:
         """Complains where Kafka no longer holds what still lives: from now on it is on this disk alone."""
+        taken: dict[Shard, int] = {}
         for shard, owned in self._shards.items():
             (first, _), low = self._history.bounds(shard), owned.committed_progress.low_offset
+            taken[shard] = max(0, first - low) if owned.store.pending else 0
             if first > low and owned.store.pending:
                 log.error(
                     "%s: retention has taken requests that are pending, from offset %d to %d: they are still delivered,"
@@ -152,12 +162,19 @@ class Bridge:
                     low,
                     first - 1,
                 )
+        self._metrics.lost_to_retention = taken
 
     def look_at_open_transactions(self) -> None:
         """Complains where a sender's transaction has hidden what stands behind it since the last look."""
         now_ms, before = self._clock.now_ms(), self._hanging.now
-        self._hanging.look(self._history.open_ends(list(self._shards)) if self._shards else {}, now_ms)
-        for shard, _, since_ms, waiting in self._hanging.now.values():
+        ends = self._history.open_ends(list(self._shards)) if self._shards else {}
+        self._hanging.look(ends, now_ms)
+        self._metrics.ends = {
+            shard: End(max(0, end - self._shards[shard].store.next_offset), end - stable)
+            for shard, (stable, end) in ends.items()
+        }
+        self._metrics.hanging = self._hanging.now
+        for shard, _, since_ms, waiting, _ in self._hanging.now.values():
             self._complaints.say(
                 now_ms,
                 f"hanging {shard}",
@@ -169,10 +186,35 @@ class Bridge:
         for shard in before.keys() - self._hanging.now.keys():
             self._complaints.over(f"hanging {shard}")
 
+    def look_at_clocks(self) -> None:
+        """Measures the brokers' clocks against ours, and complains where they stand far apart."""
+        written = {shard: times for shard, times in self._metrics.decided_ms.items() if shard in self._shards}
+        stamped = self._history.newest_decisions(list(written)) if written else {}
+        now_ms = self._clock.now_ms()
+        # A transaction that is under way may have written a newer record.
+        last_ms = None if self._publisher.is_idle else now_ms
+        skews = {shard: skew_ms(at, written[shard][0], last_ms or written[shard][1]) for shard, at in stamped.items()}
+        self._metrics.skew_ms = skews
+        most_ms = max(skews.values(), key=abs, default=0)
+        if abs(most_ms) <= self._options.max_clock_skew_ms:
+            self._complaints.over("skew")
+            return
+        self._complaints.say(
+            now_ms,
+            "skew",
+            "a broker's clock is %d ms %s of ours: timers leave by ours, delays count from the brokers': keep all of"
+            " them in time (NTP)",
+            *(abs(most_ms), "ahead" if most_ms > 0 else "behind"),
+        )
+
     @property
     def hanging(self) -> dict[Shard, Hang]:
         """Timer partitions that cannot be read to their end, as `look_at_open_transactions` has found them."""
         return self._hanging.now
+
+    def wake(self) -> None:
+        """Ends a waiting poll soon; for any thread."""
+        self._source.wake()
 
     def request_stop(self) -> None:
         """Ends a waiting poll and any repeating of a transaction; for a signal handler."""
@@ -206,6 +248,8 @@ class Bridge:
         return max(0, min(looks, default=until_ms) - now_ms)
 
     def _change_hands(self, ownership: Ownership) -> None:
+        if ownership:
+            self._metrics.moved(ownership)
         for shard in ownership.lost:
             log.warning("%s: the group has put us out: it may be another's by now", shard)
             self._give_up(shard, checkpoint=False)
@@ -214,10 +258,11 @@ class Bridge:
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
             self._give_up(shard, checkpoint=False)
-            self._status.recovering(shard)
+            self._note_recovering(shard)
         undecided = self._history.undecided(ownership.assigned) if ownership.assigned else set()
         for shard in ownership.assigned:
             if shard in undecided:
+                self._metrics.waits_for_former_owner(shard)
                 log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
                 self._preparing[shard] = self._prepare(shard)
             else:
@@ -227,6 +272,7 @@ class Bridge:
         """Opens it, or has it prepared beside the others where that takes long."""
         disk, options = self._disk_for(shard), self._options.of(shard.topic)
         outlook = look(shard, disk, self._history, options)
+        self._metrics.looked(outlook)
         if outlook.work >= self._options.prepare_from:
             self._preparing[shard] = self._prepare(shard)
         else:
@@ -256,10 +302,16 @@ class Bridge:
             )
         self._source.start(shard, max(first, next_offset))
         self._status.running(shard)
+        self._metrics.recovered(shard)
         self._was_opened = True
+
+    def _note_recovering(self, shard: Shard) -> None:
+        self._status.recovering(shard)
+        self._metrics.recovering(shard)
 
     def _give_up(self, shard: Shard, *, checkpoint: bool) -> None:
         self._status.gone(shard)
+        self._metrics.gone(shard)
         preparation = self._preparing.pop(shard, None)
         if preparation is not None:
             preparation.give_up()
@@ -303,7 +355,9 @@ class Bridge:
             self._admit(owned, records, now_ms)
         except (OSError, WheelFullError) as full:
             self._source.pause(owned.shard)
-            self._status.paused(owned.shard, "disk" if isinstance(full, OSError) else "wheel", str(full))
+            what = "disk" if isinstance(full, OSError) else "wheel"
+            self._status.paused(owned.shard, what, str(full))
+            self._metrics.pauses_intake(owned.shard, what)
             self._complaints.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
         else:
             if owned.backlog:
@@ -312,6 +366,7 @@ class Bridge:
             if waited:
                 self._source.resume(owned.shard)
                 self._status.running(owned.shard)
+                self._metrics.goes_on(owned.shard)
                 self._complaints.over(str(owned.shard))
             self._note_read(owned, was_empty=not records)
 
@@ -331,6 +386,7 @@ class Bridge:
     def _wait_for_rate(self, owned: OwnedShard, now_ms: int) -> None:
         self._throttled.add(owned.shard)
         self._source.pause(owned.shard)
+        self._metrics.pauses_intake(owned.shard, "rate")
         topic = owned.shard.topic
         told = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
         self._complaints.say(now_ms, f"throttle {topic}", told, topic, self._throttles[topic].per_s)
@@ -353,7 +409,7 @@ class Bridge:
 
     def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
         self._publisher.finish()
-        self._status.recovering(owned.shard)
+        self._note_recovering(owned.shard)
         del self._shards[owned.shard]
         owned.store.close()
         distrust(owned.shard, owned.disk, wrong)
@@ -382,7 +438,10 @@ class Bridge:
             fences.append(looked.fence)
             return looked.fence
 
-        self._publisher.repeat(look, lambda owned: self._shards.get(owned.shard) is owned, lambda: self._stopping)
+        def is_ours(owned: OwnedShard) -> bool:
+            return self._shards.get(owned.shard) is owned
+
+        self._publisher.repeat(look, is_ours, lambda: self._stopping, self._clock.now_ms)
         return fences[-1]
 
     def _progress(self) -> dict[Shard, Progress]:
@@ -395,6 +454,11 @@ class Bridge:
 
         self._each(note)
         return reached
+
+    def _note_delivered(self) -> None:
+        due_ms = [each for owned in self._shards.values() for each in owned.take_delivered()]
+        if due_ms:
+            self._status.traffic.delivered(due_ms, self._clock.now_ms())
 
     def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
         """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""

@@ -4,19 +4,17 @@
     /health/ready   200; 503 with the reason                                             from Status, at once
     /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
     /pending?id=    the timers under one id; 404 where there is none                     the same
+    /metrics        Prometheus; see bridge.metric_table                                  from Metrics, and by Desk
 
 Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
 """
 
-import asyncio
 import errno
 import logging
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from pydantic import BaseModel
@@ -24,39 +22,37 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
-from bridge.desk import BusyError, Desk
+from bridge.asker import ANSWER_WITHIN_S, LOOK_S, Asker, soon_over
+from bridge.desk import Desk
 from bridge.errors import SettingsError
+from bridge.exposition import Exposition
 from bridge.pending import named_in_bridge, of_bridge, parse_bucket_ms
 from bridge.ports import Clock
+from bridge.seen import Seen, see
 from bridge.status import Status, Verdict
 from bridge.turn import Bridge
-from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-ANSWER_WITHIN_S = 10.0
-SEARCH_S = 0.02
-"""For the exact first and last due times: so long timers may have to wait for whoever asks."""
+SEE_WITHIN_S = 2.0
+"""Longer than a turn waits for a message; those who scrape wait 10 s."""
 _END_S = 3
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
-def application(status: Status, desk: Desk, clock: Clock, answer_within_s: float = ANSWER_WITHIN_S) -> Starlette:
-    """The routes. None of them looks into the bridge itself."""
-
-    async def ask(question: Callable[[Bridge], T]) -> T:
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(desk.put(question)), answer_within_s)
-        except BusyError:
-            raise HTTPException(503, "too many ask at a time: ask again") from None
-        except TimeoutError:
-            raise HTTPException(503, status.ready().reason or "the bridge is busy: ask again") from None
-        except (CorruptStoreError, OSError) as wrong:
-            raise HTTPException(503, f"a store cannot be read: {wrong}") from wrong
+def application(
+    status: Status,
+    desk: Desk,
+    clock: Clock,
+    exposition: Exposition,
+    answer_within_s: float = ANSWER_WITHIN_S,
+    others: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """The routes, and `others` (bridge.page). None of them looks into the bridge itself."""
+    ask = Asker(status, desk, answer_within_s).ask
+    see_soon = Asker(status, desk, min(SEE_WITHIN_S, answer_within_s)).ask
 
     async def live(_: Request) -> Response:
         return _verdict(status.live(), status)
@@ -74,17 +70,28 @@ def application(status: Status, desk: Desk, clock: Clock, answer_within_s: float
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as wrong:
             raise HTTPException(400, f"bucket: {wrong}") from wrong
-        return _told(await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic, _soon_over())), 200)
+        return _told(await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic, soon_over())), 200)
 
     return Starlette(
-        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/pending", pending)],
+        routes=[
+            Route("/health/live", live),
+            Route("/health/ready", ready),
+            Route("/pending", pending),
+            _metrics(exposition, see_soon),
+            *others,
+        ],
         exception_handlers={HTTPException: _refused},
     )
 
 
-def _soon_over() -> Callable[[], bool]:
-    end_s = time.monotonic() + SEARCH_S
-    return lambda: time.monotonic() >= end_s
+def _metrics(exposition: Exposition, ask: Callable[[Callable[[Bridge], Seen]], Awaitable[Seen]]) -> Route:
+    async def metrics(request: Request) -> Response:
+        with suppress(HTTPException):  # what was seen last stays
+            exposition.seen = await ask(lambda bridge: see(bridge, exposition.targets, soon_over(LOOK_S)))
+        body, content_type = exposition.text(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    return Route("/metrics", metrics)
 
 
 def _verdict(verdict: Verdict, status: Status) -> Response:

@@ -36,7 +36,7 @@ def get(port: int, path: str) -> tuple[int, Any]:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)
-    except urllib.error.URLError:
+    except OSError:
         return 0, None
 
 

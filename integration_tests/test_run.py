@@ -1,10 +1,12 @@
 """`timer-bridge run` as people run it: a process, its words, its exit codes, and what it does to records."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,9 +281,13 @@ def test_a_quota_of_the_broker_delays_and_loses_or_doubles_nothing(
     values = [b"%03d" % number + os.urandom(10_000) for number in range(count)]
     send_all(kafka.bootstrap_servers, names.timers, (timer(names.target, due_ms, value) for value in values))
     limit_producer(kafka.bootstrap_servers, client, bytes_per_s)
-    asked = [*names.arguments, "--kafka", f"client.id={client}"]
+    port = free_port()
+    asked = [*names.arguments, "--kafka", f"client.id={client}", "--http-port", str(port)]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, asked):
         found = read(kafka, names.target, count, wait_s=90)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as told:
+            (throttled,) = re.findall(r"^timer_bridge_broker_throttle_seconds_total (\S+)$", told.read().decode(), re.M)
+    assert float(throttled) > 1 or bytes_per_s > 1_000_000, "the broker did not hold anything back, or nobody heard"
     assert sorted(record.value() for record in found) == values
     assert len(Cluster(kafka.bootstrap_servers).read(names.target)) == count
 

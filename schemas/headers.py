@@ -6,13 +6,16 @@
     timer-delay-ms: -5           ->  Refusal("bad-header", "timer-delay-ms ...")
 
     timer-action: cancel         ->  Cancel(id=...)
+    timer-action: pause          ->  Pause(target=..., is_paused=True)
     timer-origin, timer-rolls    ->  Claim(...): says that it is the bridge's own copy; whether it is, the journal knows
 
 Rules, in the order in which they are looked at (design, "Headers"):
 1. A header of ours that stands twice, is null where it may not be, or does not parse: `bad-header`, never "at once".
-2. `timer-action` is schedule, cancel or replace (`unknown-action`); the latter two need an id (`missing-id`).
+2. `timer-action` is schedule, cancel or replace, pause or resume (`unknown-action`); cancel and replace need an id
+   (`missing-id`), pause and resume a target alone: other headers of theirs are not looked at.
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; further away than `max_delay_ms`: `too-far`.
    A cancel needs none; one that stands is not looked at, as the id alone says what ends.
+   `timer-expire-ms` that is not behind the due time: `bad-header`, as it could never be delivered.
 4. A target that is there (`missing-topic`) and may be one (`bad-target`).
 
 The same bytes and the same `Rules` give the same answer for ever: a rebuild reads old requests again.
@@ -45,11 +48,12 @@ PROFILE = "timer-profile"
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 
-UNSERVED = frozenset({"timer-expire-ms"})
-"""Headers of the contract that this version does not serve. To ignore one would break its promise, so it is refused."""
+EXPIRE_MS = "timer-expire-ms"
 
+PAUSE, RESUME = b"pause", b"resume"
+_PAUSES = (PAUSE, RESUME)
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
-CONTROL = frozenset({TOPIC, *TIMES, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE}) | UNSERVED
+CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
 """Taken off a delivered record; every other header is foreign and kept, in order, doubles too."""
 
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
@@ -102,6 +106,13 @@ class Cancel(NamedTuple):
     on: tuple[str, bytes] | None = None
 
 
+class Pause(NamedTuple):
+    """From now on timers of `target` wait, or (not `is_paused`) go on."""
+
+    target: str
+    is_paused: bool
+
+
 class Claim(NamedTuple):
     """A record that says it is the `rolls`-th copy of the request at `origin` (topic/partition/offset)."""
 
@@ -128,7 +139,10 @@ class BadValueError(ValueError):
     """A number in a header that is no plain decimal in range."""
 
 
-def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
+Asked: TypeAlias = Schedule | Cancel | Pause | Claim | Refusal
+
+
+def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
     """What a record with these headers, appended at `timestamp_ms` (the broker's clock), asks for."""
     by_name = dict(headers)
     if len(by_name) == len(headers) and _RARE.isdisjoint(by_name):
@@ -155,7 +169,7 @@ def _plain_schedule(by_name: dict[str, bytes | None], timestamp_ms: int, rules: 
     return _made(Schedule, (target, due_ms, -1, id_, False, ""))
 
 
-def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Claim | Refusal:
+def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
     ours: dict[str, bytes | None] = {}
     for name, value in headers:
         if name in CONTROL:
@@ -165,6 +179,8 @@ def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule
     try:
         if ORIGIN in ours or ROLLS in ours:
             return _claim(ours)
+        if ours.get(ACTION) in _PAUSES:
+            return _pause(ours, rules)
         if ID in ours or ACTION in ours:
             return _with_id(ours, timestamp_ms, rules)
         return _schedule(ours, timestamp_ms, rules, None)
@@ -172,10 +188,21 @@ def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Schedule
         return Refusal("bad-header", str(wrong))
 
 
+def _pause(ours: dict[str, bytes | None], rules: Rules) -> Pause | Refusal:
+    if TOPIC not in ours:
+        return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
+    target = legal_topic(ours[TOPIC])
+    if target is None or target in rules.own_topics:
+        return Refusal("bad-target", f"{shown(ours[TOPIC])} is no target, so it cannot be paused")
+    return Pause(target, ours[ACTION] == PAUSE)
+
+
 def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Refusal:
     action = ours.get(ACTION, b"schedule")
     if action not in (b"schedule", b"cancel", b"replace"):
-        return Refusal("unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel or replace")
+        return Refusal(
+            "unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace, pause or resume"
+        )
     id_ = ours.get(ID)
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
         return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
@@ -202,8 +229,6 @@ def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
 
 
 def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id_: bytes | None) -> Schedule | Refusal:
-    if not UNSERVED.isdisjoint(ours):
-        return Refusal("bad-header", f"{min(UNSERVED & ours.keys())} is not served by this version: leave it out")
     partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
     if PROFILE in ours:
         return Refusal("bad-header", f"{PROFILE} is written by the bridge alone: leave it out")
@@ -212,6 +237,8 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
     due_ms = _due_ms(ours, timestamp_ms, rules)
     if isinstance(due_ms, Refusal):
         return due_ms
+    if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
+        return Refusal("bad-header", f"{EXPIRE_MS} is not behind the due time {due_ms}: it could never be delivered")
     if due_ms - timestamp_ms > rules.max_delay_ms:
         return Refusal("too-far", f"due {due_ms - timestamp_ms} ms ahead; max_delay is {rules.max_delay_ms} ms")
     if TOPIC not in ours:

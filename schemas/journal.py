@@ -10,6 +10,7 @@ and by which rules, and what became an exception to "settled is what has key <= 
     dropped    copies that landed after their timer had ended
     held       key <= K, but still live: the clock went back, or its target had to wait
     released   was held, is settled now
+    waits      all targets whose timers wait as of this record: paused, or beyond their rate
 """
 
 from bisect import bisect_right
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from schemas.headers import MAX_INT64, Rules
+from schemas.progress import Key
 
 
 class Flight(NamedTuple):
@@ -34,6 +36,20 @@ class Flight(NamedTuple):
     target: str
     id_hash: str
     digest: str
+
+
+END = Key(MAX_INT64, MAX_INT64)
+
+
+class Wait(NamedTuple):
+    """A target whose timers wait: those with a key in one of `stretches` (after, until] live, whatever K says.
+
+    The others below the last stretch have left. Ascending; the last one has no end (END).
+    """
+
+    target: str
+    is_paused: bool
+    stretches: tuple[tuple[Key, Key], ...]
 
 
 class JournalRecord(BaseModel):
@@ -54,6 +70,8 @@ class JournalRecord(BaseModel):
     dropped: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
     released: tuple[int, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    """In each record as long as there are any, so that the last record tells all."""
 
     def to_bytes(self) -> bytes:
         return self.model_dump_json(exclude_defaults=False).encode()
@@ -65,9 +83,9 @@ class JournalRecord(BaseModel):
 
 
 class Decisions:
-    """All that a stretch of the journal tells, behind a state in which `held` waited and `flights` were out.
+    """All that a part of the journal tells, behind a state in which `held` and `waits` waited and `flights` were out.
 
-    The stretch may begin before that state, which knows the requests below `known`: some of it is told again then.
+    It may begin before that state, which knows the requests below `known`: some of it is told again then.
     """
 
     def __init__(
@@ -76,6 +94,7 @@ class Decisions:
         held: Iterable[int] = (),
         flights: Iterable[Flight] = (),
         known: int = 0,
+        waits: Iterable[Wait] = (),
     ) -> None:
         self.refused: set[int] = set()
         self.ended: set[int] = set()
@@ -88,6 +107,7 @@ class Decisions:
         """Held, not released."""
         self.released: set[int] = set()
         """Held once and gone since, whatever K says; a copy that landed later is a timer again."""
+        self.waits = tuple(waits)
         waited = self.held.copy()
         self.waiting = self.held.copy()
         """Of those that waited, the ones never released: a copy of a released one may be held again, elsewhere."""
@@ -95,6 +115,7 @@ class Decisions:
         for record in records:
             if self._ranges and record.from_offset < self._ranges[-1][1]:
                 self._forget_from(record.from_offset)
+            self.waits = record.waits
             self.refused.update(record.refused)
             self.ended.update(record.ended)
             self.dropped.update(record.dropped)

@@ -32,9 +32,9 @@ from schemas.headers import (
     PARTITION,
     PROFILE,
     TOPIC,
+    Asked,
     BadValueError,
     Cancel,
-    Claim,
     Headers,
     Refusal,
     Rules,
@@ -164,9 +164,7 @@ _CONTROL = {name: profile.control for name, profile in PROFILES.items()}
 _MARKS = {name: profile.control - profile.silent for name, profile in PROFILES.items()}
 
 
-def read(
-    headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
-) -> Schedule | Cancel | Claim | Refusal:
+def read(headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None) -> Asked:
     """What a record asks for, in whichever spelling. Raises ValueError where `rules` name a profile of a later version.
 
     A record without any header of ours is refused by `parse`, so what is spelled natively pays nothing for the others.
@@ -195,7 +193,7 @@ def _told(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> 
 
 def _read(
     name: str, headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
-) -> Schedule | Cancel | Claim | Refusal:
+) -> Asked:
     profile = PROFILES[name]
     owned: dict[str, bytes | None] = {}
     for header, content in headers:

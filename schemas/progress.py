@@ -4,7 +4,8 @@
     key <= K:  y n y y n y y n . .     K       the full position (visit_ms, origin offset) up to which is settled
                  ^                     L = 1   the lowest live one: a rebuild starts there
 
-Design, invariant 3. C is the committed offset itself, K and L travel in its metadata (<= 1 KB).
+Design, invariant 3. C is the committed offset itself, K and L travel in its metadata (<= 1 KB). With them a number, one
+higher in each transaction: not all that may be decided moves C, K or L, and a store has to know whether it knows all.
 """
 
 import json
@@ -27,10 +28,12 @@ class Progress(NamedTuple):
     next_offset: int
     settled: Key
     low_offset: int
+    number: int = 0
 
     def metadata(self) -> str:
         """What is committed beside `next_offset`."""
-        return json.dumps({"v": 1, "k": list(self.settled), "l": self.low_offset}, separators=(",", ":"))
+        told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
+        return json.dumps(told, separators=(",", ":"))
 
     @classmethod
     def committed(cls, next_offset: int, metadata: str | None) -> "Progress":
@@ -40,7 +43,7 @@ class Progress(NamedTuple):
             if told["v"] != 1:
                 raise ForeignProgressError(next_offset, metadata)
             visit_ms, origin = told["k"]
-            return cls(int(next_offset), Key(int(visit_ms), int(origin)), int(told["l"]))
+            return cls(int(next_offset), Key(int(visit_ms), int(origin)), int(told["l"]), int(told.get("n", 0)))
         except (ValueError, KeyError, TypeError) as wrong:
             raise ForeignProgressError(next_offset, metadata) from wrong
 

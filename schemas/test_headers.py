@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.headers import MAX_INT64, TIMES, Cancel, Claim, Refusal, Rules, Schedule, parse
+from schemas.headers import MAX_INT64, TIMES, Asked, Cancel, Claim, Pause, Refusal, Rules, Schedule, parse
 from schemas.levels import parse_levels
 
 NOW_MS = 1_700_000_000_000
@@ -12,7 +12,7 @@ DAY_MS = 86_400_000
 RULES = Rules(max_delay_ms=2 * DAY_MS, roll_window_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
 
 
-def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Schedule | Cancel | Claim | Refusal:
+def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Asked:
     """What a record says whose target and time are good unless `headers` say otherwise."""
     given = {name for name, _ in headers} | {without}
     if given & {"timer-delay-ms", "timer-delay-level"} and "timer-deliver-ms" not in given:
@@ -21,7 +21,7 @@ def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Sched
     return parse([d for d in defaults if d[0] not in given] + list(headers), NOW_MS, RULES)
 
 
-def code(asked: Schedule | Cancel | Claim | Refusal) -> str:
+def code(asked: Asked) -> str:
     assert isinstance(asked, Refusal), asked
     return asked.code
 
@@ -176,9 +176,11 @@ def test_case_7_a_level_that_does_not_parse_is_named(text: str) -> None:
         parse_levels(text)
 
 
-@pytest.mark.parametrize("name", ["timer-expire-ms"])
-def test_a_promise_this_version_cannot_keep_is_refused(name: str) -> None:
-    assert code(ask((name, b"1"))) == "bad-header"
+def test_an_expiry_lies_behind_the_due_time() -> None:
+    due_ms = NOW_MS + 1000
+    assert ask(("timer-expire-ms", b"%d" % (due_ms + 1))) == Schedule("orders", due_ms, -1)
+    for never in (b"%d" % due_ms, b"1", b"", b"-1", b"1e9", None):
+        assert code(ask(("timer-expire-ms", never))) == "bad-header"
 
 
 ANY_VALUE = (
@@ -193,13 +195,13 @@ LIKELY_VALUES = {
     "timer-delay-ms": SOON.map(lambda n: b"%d" % n),
     "timer-delay-level": st.sampled_from([b"0", b"1", b"18", b"19"]),
     "timer-id": st.sampled_from([b"a", b"\xff", b"x" * 1024, b"x" * 1025]),
-    "timer-action": st.sampled_from([b"schedule", b"cancel", b"replace", b"Cancel"]),
+    "timer-action": st.sampled_from([b"schedule", b"cancel", b"replace", b"Cancel", b"pause", b"resume"]),
     "timer-key": st.sampled_from([b"k", b""]),
     "timer-partition": st.sampled_from([b"0", b"2147483647", b"2147483648"]),
     "timer-origin": st.sampled_from([b"t/0/1"]),
     "timer-rolls": st.sampled_from([b"1", b"2147483648"]),
     "timer-released-ms": st.sampled_from([b"1"]),
-    "timer-expire-ms": st.sampled_from([b"1"]),
+    "timer-expire-ms": SOON.map(lambda n: b"%d" % (NOW_MS - DAY_MS + n)),
     "trace": st.sampled_from([b"1", b""]),
     "Timer-Topic": st.sampled_from([b"bills"]),
 }
@@ -233,6 +235,8 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert target.isascii()
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
+        case Pause(target=target):
+            assert target not in RULES.own_topics
         case Claim(rolls=rolls, schedule=schedule):
             assert rolls >= 0
             assert schedule.due_ms >= 0
@@ -241,10 +245,10 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert detail
 
 
-Asked = Schedule | Cancel | Claim | str
+Read = Schedule | Cancel | Pause | Claim | str
 
 
-def read_slowly(headers: list[tuple[str, bytes | None]]) -> Asked:
+def read_slowly(headers: list[tuple[str, bytes | None]]) -> Read:
     """The design's rules one by one, without a thought of speed; of a refusal its code."""
     ours = [(name, value) for name, value in headers if name in LIKELY_VALUES and name.startswith("timer-")]
     names = [name for name, _ in ours]
@@ -254,6 +258,12 @@ def read_slowly(headers: list[tuple[str, bytes | None]]) -> Asked:
     if "timer-origin" in names or "timer-rolls" in names:
         return claimed(values)
     action = values.get("timer-action", b"schedule")
+    if action in (b"pause", b"resume"):
+        if "timer-topic" not in values:
+            return "missing-topic"
+        target = values["timer-topic"]
+        is_good = target is not None and is_target(target) and target.decode() not in RULES.own_topics
+        return Pause(target.decode(), action == b"pause") if target is not None and is_good else "bad-target"
     if action not in (b"schedule", b"cancel", b"replace"):
         return "unknown-action"
     id_ = values.get("timer-id")
@@ -290,7 +300,7 @@ def claimed(values: dict[str, bytes | None]) -> Claim | str:
 
 def timer(values: dict[str, bytes | None]) -> Schedule | str:
     partition = number(values.get("timer-partition", b"0"), 2**31 - 1)
-    if "timer-expire-ms" in values or partition is None or values.get("timer-key", b"") is None:
+    if partition is None or values.get("timer-key", b"") is None:
         return "bad-header"
     times = {name: number(values[name], MAX_INT64) for name in TIMES if name in values}
     if None in times.values():
@@ -305,6 +315,10 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
         "timer-delay-ms": NOW_MS + told,
         "timer-delay-level": NOW_MS + levels_ms[min(told, len(levels_ms) - 1)],
     }[name]
+    if "timer-expire-ms" in values:
+        expire_ms = number(values["timer-expire-ms"], MAX_INT64)
+        if expire_ms is None or expire_ms <= due_ms:
+            return "bad-header"
     if due_ms > NOW_MS + RULES.max_delay_ms:
         return "too-far"
     if "timer-topic" not in values:

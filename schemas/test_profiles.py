@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import CONTROL, Cancel, Claim, Headers, Refusal, Rules, Schedule, parse
+from schemas.headers import CONTROL, Asked, Cancel, Claim, Headers, Refusal, Rules, Schedule, parse
 from schemas.profiles import PROFILES, as_sent, marked, read, without_spelling
 
 NOW_MS = 1_700_000_000_000
@@ -26,11 +26,11 @@ def rules(*profiles: str) -> Rules:
 
 def ask(
     headers: Pairs, *, profiles: tuple[str, ...] = ALL, key: bytes | None = b"k", value: bytes | None = b"v"
-) -> Schedule | Cancel | Claim | Refusal:
+) -> Asked:
     return read(headers, NOW_MS, rules(*profiles), key, value)
 
 
-def code(asked: Schedule | Cancel | Claim | Refusal) -> str:
+def code(asked: Asked) -> str:
     assert isinstance(asked, Refusal), asked
     return asked.code
 

@@ -97,7 +97,7 @@ def rebuild(timers: int, rng: random.Random) -> tuple[float, float]:
     for first in range(0, timers, READ_AT_ONCE):
         records = [request(offset, rng) for offset in range(first, min(timers, first + READ_AT_ONCE))]
         start, cpu_start = time.perf_counter(), time.process_time()
-        store.add(replay(records, NOTHING_SETTLED, lambda _: (RULES, timers), decided, int), timers)
+        store.add(replay(records, store.is_to_come, lambda _: (RULES, timers), decided, int), timers)
         spent_s += time.perf_counter() - start
         cpu_s += time.process_time() - cpu_start
     assert store.pending == timers

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas.journal import Flight
+from schemas.journal import Flight, Wait
 from schemas.progress import Progress
 
 FORMAT = 3
@@ -47,6 +47,8 @@ class Checkpoint(BaseModel):
     """Files of the body log, each by the position of its first byte."""
     pending: int
     held: tuple[int, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    """Targets whose timers wait, as committed."""
     flights: tuple[Flight, ...] = ()
     """Copies on their way."""
     ended_flights: tuple[int, ...] = ()

@@ -167,6 +167,10 @@ class DueCounts:
             self._topics[hash_].count(hour, count)
         self._elsewhere.update(dict(elsewhere.tolist()))
 
+    def name(self, hash_: int) -> str:
+        """Of a topic that has had any."""
+        return self._topics[hash_].name
+
     def counts(self) -> dict[str, int]:
         """By name, without those that have none."""
         return {topic.name: topic.pending for topic in self._topics.values() if topic.pending}

@@ -1,6 +1,7 @@
 """Live timers whose place in the order has passed, or does not count: K says nothing of them, the journal names them.
 
 push   waits for its visit: the clock went back behind K
+block  waits for its target, which may not have any more now (timer.release)
 rest   waits for `until` or its due time, but not beyond a step back of the clock: it was rolled just now, and by
        this clock, which runs ahead of the brokers', it would be rolled again soon
 """
@@ -46,10 +47,16 @@ class HeldTimers:
     def __init__(self) -> None:
         self._queue = DueQueue()
         self._resting: list[_Resting] = []
+        self._blocked: dict[int, DueQueue] = {}
+        """By the hash of their target."""
+
+    def __len__(self) -> int:
+        return len(self._queue) + sum(len(run) for each in self._resting for run in each.runs)
 
     def rows(self) -> Rows:
         """All of them."""
-        return np.concatenate([self._queue.rows(), *(each.rows() for each in self._resting)])
+        blocked = (queue.rows() for queue in self._blocked.values())
+        return np.concatenate([self._queue.rows(), *(each.rows() for each in self._resting), *blocked])
 
     def push(self, run: Rows) -> None:
         self._queue.push(run)
@@ -66,14 +73,40 @@ class HeldTimers:
 
     def remove(self, units: Ints) -> None:
         """Those of `units` that are here leave without being taken."""
-        self._queue.remove(units)
+        for queue in (self._queue, *self._blocked.values()):
+            queue.remove(units)
         for each in self._resting:
             each.runs = [kept for run in each.runs if len(kept := run[~np.isin(run["unit"], units)])]
         self._forget_empty()
 
+    def block(self, hash_: int, run: Rows) -> None:
+        """`run`, which was taken, waits until its target may have it."""
+        self._blocked.setdefault(hash_, DueQueue()).push(run)
+
+    def blocked(self) -> list[int]:
+        """Hashes of the targets of which some are blocked."""
+        self._blocked = {hash_: queue for hash_, queue in self._blocked.items() if len(queue)}
+        return list(self._blocked)
+
+    def first_blocked_ms(self, hash_: int) -> int:
+        """The earliest visit of those of a target that are blocked."""
+        return self._blocked[hash_].next_visit_ms() or 0
+
+    def take_blocked(self, hash_: int, limit: int, now_ms: int, limit_bytes: int) -> Rows:
+        """Removes and returns the first of those of a target that are blocked."""
+        return self._blocked[hash_].take(now_ms, limit, limit_bytes) if limit > 0 else np.empty(0, RUN)
+
+    def take_old_blocked(self, hash_: int, before_ms: int, units_end: int, limit: int) -> Rows:
+        """Of those of a target that are blocked, ones with a visit before `before_ms` and a unit below `units_end`."""
+        run = self._blocked[hash_].rows()
+        old = run[(run["visit_ms"] <= before_ms) & (run["unit"] < units_end)][:limit]
+        self._blocked[hash_].remove(old["unit"])
+        return old
+
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Rows that are here have their bodies elsewhere now."""
-        self._queue.repoint(units, bodies)
+        for queue in (self._queue, *self._blocked.values()):
+            queue.repoint(units, bodies)
         where = dict(zip(units.tolist(), bodies.tolist(), strict=True))
         for each in self._resting:
             for run in each.runs:

@@ -25,7 +25,7 @@ from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
 from timer.plan import in_order
 from timer.record import Body, unpack
-from timer.scan import LiveScan
+from timer.scan import LiveScan, waits_of
 
 UNITS, IDS, BODIES, WHEEL = "timer", "ids", "body", "wheel"
 
@@ -132,7 +132,7 @@ class StoppedStore:
         """Live timers as RUN, block by block in the order of the log; behind them those that are held."""
         told = self.checkpoint
         held = np.array(told.held, np.int64)
-        scan = LiveScan(self._units, told, told.progress.settled, held, np.empty(0, np.int64))
+        scan = LiveScan(self._units, told, told.progress.settled, held, np.empty(0, np.int64), waits_of(told))
         ended = EndedUnits(self._units.per_segment)
         scan.mark(ended, LiveCounts())
         yield from scan.live(ended)

@@ -81,6 +81,10 @@ class _Segments:
         if self.files[base].size() != size:
             self.files[base].truncate(size)
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size() for file in self.files.values())
+
     def mark_dirty(self) -> None:
         self._dirty = set(self.bases)
 
@@ -244,6 +248,11 @@ class UnitLog:
         self._segments.drop(segment * self._segment_bytes)
         self._ids.drop(segment * self._segment_bytes)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return self._segments.size_bytes + self._ids.size_bytes
+
     def take_dirty(self) -> list[File]:
         """Files changed since the last call: what a sync has to cover."""
         return self._segments.take_dirty() + self._ids.take_dirty()
@@ -282,6 +291,11 @@ class FrameLog:
         ends = start + np.cumsum(sizes)
         self.end = int(ends[-1])
         return ends - sizes
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return self._segments.size_bytes
 
     def read_upto(self, position: int, size: int) -> bytes:
         """At most `size` bytes from `position` on, within one file."""

@@ -15,7 +15,7 @@ from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Rows, run_of, visits_ms
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
 from timer.options import StoreOptions
-from timer.scan import LiveScan, blocks, to_come
+from timer.scan import LiveScan, blocks, to_come, waits_of
 from timer.wheel import SLOT_SIZE, Wheel
 
 
@@ -26,7 +26,8 @@ def linked_anew(disk: Disk, log: UnitLog, found: Checkpoint, options: StoreOptio
     """
     wheel = Wheel(memoryview(bytearray(options.slots * SLOT_SIZE)), tick_ms=options.tick_ms, slots=options.slots)
     ended = EndedUnits(log.per_segment)
-    scan = LiveScan(log, found, found.progress.settled, np.array(found.held, np.int64), np.empty(0, np.int64))
+    waits = waits_of(found)
+    scan = LiveScan(log, found, found.progress.settled, np.array(found.held, np.int64), np.empty(0, np.int64), waits)
     scan.mark(ended, LiveCounts())
     for _ in scan.live(ended):
         pass  # counts them, and finds where those that are held lie
@@ -34,7 +35,9 @@ def linked_anew(disk: Disk, log: UnitLog, found: Checkpoint, options: StoreOptio
     for start, end in blocks(log, found.low_unit):
         units, beside = log.read(start, end), log.beside(start, end)
         run = run_of(units, beside, start)
-        in_order = to_come(units, run, found.progress.settled) & ~np.isin(run["origin"], np.array(found.held, np.int64))
+        in_order = to_come(units, run, found.progress.settled, waits) & ~np.isin(
+            run["origin"], np.array(found.held, np.int64)
+        )
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.among(start, end)
         lives = is_timer & in_order | np.isin(run["unit"], held)
         _append(log, wheel, units[lives], beside[lives])

@@ -14,7 +14,7 @@ import struct
 import zlib
 from typing import NamedTuple
 
-from schemas.headers import CONTROL, KEY, Headers
+from schemas.headers import CONTROL, EXPIRE_MS, KEY, Headers
 from timer.errors import CorruptStoreError
 
 HEAD = struct.Struct(">IIBBHiqqqqiiiH")
@@ -26,7 +26,7 @@ _CHECKED_HEAD = struct.Struct(">BBHiqqqqiiiH")
 assert _SIZE_AND_CHECK.size == _CHECKED_FROM == HEAD_SIZE - _CHECKED_HEAD.size
 _HEADER = struct.Struct(">Hi")
 _VERSION = 1
-_PLAIN_NAMES = CONTROL - {KEY}
+_PLAIN_NAMES = CONTROL - {KEY, EXPIRE_MS}
 
 NULL_KEY = 1
 NULL_VALUE = 2
@@ -35,7 +35,7 @@ HAS_ID = 8
 
 
 class Body(NamedTuple):
-    """A request that became a timer. `headers` are its own, encoded; `plain`: no foreign one and no `timer-key`."""
+    """A request that became a timer. `headers` are its own, encoded; `plain`: none that a delivery looks at."""
 
     target: str
     partition: int
@@ -137,6 +137,8 @@ class Peek(NamedTuple):
     offset: int
     target: str
     id: bytes | None
+    partition: int
+    rolls: int
 
 
 def peek(head: bytes, position: int) -> Peek:
@@ -146,7 +148,8 @@ def peek(head: bytes, position: int) -> Peek:
     fields = HEAD.unpack_from(head)
     id_at = HEAD_SIZE + fields[4]
     id_ = head[id_at : id_at + fields[13]] if fields[3] & HAS_ID else None
-    return Peek(fields[0], fields[9], fields[6], str(head[HEAD_SIZE:id_at], "ascii", "replace"), id_)
+    target = str(head[HEAD_SIZE:id_at], "ascii", "replace")
+    return Peek(fields[0], fields[9], fields[6], target, id_, fields[5], fields[10])
 
 
 def pack_headers(headers: Headers) -> tuple[bytes, bool]:

@@ -19,6 +19,11 @@ def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
     return timestamp_ms + window_ms
 
 
+def most_wait_ms(window_ms: int) -> int:
+    """How long a timer waits for its target before it is rolled: so all visits lie within two windows, and a lap."""
+    return window_ms * 3 // 4
+
+
 def rest_of_window_ms(window_ms: int) -> int:
     """A timer is not rolled twice within this time: else a clock that runs ahead of the brokers' by a window would roll
     it without end, as a copy's visit is reckoned from their time.

@@ -7,14 +7,16 @@
 Between the checkpoint and now, the journal may have ended more: those get a marker of their own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.checkpoint import Checkpoint
-from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Ints, Rows, run_of, visits_ms
+from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Ints, Rows, run_of, topic_hash, visits_ms
 from timer.errors import CorruptStoreError
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
@@ -22,19 +24,41 @@ from timer.log import UnitLog
 _BLOCK_UNITS = 1 << 16
 
 
-def above(run: Rows, settled: Key) -> NDArray[np.bool_]:
-    """Which rows of a RUN have a key > `settled`."""
+Stretches: TypeAlias = Sequence[tuple[Key, Key]]
+"""Keys (after, until], ascending."""
+Waits: TypeAlias = Mapping[int, Stretches]
+"""Of targets that wait, by the hash of their names (timer.waiting)."""
+NOTHING_WAITS: Waits = MappingProxyType({})
+
+
+def _above(run: Rows, key: Key) -> NDArray[np.bool_]:
     visits = run["visit_ms"]
-    found: NDArray[np.bool_] = (visits > settled.visit_ms) | (
-        (visits == settled.visit_ms) & (run["origin"] > settled.origin)
-    )
+    found: NDArray[np.bool_] = (visits > key.visit_ms) | ((visits == key.visit_ms) & (run["origin"] > key.origin))
     return found
 
 
-def to_come(units: Rows, run: Rows, settled: Key) -> NDArray[np.bool_]:
-    """Which of `units`, the same as a RUN, have a place in the order that is above `settled`."""
+def among_stretches(run: Rows, stretches: Stretches) -> NDArray[np.bool_]:
+    """Which rows of a RUN have a key in one of `stretches`."""
+    found = np.zeros(len(run), np.bool_)
+    for after, until in stretches:
+        found |= _above(run, after) & ~_above(run, until)
+    return found
+
+
+def above(run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.bool_]:
+    """Which rows of a RUN live by their key: those > `settled`, or in the stretches of their target where it waits."""
+    found = _above(run, settled)
+    for hash_, stretches in waits.items():
+        own = run["topic_hash"] == hash_
+        if own.any():
+            found[own] = among_stretches(run[own], stretches)
+    return found
+
+
+def to_come(units: Rows, run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.bool_]:
+    """Which of `units`, the same as a RUN, have a place in the order that has not left."""
     chained: NDArray[np.bool_] = units["magic"] & MAGIC_UNCHAINED == 0
-    return above(run, settled) & chained
+    return above(run, settled, waits) & chained
 
 
 def is_among(values: Ints, wanted: Ints) -> NDArray[np.bool_]:
@@ -53,13 +77,28 @@ def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple
             start, size = start + size, min(_BLOCK_UNITS, size * 4)
 
 
-class LiveScan:
-    """`found`: the checkpoint at whose ends the log stands. `held`, `ended`: origins, as of now."""
+def waits_of(told: Checkpoint) -> Waits:
+    """What waited at a checkpoint."""
+    return {topic_hash(wait.target): wait.stretches for wait in told.waits}
 
-    def __init__(self, log: UnitLog, found: Checkpoint, settled: Key, held: Ints, ended: Ints) -> None:
+
+class LiveScan:
+    """`found`: the checkpoint at whose ends the log stands. `held`, `ended`: origins, and `waits`, as of now."""
+
+    def __init__(
+        self,
+        log: UnitLog,
+        found: Checkpoint,
+        settled: Key,
+        held: Ints,
+        ended: Ints,
+        waits: Waits = NOTHING_WAITS,
+    ) -> None:
         self._log = log
         self._found = found
         self._settled = settled
+        self._waits = waits
+        self._waits_then = waits_of(found)
         self._held = held
         self._journal_ended = ended
         self._held_then = np.array(found.held, np.int64)
@@ -93,7 +132,7 @@ class LiveScan:
             is_held = is_among(run["origin"], self._held) & ~gone
             for at in np.flatnonzero(is_held).tolist():
                 self.held[int(run["origin"][at])] = run[at : at + 1]
-            is_above = to_come(units, run, self._settled) & ~is_held
+            is_above = to_come(units, run, self._settled, self._waits) & ~is_held
             self.newly_ended.append(run[is_above & gone])
             yield run[is_above & ~gone]
         self._check_count()
@@ -106,5 +145,6 @@ class LiveScan:
     def _count(self, units: Rows, run: Rows) -> None:
         """What lived at the time of the checkpoint."""
         held = is_among(run["origin"], self._held_then)
-        self._counted += int((to_come(units, run, self._found.progress.settled) & ~held).sum())
+        settled = self._found.progress.settled
+        self._counted += int((to_come(units, run, settled, self._waits_then) & ~held).sum())
         self._holding_then.update(run["origin"][held].tolist())

@@ -3,8 +3,8 @@
     add(batch) -> body log, TimerLog, wheel          due(now) -> rows in order -> bodies(rows) -> committed(...)
 
 Rules:
-1. A row is live when it is held, or else its key (visit_ms, origin) is above K; unless a delete marker says that it
-   ended.
+1. A row is live when it is held, or else its key (visit_ms, origin) is above K, or, where its target waits, in one of
+   the target's stretches (timer.waiting); unless a delete marker says that it ended.
    No mark is written when a timer leaves (invariant 3).
 2. What `add` and `due` do is staged until `committed`. There is no undo in memory: a store whose transaction is lost is
    closed and opened again, which takes it back to its checkpoint.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.journal import Flight
+from schemas.journal import Flight, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer import resume
 from timer.batch import Batch, markers
@@ -40,28 +40,37 @@ from timer.migration import linked_anew
 from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
+from timer.release import Release
 from timer.scan import LiveScan, above, blocks, is_among, to_come
+from timer.waiting import OPEN, Gate, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
+_LISTED_UNITS = 1 << 13
 _FIRST_BLOCK = 16
 _SPARSE = 512
 """Units between two of a chain from which on a hop is cheaper than reading through."""
 _READ_THROUGH_BYTES = 4096
 _READ_MOST_BYTES = 8 << 20
 _FOREVER_MS = 2**63 - 1
+_NO_ROWS = np.empty(0, RUN)
 _UNITS, _BODIES, _IDS, _WHEEL = "timer", "body", "ids", "wheel"
 
 
 class Due(NamedTuple):
-    """Rows that leave now, each part in the order of release: those K moves over, and those that were held."""
+    """Rows that leave now: those in their place in the order, and those that were held.
+
+    Behind them those of targets that wait which have waited too long: they are to be rolled.
+    """
 
     rows: Rows
     released: Rows
+    old_rows: Rows = _NO_ROWS
+    old_released: Rows = _NO_ROWS
 
     @property
     def total(self) -> int:
-        return len(self.rows) + len(self.released)
+        return sum(map(len, self))
 
 
 def wipe(disk: Disk) -> None:
@@ -99,7 +108,13 @@ class Store:
     """See the module. Opened by `Store.create` (empty) or `Store.open` (at its checkpoint)."""
 
     def __init__(
-        self, disk: Disk, options: StoreOptions, segment_bytes: int, progress: Progress, found: Checkpoint | None
+        self,
+        disk: Disk,
+        options: StoreOptions,
+        segment_bytes: int,
+        progress: Progress,
+        found: Checkpoint | None,
+        waits: Collection[Wait] = (),
     ) -> None:
         """`found`: it names the files that are this store's; others were written later, or an older one left them."""
         units, bodies = (found.unit_files(), found.bodies) if found else ((), ())
@@ -120,13 +135,15 @@ class Store:
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
         self._held = HeldTimers()
+        self._waiting = WaitingTargets(waits, options.tick_ms)
         self._settled = progress.settled
         self._next_offset = progress.next_offset
         self._committed = progress
         self._low_unit = self._units.end
         self._low_offset = progress.low_offset
         self._cursor = progress.settled.visit_ms // options.tick_ms - 1 if progress.settled != NOTHING_SETTLED else -1
-        self._low_key: Key | None = None
+        self._low_row = _NO_ROWS
+        """The one at L, where it is known and lives by its key."""
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
         self._dues = DueCounts(lambda row: self._peek(row).target)
@@ -141,10 +158,10 @@ class Store:
         self._compaction: Compaction | None = None
 
     @classmethod
-    def create(cls, disk: Disk, options: StoreOptions, progress: Progress) -> "Store":
+    def create(cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait] = ()) -> "Store":
         """An empty store, in place of whatever lies there; requests from `progress.low_offset` on are to be added."""
         wipe(disk)
-        store = cls(disk, options, options.segment_bytes, progress, None)
+        store = cls(disk, options, options.segment_bytes, progress, None, waits)
         if progress.low_offset == progress.next_offset:
             store._checkpointed = progress  # nothing to keep, and perhaps no commit stands behind it yet
         return store
@@ -158,17 +175,19 @@ class Store:
         progress: Progress,
         held: Collection[int],
         ended: Collection[int],
+        waits: Collection[Wait] = (),
     ) -> "Store":
-        """The store as of `found`, with what `progress`, `held` and `ended` (origins) say is live now.
+        """The store as of `found`, with what `progress`, `held`, `ended` (origins) and `waits` say is live now.
 
         Where the tick is another than it was, what lives is linked anew first. Requests from
         `found.progress.next_offset` on are to be added. Raises CorruptStoreError, WheelFullError, and OSError where the
         disk is full.
         """
-        store = cls(disk, options, found.segment_bytes, progress, found)
+        store = cls(disk, options, found.segment_bytes, progress, found, waits)
         try:
             found = store._take_back(found)
-            scan = LiveScan(store._units, found, progress.settled, _origins(held), _origins(ended))
+            now = (_origins(held), _origins(ended), store._waiting.spans())
+            scan = LiveScan(store._units, found, progress.settled, *now)
             if not store._take_over():
                 store._rebuild(scan)
         except (CorruptStoreError, WheelFullError, OSError):
@@ -268,6 +287,16 @@ class Store:
         """Live timers, as staged."""
         return self._pending
 
+    @property
+    def held(self) -> int:
+        """Live timers of which K says nothing."""
+        return len(self._held)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its log's files; wheel and index of ids not counted."""
+        return self._units.size_bytes + self._bodies.size_bytes
+
     def pending_by_topic(self) -> dict[str, int]:
         """Live timers of each real topic that has any."""
         return self._dues.counts()
@@ -322,6 +351,25 @@ class Store:
         while tick is not None and (tick := self._wheel.next_time(tick, last)) is not None:
             yield self._load(tick)
 
+    def some_live(self, first: int) -> tuple[Rows, int | None]:
+        """Live rows of a stretch of the log, from unit `first` on, and where the next one begins; None: there is none.
+
+        In the order of the log. Whoever goes through it in several steps meets what lives all the time, whatever
+        happens between them; what is rolled meanwhile may be met twice, or not at all while it is on its way.
+        """
+        stretches = blocks(self._units, max(first, self._low_unit), _LISTED_UNITS)
+        here, following = next(stretches, None), next(stretches, None)
+        rows = np.empty(0, RUN) if here is None else self._live_rows(*here)
+        return rows, None if following is None else following[0]
+
+    def live_at(self, unit: int) -> Rows:
+        """The row of `unit` where it lives, as some_live has told it; else no row."""
+        return self._live_rows(unit, unit + 1) if self._low_unit <= unit < self._units.end else np.empty(0, RUN)
+
+    def peek(self, row: Rows) -> Peek:
+        """What `row`, a RUN of one, is about, however large its body. Raises CorruptStoreError."""
+        return self._peek(row)
+
     def histogram(self, bucket_ms: int) -> dict[int, int]:
         """Live timers by the time at which they are looked at next: start of the bucket, epoch ms, to their number.
 
@@ -370,7 +418,10 @@ class Store:
         rests = batch.rests()
         self._held.push(run[~chained & ~rests])
         self._held.rest(run[rests], *batch.rest_ms)
-        self._queue.push(run[chained & (run["visit_ms"] // self._options.tick_ms <= self._cursor)])
+        in_order = run[chained]
+        self._waiting.push(in_order)
+        opened = in_order[in_order["visit_ms"] // self._options.tick_ms <= self._cursor]
+        self._queue.push(self._waiting.without(opened))
         self._count_in(run)
 
     def _strike(self, ended: Rows) -> None:
@@ -380,8 +431,9 @@ class Store:
         self._wheel.settle(ended["visit_ms"][~self._is_held(ended)])
         self._ended.mark(ended["unit"])
         if self._low_unit in ended["unit"]:
-            self._low_key = None
+            self._low_row = _NO_ROWS
         self._queue.remove(ended["unit"])
+        self._waiting.remove(ended["unit"])
         self._held.remove(ended["unit"])
         self._count_out(ended)
 
@@ -404,22 +456,137 @@ class Store:
     def _row(self, unit: int) -> Rows:
         return run_of(self._units.read(unit, unit + 1), self._units.beside(unit, unit + 1), unit)
 
-    def due(self, now_ms: int, limit: int, limit_bytes: int) -> Due:
-        """Takes what leaves now, at most `limit` of each part; K moves to the last of the rows."""
+    def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = _FOREVER_MS) -> Due:
+        """Takes what leaves now, at most `limit` of each part; K moves over what was looked at.
+
+        Targets wait that are paused, and those of which `gate` lets no more out. Who has waited for `most_wait_ms` is
+        to be rolled.
+        """
         self._open_ticks(now_ms, limit)
+        before = self._settled
         rows = self._queue.take(now_ms, limit, limit_bytes)
         if len(rows):
-            self._settled = Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
-        due = Due(rows, self._held.take(now_ms, limit, limit_bytes))
-        self._has_staged |= due.total > 0
-        if self._low_unit in due.released["unit"]:
-            self._low_key = None
-        if len(rows):
-            self._wheel.settle(rows["visit_ms"])
-        for part in due:
+            self._settled = last_key(rows)
+        released = self._held.take(now_ms, limit, limit_bytes)
+        if gate is not OPEN or len(self._waiting) or self._held.blocked():
+            release = Release(gate, self._waiting, self._held, self._dues.name, now_ms, limit, limit_bytes)
+            due = self._let_wait(rows, released, release, before, max(-1, now_ms - most_wait_ms))
+        else:
+            self._settle(rows)
+            due = Due(rows, released)
+        for part in (due.released, due.old_released):
             if len(part):
                 self._count_out(part)
+            if self._low_unit in part["unit"]:
+                self._low_row = _NO_ROWS
+        self._has_staged |= due.total > 0
         return due
+
+    def _let_wait(self, rows: Rows, released: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
+        """Without what has to wait, and with what may leave, or is too old, of what has waited."""
+        rows, begin = release.let_through(rows, before)
+        for target, after in begin.items():
+            self._begin_to_wait(target, after)
+        self._settle(rows)
+        released = release.of_held(released)
+        leaving, old = [rows], [_NO_ROWS]
+        until_tick = max(max(release.now_ms, self._settled.visit_ms) // self._options.tick_ms, self._cursor)
+
+        def read_ahead(waiting: WaitingTarget) -> None:
+            self._waiting.read_ahead(waiting, until_tick, self._wheel.next_time, self._load)
+
+        for waiting in self._waiting:
+            read_ahead(waiting)
+            leaving.append(release.of_waiting(waiting, read_ahead))
+            self._settle(leaving[-1])
+            old.append(release.too_old(waiting, old_before_ms, self._units.end))
+            self._settle(old[-1])
+            read_ahead(waiting)
+            waiting.forget(old_before_ms, release.now_ms)
+            self._end_wait(waiting, release.now_ms, until_tick)
+        old_released = release.too_old_held(old_before_ms, self._units.end)
+        return Due(np.concatenate(leaving), released, np.concatenate(old), old_released)
+
+    def _settle(self, rows: Rows) -> None:
+        """`rows`, which had their place in the order, leave."""
+        if len(rows):
+            self._wheel.settle(rows["visit_ms"])
+            self._count_out(rows)
+
+    def _begin_to_wait(self, target: str, after: Key, *, is_paused: bool = False) -> None:
+        waiting = self._waiting.begin(target, after, is_paused=is_paused)
+        mine = self._queue.rows()
+        self._queue.remove(mine["unit"][mine["topic_hash"] == waiting.hash])
+        self._has_staged = True
+
+    def _end_wait(self, waiting: WaitingTarget, now_ms: int, until_tick: int) -> None:
+        """Where nothing of it waits any more, it goes on in the order of all."""
+        if waiting.is_paused or len(waiting.stretches) > 1 or not self._waiting.is_read_to(waiting, until_tick):
+            return
+        (last,) = waiting.stretches
+        first_ms, main_ms = last.first_visit_ms(), self._queue.next_visit_ms()
+        is_waiting = first_ms is not None and first_ms <= max(now_ms, self._settled.visit_ms)
+        is_ahead = last.after > self._settled and (
+            self._cursor < last.after.visit_ms // self._options.tick_ms
+            or (main_ms is not None and main_ms <= last.after.visit_ms)
+        )
+        if is_waiting or is_ahead:
+            return
+        self._settled = max(self._settled, last.after)
+        self._waiting.end(waiting)
+        run = last.queue.rows()
+        self._queue.push(run[run["visit_ms"] // self._options.tick_ms <= self._cursor])
+        self._has_staged = True
+
+    # -- targets that wait
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """All of them, as staged."""
+        return self._waiting.told()
+
+    @property
+    def held_count(self) -> int:
+        """Timers that wait by themselves, and are known to the journal one by one."""
+        return len(self._held.rows())
+
+    def is_to_come(self, target: str, place: tuple[int, int]) -> bool:
+        """Whether a timer of `target` with this (visit_ms, origin) has not left."""
+        waiting = self._waiting.get(target) if len(self._waiting) else None
+        if waiting is None:
+            return place > self._settled
+        return any(after < place <= until for after, until in waiting.spans())
+
+    def pause(self, target: str, *, is_paused: bool) -> None:
+        """From now on timers of `target` wait, or go on."""
+        waiting = self._waiting.get(target)
+        if waiting is not None:
+            waiting.is_paused = is_paused
+        elif is_paused:
+            self._begin_to_wait(target, self._settled, is_paused=True)
+        self._has_staged = True
+
+    def must_wait(self, target: str) -> bool:
+        """Whether timers of `target` wait, whoever comes next."""
+        return self._waiting.get(target) is not None
+
+    def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:
+        """When the first of those that wait may leave, or is to be rolled. `may_leave_ms`: of a target by its rate."""
+        looks = []
+        for waiting in self._waiting:
+            found = (each.first_visit_ms() for each in waiting.heads())
+            heads = [first_ms for first_ms in found if first_ms is not None]
+            if heads:
+                looks.append(self._release_ms(waiting.target, min(heads), may_leave_ms, most_wait_ms))
+        for hash_ in self._held.blocked():
+            first_ms = self._held.first_blocked_ms(hash_)
+            looks.append(self._release_ms(self._dues.name(hash_), first_ms, may_leave_ms, most_wait_ms))
+        return min(looks, default=None)
+
+    def _release_ms(self, target: str, first_ms: int, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int:
+        old_ms = max(first_ms + most_wait_ms, self._waiting.next_pass_ms)
+        waiting = self._waiting.get(target)
+        return old_ms if waiting is not None and waiting.is_paused else min(old_ms, max(first_ms, may_leave_ms(target)))
 
     def _open_ticks(self, now_ms: int, enough: int) -> None:
         now_tick = now_ms // self._options.tick_ms
@@ -428,7 +595,7 @@ class Store:
             if tick is None:
                 self._cursor = now_tick
             else:
-                self._queue.push(self._load(tick))
+                self._queue.push(self._waiting.without(self._load(tick)))
                 self._cursor = tick
 
     def _load(self, tick: int) -> Rows:
@@ -448,7 +615,7 @@ class Store:
             earliest = int(np.argmax(own))
             number = self._below(int(units["previous"][earliest]), start + earliest)
         run = np.concatenate(found)
-        run = run[above(run, self._settled)]
+        run = run[above(run, self._settled, self._waiting.spans())]
         if len(run) != live:
             raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units where the slot counts {live}")
         return run
@@ -505,24 +672,24 @@ class Store:
 
     def progress(self) -> Progress:
         """(C, K, L) as staged: what the transaction commits."""
-        if self._low_key is None or self._low_key <= self._settled:
+        if not len(self._low_row) or not above(self._low_row, self._settled, self._waiting.spans())[0]:
             self._low_offset = max(self._low_offset, self._find_low_offset())
         return Progress(self._next_offset, self._settled, self._low_offset)
 
     def _find_low_offset(self) -> int:
         """The lowest live offset. The search only moves forward: over the life of a store it reads each unit once."""
-        held = self._held.rows()["unit"]
+        held, spans = self._held.rows()["unit"], self._waiting.spans()
         for start, end in blocks(self._units, self._low_unit, _FIRST_BLOCK):
             units = self._units.read(start, end)
             run = run_of(units, np.zeros(end - start, BESIDE), start)
             ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
-            live = run[(to_come(units, run, self._settled) | is_among(run["unit"], held)) & ~ended]
+            live = run[(to_come(units, run, self._settled, spans) | is_among(run["unit"], held)) & ~ended]
             if len(live):
                 self._low_unit = int(live["unit"][0])
-                self._low_key = Key(int(live["visit_ms"][0]), int(live["origin"][0]))
+                self._low_row = live[:1].copy()
                 return self._peek(live[:1]).offset  # a copy's own offset is not its origin
             self._low_unit = end
-        self._low_key = None
+        self._low_row = _NO_ROWS
         return self._next_offset
 
     def _peek(self, row: Rows) -> Peek:
@@ -532,6 +699,11 @@ class Store:
         if (found.size, found.origin) != (row["body_size"][0], row["origin"][0]):
             raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
         return found
+
+    @property
+    def committed_progress(self) -> Progress:
+        """Of the last transaction that it knows to stand."""
+        return self._committed
 
     def committed(self, progress: Progress, *, is_all: bool = True) -> None:
         """The transaction that carried `progress` stands. `is_all`: nothing was staged behind what it carried."""
@@ -584,6 +756,7 @@ class Store:
             bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
             pending=self._pending,
             held=tuple(self._held.rows()["origin"].tolist()),
+            waits=self._waiting.told(),
             flights=tuple(flights),
             ended_flights=tuple(ended_flights),
             journal_offset=journal_offset,
@@ -594,7 +767,9 @@ class Store:
 
     def _dead_units(self) -> list[int]:
         """Not the newest one, and none that a live chain passes through: its visits lie before the tick of K."""
-        open_tick_ms = self._settled.visit_ms // self._options.tick_ms * self._options.tick_ms
+        oldest_ms = self._waiting.oldest_ms()
+        visit_ms = self._settled.visit_ms if oldest_ms is None else min(oldest_ms, self._settled.visit_ms)
+        open_tick_ms = visit_ms // self._options.tick_ms * self._options.tick_ms
         return self._live_units.dead(self._units.segments()[:-1], open_tick_ms)
 
     def _dead_bodies(self) -> list[int]:
@@ -662,7 +837,8 @@ class Store:
         units = self._units.read(start, end)
         run = run_of(units, self._units.beside(start, end), start)
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, end)
-        live: Rows = run[is_timer & (to_come(units, run, self._settled) | self._is_held(run))]
+        is_chained = to_come(units, run, self._settled, self._waiting.spans())
+        live: Rows = run[is_timer & (is_chained | self._is_held(run))]
         return live
 
     def _repointed(self, rows: Rows, positions: Ints) -> None:
@@ -675,6 +851,7 @@ class Store:
         self._live_bodies.remove(self._bodies.bases_of(rows["body"]), rows)
         self._queue.repoint(rows["unit"], positions)
         self._held.repoint(rows["unit"], positions)
+        self._waiting.repoint(rows["unit"], positions)
 
     def finish_checkpoint(self) -> None:
         """Waits for the one on its way. Raises OSError where the disk refuses."""

@@ -61,7 +61,7 @@ def test_a_frame_gives_back_what_was_packed(
     encoded, plain = pack_headers(headers)
     body = Body("orders", -1, 9, 1000, due_ms, key, value, encoded, plain, 7, 2, id_)
     assert unpack(pack(body), 0) == body
-    assert peek(pack(body), 0) == Peek(len(pack(body)), body.origin, 9, "orders", id_)
+    assert peek(pack(body), 0) == Peek(len(pack(body)), body.origin, 9, "orders", id_, -1, 2)
     assert unpack_headers(encoded) == list(headers)
 
 

@@ -33,7 +33,7 @@ from timer.inspection import UNITS
 from timer.live import EndedUnits
 from timer.log import FrameLog, UnitLog
 from timer.record import Body, unpack
-from timer.scan import to_come
+from timer.scan import to_come, waits_of
 from timer.verified import FaultError, Folder, Verified, field_at
 from timer.wheel_verification import TimeChains
 
@@ -166,12 +166,13 @@ class UnitVerification:
         told = self._told
         held = np.array(told.held, np.int64)
         holding: set[int] = set()
+        waits = waits_of(told)
         for _, first, units, columns in self._blocks():
             run = run_of(units, columns, first)
             ended = self._ended.among(first, first + len(units))
             standing = _timers(units) & ~ended & (run["unit"] >= told.low_unit)
             is_held = standing & np.isin(run["origin"], held)
-            in_wheel = standing & ~is_held & to_come(units, run, told.progress.settled)
+            in_wheel = standing & ~is_held & to_come(units, run, told.progress.settled, waits)
             holding.update(run["origin"][is_held].tolist())
             seen.live += int(in_wheel.sum())
             self._check_bodies(units, run, in_wheel | is_held)

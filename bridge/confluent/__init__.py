@@ -5,6 +5,7 @@ ConfluentHistory   a reader outside the group: what stands in Kafka, and nothing
 ConfluentSink      two transactional producers in turn; says which records the broker will never take
 ConfluentOutbox    what the client sends by, without transactions
 ConfluentRedrive   sends again what was parked, each record once
+ConfluentGroup     who has which partition, and where each member is asked
 ConfluentTopics    makes what is missing at start, and tells what topics are like
 
 clients.py    what every client is told      waiting.py   passing faults are waited out, with few words
@@ -12,6 +13,7 @@ producer.py   one transaction                culprits.py  who made it fail
 sink.py       one behind the other           worker.py    threads for calls that block
 """
 
+from bridge.confluent.group import ConfluentGroup as ConfluentGroup
 from bridge.confluent.history import ConfluentHistory as ConfluentHistory
 from bridge.confluent.outbox import ConfluentOutbox as ConfluentOutbox
 from bridge.confluent.redriving import ConfluentRedrive as ConfluentRedrive

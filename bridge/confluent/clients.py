@@ -1,6 +1,6 @@
 """What every librdkafka client is told, and why.
 
-    our defaults (measured)  <  kafka.* of the operator  <  our musts (exactly-once rests on them)
+    our defaults (measured)  <  named settings  <  kafka.* of the operator  <  our musts (exactly-once rests on them)
 
 bridge.connection.RESERVED lists the musts, for the operator to be told that they are not theirs to set.
 """
@@ -71,6 +71,8 @@ PRODUCER_MUSTS = {
     "partitioner": "murmur2_random",
 }
 
+_AT = "@"
+
 _DENIED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -89,7 +91,22 @@ _HOPELESS = _DENIED | {
 
 
 def member(connection: Connection) -> Config:
-    """A consumer that belongs to the group."""
+    """A consumer that belongs to the group. Its client.id tells the others where we are asked (`address_in`)."""
+    return _announced(connection, _member(connection))
+
+
+def _announced(connection: Connection, config: Config) -> Config:
+    if not connection.address:
+        return config
+    return {**config, "client.id": f"{config['client.id']}{_AT}{connection.address}"}
+
+
+def address_in(client_id: str) -> str:
+    """host:port that a member tells, or empty."""
+    return client_id.rpartition(_AT)[2] if _AT in client_id else ""
+
+
+def _member(connection: Connection) -> Config:
     if connection.kafka.get("group.protocol") == "consumer":  # there, the broker settles both
         return _config(connection, READER, READER_MUSTS | {"group.id": connection.group})
     strategy = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -108,7 +125,14 @@ def reader(connection: Connection) -> Config:
 def producer(connection: Connection, number: int) -> Config:
     """`number`: which of the producers that take turns."""
     identity = {"transactional.id": f"{connection.group}-{connection.instance}-{number}"}
-    return _config(connection, PRODUCER, PRODUCER_MUSTS | identity)
+    return _config(connection, {**PRODUCER, **connection.published}, PRODUCER_MUSTS | identity)
+
+
+def ahead(connection: Connection) -> Config:
+    """A producer without transactions. A record that it gives up is sent again with its transaction."""
+    musts = {name: value for name, value in PRODUCER_MUSTS.items() if name != "transaction.timeout.ms"}
+    musts["message.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+    return _config(connection, {**PRODUCER, **connection.published}, musts)
 
 
 def patient(config: Config) -> Config:
@@ -135,7 +159,8 @@ LIBRDKAFKA_LOG.setLevel(logging.CRITICAL + 1)
 def make(client: Callable[[Config], Client], config: Config, patience: Patience) -> Client:
     """Raises SettingsError where librdkafka does not take the configuration."""
     try:
-        return client({**config, "error_cb": patience.hear, "logger": LIBRDKAFKA_LOG})
+        told = {"error_cb": patience.hear, "throttle_cb": patience.be_throttled, "logger": LIBRDKAFKA_LOG}
+        return client({**config, **told})
     except KafkaException as failure:
         raise not_taken(failure) from failure
     except (AttributeError, TypeError, ValueError) as wrong:  # a name that is Python's own, such as stats_cb

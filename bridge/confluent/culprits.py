@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.confluent.producer import Failed, size_of
+from bridge.confluent.producer import Failed
+from bridge.confluent.sending import size_of
 from bridge.ports import Outgoing
 
 MEMORY_S = 10.0

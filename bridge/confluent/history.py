@@ -27,6 +27,7 @@ from schemas.progress import Progress
 T = TypeVar("T")
 
 _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 _BATCH = 2000
 _WAIT_S = 0.1
 _GLANCE_S = 0.5
@@ -83,6 +84,13 @@ class ConfluentHistory:
             for answer in answers
             if answer.error is not None and answer.error.code() in _UNSTABLE
         }
+
+    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        journals = {self._journal_of(shard): shard for shard in shards}
+        asked = {TopicPartition(*journal): _NEWEST for journal in journals}
+        answers = self._admin.list_offsets(asked, request_timeout=CALL_S)
+        found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
+        return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
 
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         asked = {TopicPartition(*shard): _END for shard in shards}
@@ -205,10 +213,16 @@ class ConfluentHistory:
 
 
 def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
+    for place, result in _results_in_time(answers, until_s):
+        with suppress(KafkaException):
+            yield place, _told(result.offset)
+
+
+def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, Any]]:
     """Those that come until then: a partition without a leader must not hold the others up."""
     for place, answer in answers.items():
         with suppress(KafkaException, TimeoutError):
-            yield place, _told(answer.result(max(0.0, until_s - time.monotonic())).offset)
+            yield place, answer.result(max(0.0, until_s - time.monotonic()))
 
 
 def _told(offset: int) -> int:

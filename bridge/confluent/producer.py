@@ -18,18 +18,16 @@ What librdkafka does (tried on 2.16 and Kafka 4.3), and what is made of it:
 8. What may be called again may have to be called for ever. A new producer of the same id ends what the old one left.
 """
 
-import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from bridge.confluent.clients import Config, explained, is_passing, make
+from bridge.confluent.sending import Sending
 from bridge.confluent.timely import HungError, Timely
 from bridge.confluent.waiting import CALL_S, Patience, error_of, unwrapped
 from bridge.errors import FencedError, OutcomeUnknownError
@@ -37,9 +35,7 @@ from bridge.ports import Outgoing
 from schemas.origin import Shard
 from schemas.progress import Progress
 
-_SLICE_S = 0.1
 _MORE_S = 0.05
-_SLOW_S = 0.5
 _HUNG = 0.6
 """A call that takes this part of a transaction's time-out never returns."""
 _OLD = 0.9
@@ -51,8 +47,6 @@ _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # no
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
 )
-_RECORD_OVERHEAD = 24
-_HEADER_OVERHEAD = 4
 
 
 @dataclass(slots=True)
@@ -94,14 +88,6 @@ class _Ended:
     failed: Failed | None = None
 
 
-def size_of(record: Outgoing) -> int:
-    """Bytes of the record in a batch, without compression; a few too many."""
-    size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += _HEADER_OVERHEAD + len(name) + len(value or b"")
-    return size
-
-
 class TransactionalProducer:
     """`is_broken` after a fatal error: only a new one of the same id goes on.
 
@@ -114,12 +100,13 @@ class TransactionalProducer:
         self._life_s: float = config["transaction.timeout.ms"] / 1000
         self._patience = patience
         self._records: Sequence[Outgoing] = ()
-        self._failures: dict[int, int] = {}
         self._loaded: Batch | None = None
         self._wrong: KafkaException | None = None
         self._began_s = 0.0
         self._timely = Timely("sends offsets")
         self._producer: Any = make(Producer, config, patience)
+        self._sending = Sending(self._producer, patience)
+        self.partitions_of = self._sending.partitions_of
         self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), is_passing)
 
     def load(self, batch: Batch) -> None:
@@ -129,7 +116,7 @@ class TransactionalProducer:
         try:
             with unwrapped():
                 self._begin(batch.records)
-                self._enqueue(enumerate(batch.records))
+                self._sending.send(enumerate(batch.records))
         except KafkaException as failure:
             self._wrong = failure
 
@@ -165,11 +152,6 @@ class TransactionalProducer:
             failed = self._probe(records)
         return failed
 
-    def partitions_of(self, topic: str) -> int | KafkaError:
-        """How many there are, asked now; or why not. Also makes the producer forget that it did not know the topic."""
-        described = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
-        return described.error if described.error is not None else len(described.partitions)
-
     def close(self) -> None:
         """What is open is left to the next producer of this id, or to the time-out."""
         self._timely.close()
@@ -196,58 +178,24 @@ class TransactionalProducer:
             ended.failed = Failed(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
-        self._failures = {}
+        self._sending.begin()
         self._records = records
         self._began_s = time.monotonic()
         self._producer.begin_transaction()
 
     def _produce(self, records: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
-        if not narrow:
-            self._enqueue(enumerate(records))
-        else:
-            self._enqueue((i, record) for i, record in enumerate(records) if record.topic not in narrow)
-            for chunk in _chunks(records, narrow):
-                self._await_acknowledgements()
-                self._enqueue((i, records[i]) for i in chunk)
+        for _ in self._sending.send_narrowly([*enumerate(records)], narrow):
+            self._await_acknowledgements()
 
     def _demand_none_failed(self) -> None:
-        if self._failures:
+        if self._sending.failures:
             self._producer.flush(_MORE_S)  # who else would fail
             raise _DoomedError
 
-    def _enqueue(self, numbered: Iterable[tuple[int, Outgoing]]) -> None:
-        produce, fail = self._producer.produce, self._fail
-        for index, (topic, partition, key, value, headers, timestamp_ms) in numbered:
-            told = partial(fail, index)
-            while True:
-                try:
-                    produce(topic, value, key, partition, told, None, timestamp_ms, headers)
-                except BufferError:
-                    self._producer.flush(_SLICE_S)
-                    continue
-                except KafkaException as failure:
-                    fail(index, error_of(failure), None)
-                break
-
-    def _fail(self, index: int, error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            self._failures[index] = error.code()
-
     def _await_acknowledgements(self) -> None:
-        slow_s = time.monotonic() + _SLOW_S
-        while self._producer.flush(_SLICE_S) and not self._failures:
-            self._patience.demand_time("publishing", "records are not acknowledged")
-            if time.monotonic() > slow_s:
-                slow_s = math.inf
-                self._look_at_topics()
-        if self._failures:
+        self._sending.await_acknowledgements(self._records, beyond_failures=False)
+        if self._sending.failures:
             raise _DoomedError
-
-    def _look_at_topics(self) -> None:
-        """One that was deleted would be waited for until the time-out, unless its metadata say so."""
-        with suppress(KafkaException):
-            for topic in {record.topic for record in self._records}:
-                self.partitions_of(topic)
 
     def _send_offsets(self, batch: Batch) -> None:
         offsets = [
@@ -295,8 +243,9 @@ class TransactionalProducer:
         else:
             self.is_broken = True
             self._demand_not_fenced(cause)
-        self.is_hurried |= is_old and len(self._failures) < len(self._records)
-        return Failed({i: code for i, code in self._failures.items() if code not in _PURGED}, cause)
+        failures = self._sending.failures
+        self.is_hurried |= is_old and len(failures) < len(self._records)
+        return Failed({i: code for i, code in failures.items() if code not in _PURGED}, cause)
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._began_s > _OLD * self._life_s
@@ -304,7 +253,7 @@ class TransactionalProducer:
     def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
         with self._unless_over() as ended:
             self._begin(records)
-            self._enqueue(enumerate(records))
+            self._sending.send(enumerate(records))
             self._await_acknowledgements()
         return ended.failed or self._ended_well()
 
@@ -344,22 +293,3 @@ class TransactionalProducer:
             if self._began_s == 0.0:  # not one transaction yet
                 raise explained(what, error_of(failure)) from failure
             raise
-
-
-def _chunks(records: Sequence[Outgoing], narrow: Mapping[str, int]) -> Iterator[list[int]]:
-    """Indices of records to narrow topics, in order, in chunks of one topic that keep to its limit."""
-    by_topic: defaultdict[str, list[int]] = defaultdict(list)
-    for index, record in enumerate(records):
-        if record.topic in narrow:
-            by_topic[record.topic].append(index)
-    for topic, indices in by_topic.items():
-        chunk: list[int] = []
-        room = narrow[topic]
-        for index in indices:
-            size = size_of(records[index])
-            if chunk and size > room:
-                yield chunk
-                chunk, room = [], narrow[topic]
-            chunk.append(index)
-            room -= size
-        yield chunk

@@ -13,15 +13,21 @@ Two stages, each for one transaction at a time and in the order of `begin`:
     T1  fill | settle |                  fill: records sent and acknowledged, so targets keep the order of transactions
     T2       | fill   | settle |         settle: offsets and commit, once the earlier one stands
     T3                | fill   |         who failed is searched in a fill, and only when no other is on its way
+
+With `ahead` (at-least-once) a fill begins with the deliveries, which then stand whatever becomes of the transaction.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Event
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
 from bridge.confluent import clients
+from bridge.confluent.ahead import Ahead
 from bridge.confluent.clients import explained, is_denied
 from bridge.confluent.culprits import Culprits
 from bridge.confluent.fence import is_member
@@ -42,18 +48,34 @@ _STALE = frozenset(
         KafkaError.FENCED_MEMBER_EPOCH,
     }
 )
+_BEHIND_ANOTHER = Aborted({}, "earlier")
 _END_S = CALL_S + 1.0
+
+
+class _Sent(NamedTuple):
+    """Of a transaction: what is still to be sent, and the indices that these have for the caller.
+
+    `places`: of the first records of the batch in `outgoing`; behind them comes the journal.
+    """
+
+    outgoing: Sequence[Outgoing]
+    indices: Sequence[int]
+    places: Sequence[int]
 
 
 class OnItsWay:
     """A transaction from `begin` to its fate."""
 
-    def __init__(self, transaction: Transaction, batch: Batch, lane: "Lane", earlier: "OnItsWay | None") -> None:
-        self.outgoing = transaction.outgoing
+    def __init__(self, sent: "_Sent", batch: Batch, lane: "Lane", earlier: "OnItsWay | None") -> None:
+        self.outgoing = sent.outgoing
+        self.sent = sent
         self.batch = batch
         self.lane = lane
         self.is_loaded = False
+        self.standing: list[int] = []
+        """Deliveries that were sent ahead, by index of `outgoing`."""
         self._is_told = False
+        self._began_s = time.monotonic()
         self._earlier = earlier
         self._is_past_filling = Event()
         self._fate: Future[Committed | Aborted] = Future()
@@ -90,12 +112,15 @@ class OnItsWay:
         self._is_past_filling.set()
 
     def end(self, outcome: Committed | Aborted) -> None:
-        self._fate.set_result(outcome)
+        self._fate.set_result(replace(outcome, took_s=self._took_s()) if isinstance(outcome, Committed) else outcome)
         self._over()
 
     def fail(self, wrong: Exception) -> None:
         self._fate.set_exception(wrong)
         self._over()
+
+    def _took_s(self) -> float:
+        return time.monotonic() - self._began_s
 
     def _over(self) -> None:
         self._earlier = None
@@ -130,11 +155,21 @@ class Lane:
 
 
 class ConfluentSink:
-    """`journal_topics`: timer topic -> its journal topic. One with the same instance in another process fences us."""
+    """`journal_topics`: timer topic -> its journal topic. One with the same instance in another process fences us.
 
-    def __init__(self, connection: Connection, journal_topics: Mapping[str, str], patience: Patience) -> None:
+    `own_topics`: given for at-least-once; records to all others are deliveries, which go ahead of their transaction.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        journal_topics: Mapping[str, str],
+        patience: Patience,
+        own_topics: frozenset[str] | None = None,
+    ) -> None:
         self._journal_topics = journal_topics
         self._patience = Patience(patience)
+        self._ahead = None if own_topics is None else Ahead(connection, own_topics, self._patience)
         self._lanes = [Lane(connection, number, self._patience) for number in range(MOST_PUBLISHING)]
         self._last: OnItsWay | None = None
         self._committed = 0
@@ -148,9 +183,12 @@ class ConfluentSink:
             earlier = None
         # By turns, as a producer has to wait after each commit; but it is the same again after an abort.
         lane = self._lanes[(self._committed if earlier is None else earlier.lane.number + 1) % len(self._lanes)]
-        self._last = way = OnItsWay(transaction, self._batch(transaction), lane, earlier)
+        sent, batch = self._batch(transaction)
+        self._last = way = OnItsWay(sent, batch, lane, earlier)
         # Here, as a worker would have to wait for the interpreter again and again while the caller goes on.
         if way.may_fill() and is_member(way.batch.fence) and not self._culprits.has_doubts(way.outgoing):
+            if self._ahead is not None:
+                self._ahead.load(way.outgoing)
             lane.producer.load(way.batch)
             way.is_loaded = True
         lane.worker.do(lambda: self._carry(way))
@@ -160,12 +198,16 @@ class ConfluentSink:
         self._patience.give_up_in(0)
         for lane in self._lanes:
             lane.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     # -- what a worker does
 
     def _carry(self, way: OnItsWay) -> None:
         try:
             outcome = self._outcome(way)
+            if self._ahead is not None and isinstance(outcome, Aborted):
+                outcome = _for_caller(way, outcome)
             way.lane.heal()  # at once: what an ill producer left open hides what stands behind it
         except Exception as wrong:  # noqa: BLE001  (handed over, not swallowed)
             way.fail(wrong)
@@ -175,45 +217,71 @@ class ConfluentSink:
 
     def _outcome(self, way: OnItsWay) -> Committed | Aborted:
         producer = way.lane.producer
-        refused = None if way.is_loaded else self._refused_before(way)
-        if refused is not None:
-            return Aborted(refused)
-        failed = producer.fill(way.batch)
+        aborted = None if way.is_loaded else self._aborted_before(way)
+        if aborted is not None:
+            return aborted
+        failed = self._sent_ahead(way) or self._filled(way)
         if failed is not None:
-            return Aborted(self._refused_by(way, failed) if way.is_next() else {})
+            return Aborted(self._refused_by(way, failed)) if way.is_next() else _BEHIND_ANOTHER
         way.note_filled()
         if not way.is_next():
             producer.give_up()
-            return Aborted({})
+            return _BEHIND_ANOTHER
         failed = producer.settle(way.batch)
         if failed is not None:
             self._note_fruitless(failed)
-            return Aborted({})
+            return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
         self._fruitless = 0
         return Committed()
 
-    def _refused_before(self, way: OnItsWay) -> dict[int, str] | None:
+    def _sent_ahead(self, way: OnItsWay) -> Failed | None:
+        """None: the deliveries stand, or they go with the rest."""
+        if self._ahead is None:
+            return None
+        way.standing, failed = self._ahead.fill(way.outgoing, way.batch.narrow)
+        if failed is not None and way.is_loaded:
+            way.lane.producer.give_up()
+        return failed
+
+    def _filled(self, way: OnItsWay) -> Failed | None:
+        """`named` is by index of `outgoing`; what lies beyond is of the journal."""
+        failed, most = way.lane.producer.fill(way.batch), len(way.outgoing)
+        if failed is not None and self._ahead is not None:
+            places = [*way.sent.places, *range(most, most + len(way.batch.records))]
+            failed.named = {places[index]: code for index, code in failed.named.items()}
+        return failed
+
+    def _aborted_before(self, way: OnItsWay) -> Aborted | None:
         """Waits for its turn. None: it may be sent."""
         if not way.await_turn():
-            return {}
+            return _BEHIND_ANOTHER
         if self._culprits.has_doubts(way.outgoing):
             if not way.is_next():
-                return {}
+                return _BEHIND_ANOTHER
             self._asking = way.lane
             refused = self._culprits.known(way.outgoing)
             if refused:
-                return refused
+                return Aborted(refused)
         if not is_member(way.batch.fence):
             if way.is_next():
                 self._wait("we are no member of the group", quietly=True)
-            return {}
+            return Aborted({}, "stale-member")
         return None
 
-    def _batch(self, transaction: Transaction) -> Batch:
-        records: Sequence[Outgoing] = transaction.outgoing
+    def _batch(self, transaction: Transaction) -> tuple[_Sent, Batch]:
+        outgoing: Sequence[Outgoing] = transaction.outgoing
+        indices: Sequence[int] = range(len(outgoing))
+        if transaction.standing:
+            indices = [index for index in indices if index not in transaction.standing]
+            outgoing = [outgoing[index] for index in indices]
+        records, places = outgoing, indices
+        if self._ahead is not None:
+            places = self._ahead.left(outgoing)
+            records = [outgoing[index] for index in places]
         if transaction.journal:
             records = [*records, *self._journal_records(transaction)]
-        return Batch(records, transaction.progress, transaction.fence, self._culprits.narrow)
+        batch = Batch(records, transaction.progress, transaction.fence, self._culprits.narrow)
+        return _Sent(outgoing, indices, places), batch
 
     def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
         return [
@@ -249,7 +317,7 @@ class ConfluentSink:
             return
         if failed.cause is not None and is_denied(failed.cause):
             raise explained("publishing", failed.cause)
-        self._wait(str(failed), quietly=failed.cause is not None and failed.cause.code() in _STALE)
+        self._wait(str(failed), quietly=_is_stale(failed))
 
     def _wait(self, why: str, *, quietly: bool) -> None:
         """The first time at once again: it may be over."""
@@ -268,4 +336,17 @@ class ConfluentSink:
         """By all producers, as each remembers by itself that a topic was unknown."""
         self._asking.heal()
         answers = [lane.producer.partitions_of(topic) for lane in self._lanes]
+        if self._ahead is not None:
+            self._ahead.look_at(topic)
         return answers[self._asking.number]
+
+
+def _is_stale(failed: Failed) -> bool:
+    return failed.cause is not None and failed.cause.code() in _STALE
+
+
+def _for_caller(way: OnItsWay, fate: Aborted) -> Aborted:
+    """By its indices, and with what stands."""
+    indices = way.sent.indices
+    refused = {indices[index]: code for index, code in fate.refused.items()}
+    return replace(fate, refused=refused, standing=frozenset(indices[index] for index in way.standing))

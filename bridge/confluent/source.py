@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_denied, make
+from bridge.confluent.fence import is_member
 from bridge.confluent.waiting import Patience, log
 from bridge.connection import Connection
 from bridge.errors import BridgeError, FencedError, NameTakenError
@@ -26,8 +27,8 @@ UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 """Stands for headers that the client library cannot read; whoever parses it finds a bad header and this reason."""
 
 _GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
-_SLICE_S = 0.1
-"""A wake is seen within this; so is a change of hands without a record."""
+_SLICE_S = 0.02
+"""A wake is seen within this, so who asks waits no longer; so is a change of hands without a record."""
 
 
 def _is(code: int, error: KafkaError) -> bool:
@@ -69,8 +70,7 @@ class ConfluentSource:
             messages.append(first)
             if max_records > 1:
                 messages += self._consumer.consume(max_records - 1, 0)
-        records = self._sorted(messages)
-        return Polled(self._take_ownership(), records, self._consumer.consumer_group_metadata())
+        return self._polled(self._sorted(messages))
 
     def check(self) -> Polled:
         # A change of hands may stand behind records: these are put back, which also empties the queue of them.
@@ -82,7 +82,7 @@ class ConfluentSource:
                 self._judge(message)
             elif Shard(message.topic(), message.partition()) in self._next:
                 self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
-        return Polled(self._take_ownership(), {}, self._consumer.consumer_group_metadata())
+        return self._polled({})
 
     def start(self, shard: Shard, offset: int) -> None:
         if shard not in self._ours:
@@ -114,6 +114,10 @@ class ConfluentSource:
         self._consumer.close()
 
     # -- reading
+
+    def _polled(self, records: dict[Shard, list[Record]]) -> Polled:
+        fence = self._consumer.consumer_group_metadata()
+        return Polled(self._take_ownership(), records, fence, is_member(fence))
 
     def _first(self, timeout_s: float) -> Message | None:
         """The first message, or None at the time-out, at a wake or at a change of hands."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
 from bridge.complaints import Complaints
 from bridge.errors import BrokerUnavailableError
@@ -58,6 +58,10 @@ class Patience:
         self._heard = reason(error, self._heard)
         self.status.hears(reason(error))
         self._say(f"connection: {error.name()}", f"Kafka: {reason(error)}")
+
+    def be_throttled(self, event: ThrottleEvent) -> None:
+        """librdkafka tells of each answer that a broker has held back."""
+        self.status.throttles(event.throttle_time)
 
     def insist(self, what: str, call: Callable[[], T], is_passing: Callable[[KafkaError], bool]) -> T:
         """The call's answer, however long it takes; KafkaException where the fault does not pass."""

@@ -8,28 +8,16 @@ cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 version=$("$python" -c 'from bridge.kafka_jars import KAFKA_VERSION; print(KAFKA_VERSION)')
 image=apache/kafka:$version
-base=timer-bridge/java:bookworm
 
 say() { echo "$(basename "$0"): $*"; }
-fail() { say "$*" >&2; exit 1; }
 has() { docker image inspect "$1" > /dev/null 2>&1; }
 
-make_base() {
-    command -v mmdebstrap > /dev/null || fail "$image cannot be pulled; to build a stand-in: apt-get install mmdebstrap"
-    [ "$(id -u)" = 0 ] || fail "$image cannot be pulled; building a stand-in needs root"
-    say "making $base, a Debian with Java"
-    mmdebstrap --quiet --variant=apt --include=openjdk-17-jre-headless \
-        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$work/base.tar"
-    docker import "$work/base.tar" "$base" > /dev/null
-    rm "$work/base.tar"
-}
-
 build() {
-    local context=$work/context
+    local base context=$work/context
     mkdir -p "$context/jars"
     cp "$("$python" -m bridge.kafka_jars)"/*.jar "$context/jars/"
     cp -r compose/kafka/Dockerfile compose/kafka/rootfs "$context/"
-    has "$base" || make_base
+    base=$(compose/ensure-base.sh)
     say "building $image"
     # The classic builder: it needs nothing that would have to be pulled.
     DOCKER_BUILDKIT=0 docker build --quiet --build-arg BASE="$base" --tag "$image" "$context"

@@ -1,0 +1,31 @@
+"""Where other instances ask this one: host:port of its HTTP."""
+
+import socket
+from contextlib import suppress
+
+from bridge.settings import Settings
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (what to look for, not what to bind to)
+
+
+def own_address(settings: Settings) -> str:
+    """Empty where there is no page. Of one that listens everywhere: the address by which it reaches its brokers."""
+    if not settings.page:
+        return ""
+    if settings.advertised_http is not None:
+        return settings.advertised_http
+    host = settings.http_host
+    if host in _EVERYWHERE:
+        host = _towards(settings.bootstrap_servers.partition(",")[0]) or socket.gethostname()
+    return f"[{host}]:{settings.http_port}" if ":" in host else f"{host}:{settings.http_port}"
+
+
+def _towards(server: str) -> str | None:
+    """Our address on the way there; nothing is sent."""
+    host, _, port = server.rpartition(":")
+    with suppress(OSError, ValueError):
+        for family, kind, protocol, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind, protocol) as way:
+                way.connect(place)
+                return str(way.getsockname()[0])
+    return None

@@ -1,0 +1,111 @@
+"""At-least-once: deliveries are sent and acknowledged ahead of the transaction that holds all else of their turn.
+
+    deliveries -> acknowledged -> journal, copies, rejected, receipts, progress: one transaction
+
+So a reader has a delivery as soon as the broker does, and what is decided is as safe as ever: only a delivery whose
+transaction never stands is made again, by whoever reads what Kafka holds then. Who repeats the transaction knows what
+stands (`Aborted.standing`), and does not ask for that again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bridge.confluent import clients
+from bridge.confluent.clients import make
+from bridge.confluent.producer import Failed
+from bridge.confluent.sending import Sending
+from bridge.confluent.waiting import Patience, error_of, unwrapped
+from bridge.connection import Connection
+from bridge.ports import Outgoing
+
+_FATAL = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001
+_DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+class Sent(NamedTuple):
+    """`standing`: deliveries that are acknowledged, by index; `failed`: the others, None where there are none."""
+
+    standing: list[int]
+    failed: Failed | None
+
+
+class Ahead:
+    """`own_topics`: of the bridge; what goes elsewhere is a delivery. One batch at a time, and in order."""
+
+    def __init__(self, connection: Connection, own_topics: frozenset[str], patience: Patience) -> None:
+        self._own_topics = own_topics
+        self._config = clients.ahead(connection)
+        self._patience = patience
+        self._loaded: Sequence[Outgoing] | None = None
+        self._fatal: KafkaError | None = None
+        self._make()
+
+    def left(self, outgoing: Sequence[Outgoing]) -> list[int]:
+        """By index: all that is not sent ahead."""
+        return [index for index, record in enumerate(outgoing) if record.topic in self._own_topics]
+
+    def load(self, outgoing: Sequence[Outgoing]) -> None:
+        """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
+        self._loaded = outgoing
+        self._begin()
+        self._try(lambda: self._sending.send(self._deliveries(outgoing)))
+
+    def fill(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> Sent:
+        if outgoing is not self._loaded:
+            self._begin()
+            self._try(lambda: self._send_narrowly(outgoing, narrow))
+        self._loaded = None
+        self._try(lambda: self._await(outgoing))
+        if self._fatal is not None:  # whose fate is not told may stand: it is sent again
+            self._begin_anew()
+            return Sent([], Failed(cause=self._fatal))
+        named = self._sending.failures
+        standing = [index for index, _ in self._deliveries(outgoing) if index not in named]
+        if not _FATAL.isdisjoint(named.values()):
+            self._begin_anew()
+        if _DENIED in named.values():  # told as a transaction tells it, which names nobody
+            return Sent(standing, Failed(cause=KafkaError(_DENIED)))
+        return Sent(standing, Failed(dict(named)) if named else None)
+
+    def look_at(self, topic: str) -> None:
+        """Makes the producer forget that it did not know the topic."""
+        self._sending.partitions_of(topic)
+
+    def close(self) -> None:
+        self._producer.purge()
+        with suppress(KafkaException, SystemError):  # a fatal error was told before
+            self._producer.flush(0)
+
+    def _begin_anew(self) -> None:
+        self.close()
+        self._make()
+
+    def _make(self) -> None:
+        self._producer: Any = make(Producer, self._config, self._patience)
+        self._sending = Sending(self._producer, self._patience)
+
+    def _deliveries(self, outgoing: Sequence[Outgoing]) -> list[tuple[int, Outgoing]]:
+        return [(index, record) for index, record in enumerate(outgoing) if record.topic not in self._own_topics]
+
+    def _begin(self) -> None:
+        self._fatal = None
+        self._sending.begin()
+
+    def _send_narrowly(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
+        for _ in self._sending.send_narrowly(self._deliveries(outgoing), narrow):
+            self._await(outgoing)
+
+    def _await(self, outgoing: Sequence[Outgoing]) -> None:
+        self._sending.await_acknowledgements(outgoing, beyond_failures=True)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """Unless the producer is of no use any more; notes the error by which it becomes so."""
+        if self._fatal is None:
+            try:
+                with unwrapped():
+                    step()
+            except KafkaException as failure:
+                self._fatal = error_of(failure)

@@ -1,0 +1,53 @@
+"""Who is in the group, and what of it each has: asked once, whoever asks does it again."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, make
+from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.connection import Connection
+from schemas.origin import Shard
+
+
+class Member(NamedTuple):
+    """`address`: host:port of its HTTP, empty where it tells none."""
+
+    name: str
+    address: str
+    shards: frozenset[Shard]
+
+
+class ConfluentGroup:
+    """Any thread."""
+
+    def __init__(self, connection: Connection, patience: Patience) -> None:
+        self._group = connection.group
+        self._admin: Any = make(AdminClient, clients.plain(connection), patience)
+
+    def members(self) -> list[Member]:
+        """Raises BridgeError."""
+        try:
+            answer = self._admin.describe_consumer_groups([self._group], request_timeout=CALL_S)
+            members = answer[self._group].result().members
+        except KafkaException as failure:
+            raise explained(f"looking at group {self._group}", error_of(failure)) from failure
+        return [
+            Member(f"{each.client_id} ({each.host.lstrip('/')})", clients.address_in(each.client_id), _shards(each))
+            for each in members
+        ]
+
+    def shards(self, topics: Iterable[str]) -> set[Shard]:
+        """All partitions of these. Raises BridgeError."""
+        try:
+            found = self._admin.list_topics(timeout=CALL_S).topics
+        except KafkaException as failure:
+            raise explained("looking at the timer topics", error_of(failure)) from failure
+        return {Shard(topic, number) for topic in topics if topic in found for number in found[topic].partitions}
+
+
+def _shards(member: Any) -> frozenset[Shard]:
+    return frozenset(Shard(each.topic, each.partition) for each in member.assignment.topic_partitions)

@@ -1,0 +1,106 @@
+"""Records on their way by one librdkafka producer, and which of them have failed."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.ports import Outgoing
+
+SLICE_S = 0.1
+_SLOW_S = 0.5
+_RECORD_OVERHEAD = 24
+_HEADER_OVERHEAD = 4
+
+Numbered = Iterable[tuple[int, Outgoing]]
+
+
+class Sending:
+    """`failures`: error codes by the index under which a record was sent. Not for use by two threads at a time."""
+
+    def __init__(self, producer: Any, patience: Patience) -> None:
+        self.failures: dict[int, int] = {}
+        self._producer = producer
+        self._patience = patience
+
+    def begin(self) -> None:
+        """What was sent before is of no interest any more."""
+        self.failures = {}
+
+    def send(self, numbered: Numbered) -> None:
+        produce, fail = self._producer.produce, self._fail
+        for index, (topic, partition, key, value, headers, timestamp_ms) in numbered:
+            told = partial(fail, index)
+            while True:
+                try:
+                    produce(topic, value, key, partition, told, None, timestamp_ms, headers)
+                except BufferError:
+                    self._producer.flush(SLICE_S)
+                    continue
+                except KafkaException as failure:
+                    fail(index, error_of(failure), None)
+                break
+
+    def send_narrowly(self, numbered: Sequence[tuple[int, Outgoing]], narrow: Mapping[str, int]) -> Iterator[None]:
+        """Of a topic in `narrow`, at most so many bytes at a time: yields where acknowledgements are to be awaited."""
+        self.send((index, record) for index, record in numbered if record.topic not in narrow)
+        for chunk in _chunks(numbered, narrow):
+            yield
+            self.send(chunk)
+
+    def await_acknowledgements(self, records: Sequence[Outgoing], *, beyond_failures: bool) -> None:
+        """Of all; else until one has failed. `records`: their topics are looked up when it takes long."""
+        slow_s = time.monotonic() + _SLOW_S
+        while self._producer.flush(SLICE_S) and (beyond_failures or not self.failures):
+            self._patience.demand_time("publishing", "records are not acknowledged")
+            if time.monotonic() > slow_s:
+                slow_s = math.inf
+                self._look_at({record.topic for record in records})
+
+    def partitions_of(self, topic: str) -> int | KafkaError:
+        """How many there are, asked now; or why not. Also makes the producer forget that it did not know the topic."""
+        described = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
+        return described.error if described.error is not None else len(described.partitions)
+
+    def _look_at(self, topics: Iterable[str]) -> None:
+        """One that was deleted would be waited for until the time-out, unless its metadata say so."""
+        with suppress(KafkaException):
+            for topic in topics:
+                self.partitions_of(topic)
+
+    def _fail(self, index: int, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self.failures[index] = error.code()
+
+
+def size_of(record: Outgoing) -> int:
+    """Bytes of the record in a batch, without compression; a few too many."""
+    size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += _HEADER_OVERHEAD + len(name) + len(value or b"")
+    return size
+
+
+def _chunks(numbered: Numbered, narrow: Mapping[str, int]) -> Iterator[list[tuple[int, Outgoing]]]:
+    """Records to narrow topics, in order, in chunks of one topic that keep to its limit."""
+    by_topic: defaultdict[str, list[tuple[int, Outgoing]]] = defaultdict(list)
+    for index, record in numbered:
+        if record.topic in narrow:
+            by_topic[record.topic].append((index, record))
+    for topic, records in by_topic.items():
+        chunk: list[tuple[int, Outgoing]] = []
+        room = narrow[topic]
+        for index, record in records:
+            size = size_of(record)
+            if chunk and size > room:
+                yield chunk
+                chunk, room = [], narrow[topic]
+            chunk.append((index, record))
+            room -= size
+        yield chunk

@@ -1,0 +1,103 @@
+"""How many timers a second may be released to a target: settings by pattern, and a bucket for each target.
+
+    [targets."orders.*"]  max_per_s = 100          of 16 partitions each has 6.25/s, whichever instance owns it
+
+Each partition has its part of the rate, as with `max_pending`: so the target never gets more, however many instances
+there are. A bucket holds a second's worth, and one timer at least; what waits leaves in lots of a tenth of a second, as
+each is a transaction. The first pattern that fits says what holds.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from math import ceil
+
+_MOST_BUCKETS = 10_000
+_LOTS_PER_S = 10
+_DUST = 1e-9
+"""Of a timer: what adding up tenths loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLimit:
+    """Of one shard."""
+
+    max_per_s: float
+    fresh_share: float = 0.0
+    """Of the rate, for what fell due within the last `fresh_ms`, while others wait for longer."""
+    fresh_ms: int = 10_000
+
+
+class _Bucket:
+    """In timers. A clock that jumps ahead fills it once at most; one that goes back fills nothing."""
+
+    def __init__(self, per_s: float, now_ms: int) -> None:
+        self._per_ms = per_s / 1000
+        self._lot = max(1, int(per_s / _LOTS_PER_S))
+        self._timers = self._most = max(1.0, per_s)
+        self._at_ms = now_ms
+
+    def allowance(self, now_ms: int) -> int:
+        self._timers = min(self._most, self._timers + max(0, now_ms - self._at_ms) * self._per_ms)
+        self._at_ms = now_ms
+        timers = int(self._timers + _DUST)
+        return timers if timers >= self._lot else 0
+
+    def spend(self, timers: int) -> None:
+        self._timers -= timers
+
+    def next_ms(self, now_ms: int) -> int:
+        """When the next one may leave."""
+        if self.allowance(now_ms) > 0:
+            return now_ms
+        return now_ms + max(1, ceil((self._lot - self._timers - _DUST) / self._per_ms))
+
+
+class Limits:
+    """Of one shard: a timer.waiting.Gate at the time that `at` was told."""
+
+    def __init__(self, by_pattern: Mapping[str, TargetLimit]) -> None:
+        patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
+        self._buckets: dict[str, _Bucket] = {}
+        self._now_ms = 0
+
+        @lru_cache(_MOST_BUCKETS)
+        def limit_of(target: str) -> TargetLimit | None:
+            return next((limit for pattern, limit in patterns if pattern.match(target)), None)
+
+        self._limit_of = limit_of
+
+    def at(self, now_ms: int) -> "Limits":
+        self._now_ms = now_ms
+        return self
+
+    def allowance(self, target: str) -> int | None:
+        bucket = self._bucket(target)
+        return None if bucket is None else bucket.allowance(self._now_ms)
+
+    def spend(self, target: str, timers: int) -> None:
+        bucket = self._bucket(target)
+        if bucket is not None:
+            bucket.spend(timers)
+
+    def fresh(self, target: str) -> tuple[float, int]:
+        limit = self._limit_of(target)
+        return (0.0, 0) if limit is None else (limit.fresh_share, limit.fresh_ms)
+
+    def next_ms(self, target: str) -> int:
+        """When the next timer of `target` may leave."""
+        bucket = self._bucket(target)
+        return self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
+
+    def _bucket(self, target: str) -> _Bucket | None:
+        limit = self._limit_of(target)
+        if limit is None:
+            return None
+        bucket = self._buckets.get(target)
+        if bucket is None:
+            if len(self._buckets) >= _MOST_BUCKETS:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._buckets[target] = _Bucket(limit.max_per_s, self._now_ms)
+        return bucket

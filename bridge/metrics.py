@@ -1,0 +1,170 @@
+"""What a bridge has done, counted when it stands in Kafka, by the batch: a transaction, not a record, costs something.
+
+The turn's thread tells; any thread reads (bridge.meters). One for the process, through every life of the bridge. What
+it is to be called outside, and what it is good for: bridge.metric_table.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+
+from bridge.hanging import Hang
+from bridge.meters import Histogram, Names, Tally
+from bridge.ports import Aborted, Committed, Ownership
+from bridge.recovery import Outlook
+from bridge.shard import OwnedShard, Sealed
+from schemas.origin import Shard
+from timer.record import Body
+
+MOST_TARGETS = 100
+"""Real topics with a label of their own."""
+LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
+TRANSACTION_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+RECOVERY_S = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
+
+REFUSALS = (
+    *("missing-time", "ambiguous-time", "bad-header", "too-far", "missing-topic", "missing-id", "unknown-action"),
+    *("bad-target", "denied-target", "too-large", "not-ours", "quota-exceeded"),
+)
+"""Codes of what intake refuses."""
+UNDELIVERABLE = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
+"""Codes of what its target does not take."""
+RECEIPTS = ("accepted", "delivered", "cancelled", "replaced", "not-found", "too-late", "rejected")
+ABORTS = ("refused", "earlier", "stale-member", "fault")
+PAUSES = ("disk", "wheel", "rate")
+
+_TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
+_CODE, _KIND = itemgetter(0), itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Of a timer partition, at the last look: offsets that are not read yet, and those of them that nobody may read."""
+
+    lag: int
+    hidden: int
+
+
+class Metrics:
+    """`now_s`: seconds of a clock that never goes back."""
+
+    def __init__(self, now_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._now_s = now_s
+        self.targets = Names(MOST_TARGETS)
+        self.lateness = Histogram(LATENESS_S)
+        self.transactions = Histogram(TRANSACTION_S)
+        self.aborts = Tally(ABORTS)
+        self.retries = Tally()
+        self.last_commit_ms: int | None = None
+        """By the bridge's clock."""
+        self.requests = Tally()
+        self.deliveries = Tally()
+        self.refused = Tally(REFUSALS)
+        self.parked = Tally(UNDELIVERABLE)
+        self.receipts = Tally(RECEIPTS)
+        self.rolled = Tally()
+        self.landed = Tally()
+        self.rebalances = Tally()
+        self.moves = Tally(("assigned", "revoked", "lost"))
+        self.recovery = Histogram(RECOVERY_S)
+        self.recovery_work = Tally(("directory", "kafka"))
+        self.undecided = Tally()
+        self.pauses = Tally(PAUSES)
+        self.paused: Mapping[Shard, str] = {}
+        """Shards whose intake pauses, and why."""
+        self.ends: Mapping[Shard, End] = {}
+        self.hanging: Mapping[Shard, Hang] = {}
+        self.skew_ms: Mapping[Shard, int] = {}
+        """How far the clock of the broker that leads a journal partition is ahead of ours."""
+        self.lost_to_retention: Mapping[Shard, int] = {}
+        """Offsets behind the oldest live timer that Kafka no longer holds."""
+        self.partitions: Mapping[str, int] = {}
+        """Of each timer topic."""
+        self.retention_ms: Mapping[str, int] = {}
+        """Of the timer topics and their journals; -1: for ever."""
+        self.needed_retention_ms = 0
+        self.decided_ms: dict[Shard, tuple[int, int]] = {}
+        """Between these two times of our clock the newest journal record of ours that stands was written."""
+        self._began_s: dict[Shard, float] = {}
+
+    # -- transactions
+
+    def ended(self, fate: Committed | Aborted) -> None:
+        match fate:
+            case Committed():
+                self.transactions.add_one(fate.took_s)
+            case Aborted(refused):
+                self.aborts.add("refused" if refused else fate.why)
+
+    def stands(self, owned: OwnedShard, sealed: Sealed, now_ms: int) -> None:
+        """The transaction that carried `sealed` does, as of now."""
+        staged, at_ms = sealed.staged, sealed.at_ms
+        self.last_commit_ms = at_ms
+        self.requests.add(owned.shard.topic, amount=staged.requests)
+        self._count_deliveries(staged.bodies, staged.parked.keys(), at_ms)
+        _add(self.parked, map(_CODE, staged.parked.values()))
+        _add(self.refused, (refusal.code for _, refusal in staged.refused))
+        for kind, count in owned.told(sealed).items():
+            self.receipts.add(kind, amount=count)
+        self.rolled.add(amount=len(staged.rolled))
+        self.landed.add(amount=len(staged.landed))
+        if sealed.journal is not None:
+            self.decided_ms[owned.shard] = (at_ms, now_ms)
+
+    def _count_deliveries(self, bodies: list[Body], parked: Iterable[int], at_ms: int) -> None:
+        out = set(parked)
+        delivered = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
+        if delivered:
+            for target, count in self.targets.labelled(Counter(map(_TARGET, delivered))).items():
+                self.deliveries.add(target, amount=count)
+            due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
+            self.lateness.add(np.maximum(at_ms - due_ms, 0) / 1000)
+
+    # -- shards
+
+    def moved(self, ownership: Ownership) -> None:
+        """Shards changed hands."""
+        self.rebalances.add()
+        self.moves.add("assigned", amount=len(ownership.assigned))
+        self.moves.add("revoked", amount=len(ownership.revoked))
+        self.moves.add("lost", amount=len(ownership.lost))
+
+    def recovering(self, shard: Shard) -> None:
+        self.goes_on(shard)
+        self._began_s[shard] = self._now_s()
+
+    def waits_for_former_owner(self, shard: Shard) -> None:
+        """A transaction of its former owner is open."""
+        self.undecided.add(shard.topic)
+
+    def looked(self, outlook: Outlook) -> None:
+        """What a recovery has before it."""
+        self.recovery_work.add("kafka" if outlook.found is None else "directory", amount=outlook.work)
+
+    def recovered(self, shard: Shard) -> None:
+        if shard in self._began_s:
+            self.recovery.add_one(self._now_s() - self._began_s.pop(shard))
+
+    def pauses_intake(self, shard: Shard, reason: str) -> None:
+        if self.paused.get(shard) != reason:
+            self.paused = {**self.paused, shard: reason}
+            self.pauses.add(reason)
+
+    def goes_on(self, shard: Shard) -> None:
+        """Intake does."""
+        if shard in self.paused:
+            self.paused = {each: reason for each, reason in self.paused.items() if each != shard}
+
+    def gone(self, shard: Shard) -> None:
+        """It is not ours any more."""
+        self.goes_on(shard)
+        self._began_s.pop(shard, None)
+        self.decided_ms.pop(shard, None)
+
+
+def _add(tally: Tally, labels: Iterable[str]) -> None:
+    for label, count in Counter(labels).items():
+        tally.add(label, amount=count)

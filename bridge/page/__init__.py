@@ -1,0 +1,12 @@
+"""For the people who run it: a REST API and a page, beside the probes of bridge.web; on any instance, for all of them.
+
+access.py      who may: tokens, sessions, passes to neighbours        audit.py       who did what
+api.py         the operations of /api/v1, each a row of a table       openapi.py     the same for machines
+answers.py     what they tell                                         questions.py   what they are asked
+neighbours.py  reads are put to the owner of each partition           machine.py     disk and memory
+actions.py     what changes something, each a row of a table          requests.py    sent, and what came of it
+rejected.py    what was parked, and why                               site.py        the page
+
+Reads come from the turn's thread (bridge.desk), from Kafka or from neighbours. Every change is a request on the timer
+topic, so it does not matter which instance is asked, and nothing goes around the log.
+"""

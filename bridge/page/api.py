@@ -1,0 +1,404 @@
+"""The operations of /api/v1: reads of the whole group, actions through the timer topic. The page asks the same ones.
+
+Api.operations    the table                     routes(api, guard)    as HTTP
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from bridge.asker import Asker, soon_over
+from bridge.client import Sent, TimerProducer
+from bridge.listing import NamedTimer, joined_listings
+from bridge.lookup import look_up
+from bridge.page import audit
+from bridge.page.access import Caller
+from bridge.page.actions import ACTIONS, Action
+from bridge.page.answers import (
+    Acted,
+    ActedOnSelection,
+    Counted,
+    GroupFound,
+    GroupListing,
+    GroupPending,
+    Instance,
+    Missing,
+    Overview,
+    Owned,
+    PartitionState,
+    Redriven,
+    RejectedRecords,
+)
+from bridge.page.kafka_side import KafkaSide
+from bridge.page.machine import disk_of, resident_bytes
+from bridge.page.neighbours import Neighbours
+from bridge.page.operations import API, Operation
+from bridge.page.questions import (
+    CancelAsked,
+    IdAsked,
+    Nothing,
+    PendingAsked,
+    Read,
+    RedriveAsked,
+    RejectedAsked,
+    SelectionActed,
+    SelectionAsked,
+    Selector,
+    TimersAsked,
+)
+from bridge.page.rejected import RejectedTopic
+from bridge.page.requests import Requests
+from bridge.pending import Pending, joined, of_bridge
+from bridge.ports import Clock
+from bridge.status import Status
+from bridge.traffic import joined_traffic
+from bridge.turn import Bridge
+
+Part = TypeVar("Part", bound=BaseModel)
+
+MOST_ACTED_ON = 20_000
+"""Timers of one action on a selection: what is more is left for the next one."""
+TOKEN_GOOD_FOR_MS = 15 * 60_000
+_FIRST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the API works with."""
+
+    status: Status
+    asker: Asker
+    clock: Clock
+    neighbours: Neighbours
+    kafka: KafkaSide
+    requests: Requests
+    rejected: RejectedTopic
+    data_dir: Path
+    timer_topics: tuple[str, ...]
+    """The setting `timer_topic` first."""
+    version: str
+
+
+class Api:
+    """Methods are the operations; they raise HTTPException, BridgeError (503) or ValueError (400)."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._status, self._asker, self._clock = parts.status, parts.asker, parts.clock
+        self._neighbours = parts.neighbours
+        self.operations = self._reads() + self._changes()
+
+    def _reads(self) -> list[Operation]:
+        return [
+            Operation(
+                "overview",
+                "GET",
+                f"{API}/overview",
+                "Partitions and owners, lateness and throughput now, disk and memory.",
+                Nothing,
+                Overview,
+                self.overview,
+            ),
+            Operation("instance", "GET", f"{API}/instance", "The asked instance alone.", Read, Instance, self.instance),
+            Operation(
+                "pending",
+                "GET",
+                f"{API}/pending",
+                "Counts by real topic, next due, how many are due when.",
+                PendingAsked,
+                GroupPending,
+                self.pending,
+            ),
+            Operation(
+                "timers",
+                "GET",
+                f"{API}/timers",
+                "Pending timers in due order, page by page.",
+                TimersAsked,
+                GroupListing,
+                self.timers,
+            ),
+            Operation(
+                "timer",
+                "GET",
+                f"{API}/timer",
+                "What is pending under an id.",
+                IdAsked,
+                GroupFound,
+                self.timer,
+                refusals={"404": "All instances have answered, and nothing is pending under it."},
+                is_nothing=lambda found: not (found.timers or found.missing or found.is_local),
+            ),
+            Operation(
+                "rejected",
+                "GET",
+                f"{API}/rejected",
+                "Rejected records with their reason, the latest first.",
+                RejectedAsked,
+                RejectedRecords,
+                self.rejected,
+            ),
+        ]
+
+    def _changes(self) -> list[Operation]:
+        changed = {"409": "More match than were counted: count again."}
+        return [
+            *(
+                Operation(
+                    action.name,
+                    "POST",
+                    f"{API}/timer/{action.name}",
+                    action.summary,
+                    action.asked,
+                    Acted,
+                    self._acting(action),
+                    "operate",
+                )
+                for action in ACTIONS.values()
+            ),
+            Operation(
+                "count",
+                "POST",
+                f"{API}/selection/count",
+                "How many a selection comes to, before it is acted on.",
+                SelectionAsked,
+                Counted,
+                self.count,
+            ),
+            *(
+                Operation(
+                    f"{action.name}_selection",
+                    "POST",
+                    f"{API}/selection/{action.name}",
+                    f"{action.summary} For all timers of a selection that was counted.",
+                    SelectionActed,
+                    ActedOnSelection,
+                    self._acting_on_selection(action),
+                    "operate",
+                    changed,
+                )
+                for action in ACTIONS.values()
+                if action.each is not None
+            ),
+            Operation(
+                "redrive",
+                "POST",
+                f"{API}/rejected/redrive",
+                "Send rejected records again, each once.",
+                RedriveAsked,
+                Redriven,
+                self.redrive,
+                "operate",
+            ),
+        ]
+
+    # -- reads
+
+    async def overview(self, caller: Caller, _: Nothing) -> Overview:
+        instances, missing = await self._neighbours.ask_all(
+            caller, f"{API}/instance", Read(), Instance, self._instance, lambda each: each.partitions
+        )
+        traffic = joined_traffic(each.traffic for each in instances)
+        owned = [
+            Owned(partition=name, owner=each.address, **state.model_dump())
+            for each in instances
+            for name, state in each.partitions.items()
+        ]
+        return Overview(
+            at_ms=self._clock.now_ms(),
+            pending=sum(each.pending or 0 for each in owned),
+            late_p50_ms=traffic.late_ms(0.5),
+            late_p99_ms=traffic.late_ms(0.99),
+            in_per_s=traffic.in_per_s,
+            out_per_s=traffic.out_per_s,
+            partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
+            instances=sorted(instances, key=lambda each: each.address),
+            missing=missing,
+        )
+
+    async def instance(self, _: Caller, __: Read) -> Instance:
+        return await self._instance()
+
+    async def _instance(self) -> Instance:
+        """Also of one whose loop waits for a broker."""
+        counts: dict[str, int] = {}
+        try:
+            pending = await self._asker.ask(lambda bridge: bridge.pending)
+            counts = {str(shard): count for shard, count in pending.items()}
+        except HTTPException:
+            pass
+        now_ms = self._clock.now_ms()
+        return Instance(
+            address=self._neighbours.address,
+            version=self._parts.version,
+            at_ms=now_ms,
+            not_ready=self._status.ready().reason,
+            partitions={
+                str(shard): PartitionState(phase=each.phase, reason=each.reason, pending=counts.get(str(shard)))
+                for shard, each in sorted(self._status.shards().items())
+            },
+            traffic=self._status.traffic.lately(now_ms),
+            disk=await asyncio.to_thread(disk_of, self._parts.data_dir),
+            resident_bytes=resident_bytes(),
+        )
+
+    async def pending(self, caller: Caller, asked: PendingAsked) -> GroupPending:
+        async def own() -> Pending:
+            now_ms = self._clock.now_ms()
+            return await self._asker.ask(
+                lambda bridge: of_bridge(bridge, now_ms, asked.bucket, asked.topic, soon_over())
+            )
+
+        parts, missing = await self._read(caller, f"{API}/pending", asked, Pending, own, lambda part: part.shards)
+        whole = joined(parts)
+        next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
+        return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
+
+    async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
+        async def own() -> GroupListing:
+            wanted = asked.wanted(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket)
+            listing, partitions = await self._asker.search(wanted, self._clock.now_ms)
+            return GroupListing(**listing.model_dump(), partitions=partitions)
+
+        parts, missing = await self._read(
+            caller, f"{API}/timers", asked, GroupListing, own, lambda part: part.partitions
+        )
+        whole = joined_listings(parts, self._clock.now_ms(), asked.limit)
+        partitions = [name for part in parts for name in part.partitions]
+        return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
+
+    async def timer(self, caller: Caller, asked: IdAsked) -> GroupFound:
+        def look(bridge: Bridge) -> GroupFound:
+            found = look_up(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
+            return GroupFound(**found.model_dump(), partitions=[str(shard) for shard in bridge.shards])
+
+        parts, missing = await self._read(
+            caller, f"{API}/timer", asked, GroupFound, lambda: self._asker.ask(look), lambda part: part.partitions
+        )
+        timers = [timer for part in parts for timer in part.timers]
+        partitions = [name for part in parts for name in part.partitions]
+        if asked.value and not caller.is_passed:
+            audit.note(caller, "read value", {"id": asked.id or asked.id_base64}, {"timers": len(timers)})
+        return GroupFound(
+            at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
+        )
+
+    async def rejected(self, _: Caller, asked: RejectedAsked) -> RejectedRecords:
+        return await asyncio.to_thread(self._parts.rejected.latest, asked)
+
+    async def _read(
+        self,
+        caller: Caller,
+        path: str,
+        asked: Read,
+        kind: type[Part],
+        own: Callable[[], Awaitable[Part]],
+        covers: Callable[[Part], Iterable[str]],
+    ) -> tuple[list[Part], list[Missing]]:
+        if asked.local:
+            return [await own()], []
+        return await self._neighbours.ask_all(caller, path, asked, kind, own, covers)
+
+    # -- changes
+
+    def _acting(self, action: Action) -> Callable[[Caller, CancelAsked], Awaitable[Acted]]:
+        async def act(caller: Caller, asked: CancelAsked) -> Acted:
+            with audit.noted(caller, action.name, asked.model_dump(exclude={"value"}, exclude_none=True)) as came:
+                topic = self._timer_topic(asked.timer_topic)
+                sent = await asyncio.to_thread(
+                    self._parts.requests.send, topic, lambda timers: action.one(timers, asked)
+                )
+                told = Acted(
+                    action=action.name, sent=sent.sent, outcomes=dict(sent.outcomes), unanswered=sent.unanswered
+                )
+                came.update(told.model_dump(exclude={"action"}))
+            return told
+
+        return act
+
+    def _timer_topic(self, name: str | None) -> str:
+        topics = self._parts.timer_topics
+        if name not in (None, *topics):
+            raise ValueError(f"{name} is no timer topic of this bridge: give one of {', '.join(topics)}")
+        return name or topics[0]
+
+    async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
+        found = await self._selected(caller, asked.selector, _FIRST_SHOWN, None)
+        first = [timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}" for timer in found.timers]
+        token = f"{self._clock.now_ms()}.{found.matching}.{asked.selector.digest()}"
+        return Counted(matching=found.matching, first=first, token=token, missing=found.missing)
+
+    async def _selected(self, caller: Caller, selector: Selector, limit: int, after: str | None) -> GroupListing:
+        asked = TimersAsked(**selector.model_dump(), limit=limit, after=after)
+        return await self.timers(caller, asked)
+
+    def _acting_on_selection(self, action: Action) -> Callable[[Caller, SelectionActed], Awaitable[ActedOnSelection]]:
+        async def act(caller: Caller, asked: SelectionActed) -> ActedOnSelection:
+            counted = self._counted(asked)
+            with audit.noted(caller, f"{action.name} selection", asked.model_dump(exclude_none=True)) as came:
+                found = await self._selected(caller, asked.selector, MOST_ACTED_ON, None)
+                if found.matching > counted:
+                    raise HTTPException(409, f"{found.matching} match now, {counted} were counted: count again")
+                named = [timer for timer in found.timers if timer.raw_id is not None]
+                outcomes: Counter[str] = Counter()
+                sent, unanswered = [], 0
+                for topic, chosen in _by_topic(named).items():
+                    part = await asyncio.to_thread(self._parts.requests.send, topic, _each(action, chosen))
+                    sent += part.sent
+                    outcomes.update(part.outcomes)
+                    unanswered += part.unanswered
+                told = ActedOnSelection(
+                    action=action.name,
+                    sent=sent,
+                    outcomes=dict(outcomes),
+                    unanswered=unanswered,
+                    without_id=len(found.timers) - len(named),
+                    left=found.matching - len(found.timers),
+                )
+                ids = [timer.id or timer.id_base64 for timer in named]
+                came.update(told.model_dump(exclude={"action"}) | {"ids": ids})
+            return told
+
+        return act
+
+    def _counted(self, asked: SelectionActed) -> int:
+        """What the token says was counted. Raises ValueError."""
+        at_ms, _, rest = asked.token.partition(".")
+        counted, _, digest = rest.partition(".")
+        if digest != asked.selector.digest() or not (at_ms.isdigit() and counted.isdigit()):
+            raise ValueError("the token is not that of this selector: count first, then give the token that was told")
+        if not 0 <= self._clock.now_ms() - int(at_ms) <= TOKEN_GOOD_FOR_MS:
+            raise ValueError("the count is too old: count again")
+        return int(counted)
+
+    async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
+        with audit.noted(caller, "redrive", asked.model_dump()) as came:
+            told = await asyncio.to_thread(self._parts.rejected.redrive, asked.records)
+            came.update(told.model_dump())
+        return told
+
+
+def _by_topic(timers: list[NamedTimer]) -> dict[str, list[NamedTimer]]:
+    """By timer topic."""
+    found: dict[str, list[NamedTimer]] = {}
+    for timer in timers:
+        found.setdefault(timer.place.shard.topic, []).append(timer)
+    return found
+
+
+def _each(action: Action, chosen: list[NamedTimer]) -> "Callable[[TimerProducer], list[Future[Sent]]]":
+    each = action.each
+    assert each is not None
+    return lambda timers: [future for timer in chosen for future in each(timers, timer)]
+
+
+def _by_partition(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)

@@ -1,0 +1,69 @@
+"""What the page asks of Kafka, in its own words; each call may wait for a broker, so it is made from a thread.
+
+real: bridge.page.real_kafka     in tests: over a Kafka in memory
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from bridge.client import TimerProducer
+from bridge.ports import Record
+from bridge.redrive import Parked
+from schemas.origin import Shard
+
+
+class Member(NamedTuple):
+    """One of the group. `address`: host:port of its HTTP, empty where it tells none."""
+
+    name: str
+    address: str
+    shards: frozenset[Shard]
+
+
+class Group(NamedTuple):
+    """Every partition of the timer topics, and who has which."""
+
+    shards: frozenset[Shard]
+    members: Sequence[Member]
+
+
+class Reader(Protocol):
+    """What stands, read_committed."""
+
+    def partitions(self, topic: str) -> int | None: ...
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        """The first offset that is kept, and the last stable one."""
+        ...
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """Of a redrive: how many were sent, and which the timer topic does not take, with the code."""
+
+    sent: int
+    refused: Sequence[tuple[Parked, str]]
+
+
+class KafkaSide(Protocol):
+    """Raises BridgeError, which says what to do. Any thread."""
+
+    def group(self) -> Group: ...
+
+    def reader(self) -> AbstractContextManager[Reader]:
+        """For one at a time; others wait."""
+        ...
+
+    def producer(self, timer_topic: str) -> TimerProducer: ...
+
+    def redriven(self) -> frozenset[bytes]:
+        """Marks of what was sent again."""
+        ...
+
+    def redrive(self, records: Sequence[Parked]) -> Resent: ...
+
+    def close(self) -> None: ...

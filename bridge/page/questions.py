@@ -1,0 +1,174 @@
+"""What the API is asked, by query or as JSON. Raises ValueError, which pydantic tells."""
+
+import base64
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from bridge.durations import parse_duration_ms, parse_instant_ms
+from bridge.listing import Place, Wanted
+from bridge.pending import parse_bucket_ms
+
+MOST_LISTED = 20_000
+_MOST_REJECTED = 1000
+_MOST_BUCKETS = 1000
+
+
+class Question(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Read(Question):
+    local: bool = Field(False, description="Only what the asked instance knows by itself.")
+
+
+def _instant(value: object) -> object:
+    return parse_instant_ms(value) if isinstance(value, str) and value else value or None
+
+
+def _bucket(value: object) -> object:
+    return parse_bucket_ms(value) if isinstance(value, str) else value
+
+
+def _duration(value: object) -> object:
+    return parse_duration_ms(value) if isinstance(value, str) else value
+
+
+def _place(value: object) -> object:
+    try:
+        return str(Place.parse(value)) if isinstance(value, str) else value
+    except (ValueError, TypeError):
+        raise ValueError("give what the page before told") from None
+
+
+Instant = Annotated[int | None, BeforeValidator(_instant)]
+"""Epoch ms, or ISO 8601 with a zone."""
+
+
+class PendingAsked(Read):
+    topic: str | None = Field(None, description="Only this real topic.")
+    bucket: Annotated[int, BeforeValidator(_bucket)] = Field(3_600_000, description="Whole hours: 1h, 6h, 1d, or ms.")
+
+
+class Selector(Question):
+    """Which pending timers. What is left out does not matter."""
+
+    topic: str | None = Field(None, description="The real topic.")
+    key_prefix: str | None = Field(None, description="The request's key begins so.")
+    due_from: Instant = None
+    due_to: Instant = Field(None, description="Not itself among them.")
+    header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Selector()
+
+    def wanted(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> Wanted:
+        name, equals, value = (self.header or "").partition("=")
+        return Wanted(
+            topic=self.topic or None,
+            key_prefix=(self.key_prefix or "").encode(),
+            header=(name, value.encode() if equals else None) if name else None,
+            due_from_ms=self.due_from or 0,
+            due_to_ms=2**63 - 1 if self.due_to is None else self.due_to,
+            after=None if after is None else Place.parse(after),
+            limit=limit,
+            bucket_ms=bucket_ms,
+        )
+
+    def digest(self) -> str:
+        told = json.dumps(self.model_dump(), sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+class TimersAsked(Selector, Read):
+    after: Annotated[str | None, BeforeValidator(_place)] = Field(None, description="`after` of the page before.")
+    limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
+    bucket: Annotated[int | None, BeforeValidator(_duration)] = Field(
+        None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "TimersAsked":
+        if self.bucket is None:
+            return self
+        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MOST_BUCKETS * self.bucket:
+            raise ValueError(f"bucket: give due_from and due_to, at most {_MOST_BUCKETS} buckets apart")
+        return self
+
+
+class _Id(Question):
+    id: str | None = None
+    id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "_Id":
+        if (self.id is None) == (self.id_base64 is None):
+            raise ValueError("give one of id and id_base64")
+        self.raw()
+        return self
+
+    def raw(self) -> bytes:
+        return base64.b64decode(self.id_base64, validate=True) if self.id is None else self.id.encode()  # type: ignore[arg-type]
+
+
+class IdAsked(_Id, Read):
+    value: bool = Field(False, description="With the value of the message.")
+
+
+class CancelAsked(_Id):
+    timer_topic: str | None = Field(
+        None, description="Where its request was sent; the setting timer_topic if left out."
+    )
+    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
+
+
+class SentHeader(Question):
+    name: str
+    value: str | None
+
+
+class ReplaceAsked(CancelAsked):
+    """`everywhere` ends what is pending under the id in all partitions first."""
+
+    topic: str
+    value: str | None = Field(None, description="Null: a tombstone.")
+    key: str | None = None
+    headers: list[SentHeader] = Field(default_factory=list)
+    delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
+    at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
+    level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
+    partition: int | None = None
+
+
+class SelectionAsked(Question):
+    selector: Selector
+
+    @model_validator(mode="after")
+    def _narrows(self) -> "SelectionAsked":
+        if self.selector.is_empty:
+            raise ValueError("a selector that names nothing would take all timers: give a topic at least")
+        return self
+
+
+class SelectionActed(SelectionAsked):
+    token: str = Field(description="That of the count.")
+
+
+class RejectedAsked(Question):
+    code: str | None = None
+    topic: str | None = Field(None, description="The real topic.")
+    limit: int = Field(100, ge=1, le=_MOST_REJECTED)
+
+
+class RedriveAsked(Question):
+    records: list[str] = Field(min_length=1, max_length=_MOST_REJECTED, description="As they are named in `parked`.")
+
+
+class Nothing(Question):
+    """Nothing is asked."""
+
+
+Method = Literal["GET", "POST"]

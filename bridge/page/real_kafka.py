@@ -1,0 +1,116 @@
+"""KafkaSide over librdkafka. Clients are made when they are first needed, and a broker is waited for a few seconds."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bridge.client import TimerProducer
+from bridge.confluent import ConfluentGroup, ConfluentHistory, ConfluentTopics, Patience
+from bridge.errors import BridgeError
+from bridge.page.kafka_side import Group, Member, Reader, Resent
+from bridge.ports import Record
+from bridge.redrive import Parked, Selection
+from bridge.redrive_commands import redriving
+from bridge.settings import Settings
+from schemas.origin import Shard
+
+_WAIT_S = 10.0
+_SEND_TIMEOUT_MS = 15_000
+
+
+class RealKafka:
+    """Of one bridge's settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._patience = Patience()
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._redriving = threading.Lock()
+        self._group: ConfluentGroup | None = None
+        self._reader: _Reader | None = None
+        self._producers: dict[str, TimerProducer] = {}
+
+    def group(self) -> Group:
+        with self._lock:
+            if self._group is None:
+                self._group = ConfluentGroup(self._settings.connection(), self._patience)
+        members = [Member(each.name, each.address, each.shards) for each in self._group.members()]
+        return Group(frozenset(self._group.shards(self._settings.timer_topics())), members)
+
+    @contextmanager
+    def reader(self) -> Iterator[Reader]:
+        if not self._reading.acquire(timeout=_WAIT_S):
+            raise BridgeError("others ask Kafka just now, and it takes long: ask again")
+        try:
+            if self._reader is None:
+                self._reader = _Reader(self._settings, self._patience)
+            self._patience.give_up_in(_WAIT_S)
+            yield self._reader
+        finally:
+            self._reading.release()
+
+    def producer(self, timer_topic: str) -> TimerProducer:
+        with self._lock:
+            if timer_topic not in self._producers:
+                where = {"bootstrap.servers": self._settings.bootstrap_servers}
+                config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **where}
+                self._producers[timer_topic] = TimerProducer(config, timer_topic=timer_topic)
+            return self._producers[timer_topic]
+
+    def redriven(self) -> frozenset[bytes]:
+        topic = self._settings.redriven_topic
+        marks: set[bytes] = set()
+        with self.reader() as reader:
+            for place in (Shard(topic, number) for number in range(reader.partitions(topic) or 0)):
+                for records in reader.requests(place, *reader.bounds(place)):
+                    marks.update(record.value for record in records if record.value is not None)
+        return frozenset(marks)
+
+    def redrive(self, records: Sequence[Parked]) -> Resent:
+        chosen = {(each.place, each.offset) for each in records}
+        if not chosen:
+            return Resent(0, ())
+        selection = Selection(
+            timer_topics=frozenset(each.shard.topic for each in records),
+            codes=frozenset(each.code for each in records),
+            origins=frozenset(each.told_origin for each in records),
+            from_ms=min(each.parked_ms for each in records),
+        )
+        if not self._redriving.acquire(blocking=False):
+            raise BridgeError("records are being sent again already: wait for that to end, then do it again")
+        try:
+            with redriving(self._settings) as work:
+                work.begin(self._settings.replication_factor)
+                found = work.look(selection)
+                found.cut(None)
+                sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen])
+            return Resent(sent.count, sent.refused)
+        finally:
+            self._redriving.release()
+
+    def close(self) -> None:
+        self._patience.give_up_in(0)
+        for producer in self._producers.values():
+            producer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+class _Reader:
+    def __init__(self, settings: Settings, patience: Patience) -> None:
+        connection = settings.connection()
+        self._topics = ConfluentTopics(connection, patience)
+        self._history = ConfluentHistory(connection, {}, patience)
+
+    def partitions(self, topic: str) -> int | None:
+        return self._topics.partitions(topic)
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._history.bounds(shard)
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        return self._history.requests(shard, from_offset, to_offset)
+
+    def close(self) -> None:
+        self._history.close()

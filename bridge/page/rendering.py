@@ -1,0 +1,89 @@
+"""Templates, and how times, sizes and what senders wrote look in them. Everything is escaped."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bridge.durations import instant_text
+from bridge.lookup import Content
+from bridge.pending import Bucket
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_BARS = 31
+
+
+class Rendering:
+    """`folder`: of the templates."""
+
+    def __init__(self, folder: Path, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._templates = Environment(
+            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._templates.filters |= {
+            "instant": instant_text,
+            "away": self._away,
+            "plain": plain,
+            "lines": lambda text: plain(text, kept="\n\t"),
+            "bytes_text": bytes_text,
+            "content": content_text,
+            "bars": bars,
+        }
+
+    def page(self, template: str, **told: Any) -> str:
+        return self._templates.get_template(template).render(**told)
+
+    def _away(self, at_ms: int) -> str:
+        """in 2 h 30 min; 5 s ago"""
+        span_ms = at_ms - self._now_ms()
+        return f"in {span_text(span_ms)}" if span_ms >= 0 else f"{span_text(-span_ms)} ago"
+
+
+def span_text(span_ms: int) -> str:
+    """The two largest units."""
+    parts: list[tuple[int, str]] = []
+    left_ms = span_ms
+    for unit, unit_ms in _UNITS:
+        count, left_ms = divmod(left_ms, unit_ms)
+        if count or parts:
+            parts.append((count, unit))
+    if not parts:
+        return f"{span_ms} ms"
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
+
+
+def plain(text: str, kept: str = "") -> str:
+    """What a sender wrote, in which nothing turns the line around or hides: such characters are spelled out."""
+    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
+
+
+def bytes_text(count: int) -> str:
+    """1.5 MiB"""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+
+
+def content_text(content: Content | None, kept: str = "") -> str:
+    if content is None:
+        return "null"
+    if content.text is not None:
+        return plain(content.text, kept)
+    return f"base64: {content.base64}"
+
+
+def bars(buckets: list[Bucket]) -> list[dict[str, Any]]:
+    """The first of them with the width of their bar, percent; the rest in one."""
+    shown, rest = buckets[:_BARS], buckets[_BARS:]
+    most = max((each.timers for each in shown), default=1)
+    told: list[dict[str, Any]] = [
+        {"from_ms": each.from_ms, "timers": each.timers, "width": max(1, each.timers * 100 // most)} for each in shown
+    ]
+    if rest:
+        told.append({"from_ms": None, "timers": sum(each.timers for each in rest), "width": 0})
+    return told

@@ -1,0 +1,98 @@
+"""Requests are sent, and their receipts waited for: what truly came of them.
+
+    ends of timer.receipts -> requests are sent, acknowledged -> receipts behind those ends that answer them
+
+A receipt comes when the bridge has committed what it did, so within a second where nothing is in its way. Where none is
+seen in time, the request is `unanswered`: it stands all the same.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from bridge.client import Sent, TimerProducer
+from bridge.errors import BridgeError
+from bridge.page.kafka_side import KafkaSide, Reader
+from schemas.origin import Shard
+from schemas.receipts import Mode, Receipt
+
+_ACKNOWLEDGED_WITHIN_S = 30.0
+_RECEIPTS_WITHIN_S = 5.0
+_NAP_S = 0.05
+_PER_S = 1000
+"""Many take longer."""
+
+
+class Came(NamedTuple):
+    """`sent`: topic/partition/offset of each request. `outcomes`: receipts by kind."""
+
+    sent: list[str]
+    outcomes: Counter[str]
+    unanswered: int
+
+
+class Requests:
+    """`receipts`: which are sent by the bridge. Blocks; any thread."""
+
+    def __init__(
+        self,
+        kafka: KafkaSide,
+        receipts_topic: str,
+        receipts: Mode,
+        within_s: float = _RECEIPTS_WITHIN_S,
+        nap: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._kafka = kafka
+        self._receipts_topic = receipts_topic
+        self._receipts = receipts
+        self._within_s = within_s
+        self._nap = nap
+
+    def send(self, timer_topic: str, requests: "Callable[[TimerProducer], Sequence[Future[Sent]]]") -> Came:
+        """Raises BridgeError where one is not acknowledged, ValueError where one is not a request."""
+        producer = self._kafka.producer(timer_topic)
+        if self._receipts == "none":
+            sent = _acknowledged(requests(producer))
+            return Came(sent, Counter(), len(sent))
+        with self._kafka.reader() as reader:
+            places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
+            ends = {place: reader.bounds(place)[1] for place in places}
+            sent = _acknowledged(requests(producer))
+            return self._answered(reader, ends, sent)
+
+    def _answered(self, reader: Reader, ends: dict[Shard, int], sent: list[str]) -> Came:
+        asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
+        end_s = time.monotonic() + self._within_s + len(sent) / _PER_S
+        while waiting and ends:
+            for place, begin in ends.items():
+                ends[place] = max(begin, reader.bounds(place)[1])
+                for records in reader.requests(place, begin, ends[place]):
+                    for told in (_receipt(record.value) for record in records):
+                        if told is not None and told.request in asked:
+                            outcomes[told.kind] += 1
+                            waiting.discard(told.request)
+            if time.monotonic() >= end_s:
+                break
+            if waiting:
+                self._nap(_NAP_S)
+        return Came(sent, outcomes, len(waiting))
+
+
+def _acknowledged(futures: "Sequence[Future[Sent]]") -> list[str]:
+    try:
+        return ["/".join(map(str, future.result(_ACKNOWLEDGED_WITHIN_S))) for future in futures]
+    except TimeoutError as wrong:
+        raise BridgeError(
+            "no broker has acknowledged it in time: look whether it was sent, then do it again"
+        ) from wrong
+
+
+def _receipt(value: bytes | None) -> Receipt | None:
+    try:
+        return Receipt.model_validate_json(value or b"")
+    except ValidationError:  # somebody else's
+        return None

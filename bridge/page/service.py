@@ -1,0 +1,113 @@
+"""The API as HTTP: who asks, what is asked, and what is told where that goes wrong."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from bridge.errors import BridgeError
+from bridge.page.access import ANYBODY, Access, Caller
+from bridge.page.openapi import document
+from bridge.page.operations import API, Operation
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 2 << 20
+_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def routes(operations: list[Operation], access: Access, version: str) -> list[Route]:
+    """One for each operation, and what they are for machines."""
+    described = document(operations, version)
+
+    async def openapi(request: Request) -> Response:
+        demand_host(request, access)
+        return JSONResponse(described, headers=_HEADERS)
+
+    found: list[Route] = [Route(f"{API}/openapi.json", openapi)]
+    return found + [Route(each.path, _endpoint(each, access), methods=[each.method]) for each in operations]
+
+
+def _endpoint(operation: Operation, access: Access) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        caller = caller_of(request, access)
+        asked = await _asked(request, operation)
+        told = await run(operation, caller, asked)
+        status = 404 if operation.is_nothing(told) else 200
+        return Response(told.model_dump_json(), status, media_type="application/json", headers=_HEADERS)
+
+    return answer
+
+
+async def run(operation: Operation, caller: Caller, asked: Any) -> Any:
+    """Raises HTTPException alone."""
+    if operation.role == "operate" and not caller.may_operate:
+        raise HTTPException(403, f"the token {caller.name} may only read: this needs one of an operator")
+    try:
+        return await operation.run(caller, asked)
+    except BridgeError as wrong:
+        raise HTTPException(503, str(wrong)) from wrong
+    except ValueError as wrong:
+        raise HTTPException(400, str(wrong)) from wrong
+
+
+def caller_of(request: Request, access: Access) -> Caller:
+    """By the header Authorization. Raises HTTPException."""
+    demand_host(request, access)
+    where = request.client.host if request.client else ""
+    if access.is_open:
+        if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise HTTPException(400, "send JSON, as Content-Type: application/json")
+        return ANYBODY._replace(where=where)
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    caller = None
+    if kind.lower() == "bearer":
+        caller = access.by_secret(given)
+    elif kind == "Pass" and request.method == "GET":
+        caller = access.by_pass(given, f"{request.url.path}?{request.url.query}")
+    if caller is None:
+        log.warning("%s: refused, as no known token was given for %s", where, request.url.path)
+        raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
+    return caller._replace(where=where)
+
+
+def demand_host(request: Request, access: Access) -> None:
+    """Where no token is asked for, a page elsewhere must not reach us under a name of its own (DNS rebinding)."""
+    host = request.headers.get("host", "")
+    name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+    if access.is_open and name.lower() not in _LOCAL:
+        raise HTTPException(403, "without tokens this is for 127.0.0.1 alone: ask it by that address")
+
+
+async def _asked(request: Request, operation: Operation) -> Any:
+    try:
+        if operation.method == "GET":
+            return operation.asked.model_validate(dict(request.query_params))
+        return operation.asked.model_validate_json(await body_of(request))
+    except ValidationError as wrong:
+        raise HTTPException(400, explained(wrong)) from wrong
+
+
+async def body_of(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413, f"more than {_MOST_BYTES} bytes: send it to the timer topic yourself")
+    return body
+
+
+def explained(wrong: ValidationError) -> str:
+    """In a line, without what pydantic adds for programmers."""
+    told = []
+    for error in wrong.errors(include_url=False, include_context=False):
+        place = ".".join(map(str, error["loc"]))
+        text = error["msg"].removeprefix("Value error, ")
+        told.append(f"{place}: {text}" if place else text)
+    return "; ".join(told)

@@ -1,0 +1,284 @@
+"""The page: the API's operations as plain HTML and forms, for people, a phone and a keyboard alike.
+
+    GET  /  /timers  /timer?id=  /rejected  /login         what the API tells
+    POST /timer/<action>  /selection/count  /selection/<action>  /rejected/redrive  /login  /logout
+
+No form is taken without the key of its session, and nothing that a sender wrote is ever more than text.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from bridge.page import audit
+from bridge.page.access import ANYBODY, SESSION_S, Access, Caller
+from bridge.page.actions import ACTIONS
+from bridge.page.operations import Operation
+from bridge.page.rendering import Rendering
+from bridge.page.service import body_of, demand_host, explained, run
+from bridge.pending import Bucket
+from timer.dues import HOUR_MS
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Request, Caller], Awaitable[Response]]
+
+COOKIE = "timer_session"
+PAGE_ROWS = 100
+_FOLDER = Path(__file__).parent
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with none, a browser does not say which site a form is on
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
+_BUCKETS = {"day": "1h", "month": "1d"}
+_MINUTES = "2m"
+
+
+class Site:
+    """`operations`: the API's."""
+
+    def __init__(self, operations: list[Operation], access: Access, now_ms: Callable[[], int]) -> None:
+        self._operations = {each.name: each for each in operations}
+        self._access = access
+        self._now_ms = now_ms
+        self._rendering = Rendering(_FOLDER / "templates", now_ms)
+
+    def routes(self) -> list[BaseRoute]:
+        shown: dict[str, Handler] = {
+            "/": self._overview,
+            "/timers": self._timers,
+            "/timer": self._timer,
+            "/rejected": self._rejected,
+        }
+        sent: dict[str, Handler] = {
+            "/selection/count": self._count,
+            "/rejected/redrive": self._redrive,
+            "/logout": self._logout,
+        }
+        for action in ACTIONS.values():
+            sent[f"/timer/{action.name}"] = self._acting(action.name)
+            if action.each is not None:
+                sent[f"/selection/{action.name}"] = self._acting_on_selection(action.name)
+        return [
+            Mount("/static", StaticFiles(directory=_FOLDER / "static")),
+            Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
+            *(Route(path, self._guarded(self._for_callers(handler))) for path, handler in shown.items()),
+            *(
+                Route(path, self._guarded(self._for_callers(handler)), methods=["POST"])
+                for path, handler in sent.items()
+            ),
+        ]
+
+    # -- who asks
+
+    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Trouble is told as a page, and every page has its headers."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                demand_host(request, self._access)
+                _demand_own_origin(request)
+                response = await handler(request)
+            except HTTPException as wrong:
+                caller = self._caller(request)
+                response = self._page(request, caller, "error.html", wrong.status_code, reason=wrong.detail)
+            response.headers.update(_HEADERS)
+            return response
+
+        return answer
+
+    def _for_callers(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            caller = self._caller(request)
+            if caller is None:
+                asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                back = asked if request.method == "GET" else "/"
+                return RedirectResponse(f"/login?{urlencode({'next': back})}", 303)
+            if request.method == "POST":
+                form = await _form(request)
+                key = form.pop("form_key", "")
+                if not self._access.is_form_key(key, caller, _session(request)):
+                    raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
+                request.state.form = form
+            return await handler(request, caller)
+
+        return answer
+
+    def _caller(self, request: Request) -> Caller | None:
+        where = request.client.host if request.client else ""
+        if self._access.is_open:
+            return ANYBODY._replace(where=where)
+        caller = self._access.by_session(_session(request))
+        return caller and caller._replace(where=where)
+
+    async def _login(self, request: Request) -> Response:
+        back = _own_path(request.query_params.get("next", "/"))
+        if request.method == "GET":
+            return self._page(request, None, "login.html", next=back)
+        given = (await _form(request)).get("token", "")
+        caller = self._access.by_secret(given.strip())
+        where = request.client.host if request.client else ""
+        if caller is None:
+            log.warning("%s: no session, as the token that was given is not known", where)
+            return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
+        audit.note(caller._replace(where=where), "login", {}, {})
+        response = RedirectResponse(back, 303)
+        response.set_cookie(
+            COOKIE,
+            self._access.session(caller),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def _logout(self, _: Request, __: Caller) -> Response:
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+    # -- what is shown
+
+    async def _overview(self, request: Request, caller: Caller) -> Response:
+        span = request.query_params.get("span", "day")
+        overview = await self._ask("overview", caller, {})
+        pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
+        buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
+        told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span}
+        return self._page(request, caller, "overview.html", **told)
+
+    async def _next_hour(self, caller: Caller) -> list[Bucket]:
+        """By the minute: looked for, as counts are kept by the hour."""
+        now_ms = self._now_ms()
+        asked = {"limit": 0, "due_from": now_ms, "due_to": now_ms + HOUR_MS, "bucket": _MINUTES}
+        buckets: list[Bucket] = (await self._ask("timers", caller, asked)).histogram
+        return buckets
+
+    async def _timers(self, request: Request, caller: Caller) -> Response:
+        selector = _selector(request.query_params)
+        after = request.query_params.get("after")
+        asked = selector | {"limit": PAGE_ROWS} | ({"after": after} if after else {})
+        found = await self._ask("timers", caller, asked)
+        following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
+        return self._page(
+            request, caller, "timers.html", found=found, selector=selector, following=following, is_first=not after
+        )
+
+    async def _timer(self, request: Request, caller: Caller) -> Response:
+        given = request.query_params
+        asked = {name: given[name] for name in ("id", "id_base64") if given.get(name)}
+        if not asked:
+            return self._page(request, caller, "timer.html", asked={}, found=None)
+        with_value = given.get("value") == "true"
+        found = await self._ask("timer", caller, asked | {"value": with_value})
+        status = 200 if found.timers or found.missing else 404
+        return self._page(request, caller, "timer.html", status, asked=asked, found=found, with_value=with_value)
+
+    async def _rejected(self, request: Request, caller: Caller) -> Response:
+        asked = {name: request.query_params[name] for name in ("code", "topic") if request.query_params.get(name)}
+        found = await self._ask("rejected", caller, asked | {"limit": 200})
+        return self._page(request, caller, "rejected.html", found=found, asked=asked)
+
+    # -- what is changed
+
+    def _acting(self, name: str) -> Handler:
+        async def act(request: Request, caller: Caller) -> Response:
+            asked = _filled(request.state.form)
+            asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
+            if "value" in request.state.form:
+                asked["value"] = request.state.form["value"]
+            done = await self._ask(name, caller, asked)
+            told = {each: asked[each] for each in ("id", "id_base64") if each in asked}
+            return self._page(
+                request, caller, "done.html", did=ACTIONS[name].label, done=done, back="/timer", asked=told
+            )
+
+        return act
+
+    async def _count(self, request: Request, caller: Caller) -> Response:
+        selector = _selector(request.state.form)
+        counted = await self._ask("count", caller, {"selector": selector})
+        actions = [action for action in ACTIONS.values() if action.each is not None]
+        return self._page(request, caller, "counted.html", counted=counted, selector=selector, actions=actions)
+
+    def _acting_on_selection(self, name: str) -> Handler:
+        async def act(request: Request, caller: Caller) -> Response:
+            selector = _selector(request.state.form)
+            asked = {"selector": selector, "token": request.state.form.get("token", "")}
+            done = await self._ask(f"{name}_selection", caller, asked)
+            return self._page(
+                request, caller, "done.html", did=ACTIONS[name].label, done=done, back="/timers", asked=selector
+            )
+
+        return act
+
+    async def _redrive(self, request: Request, caller: Caller) -> Response:
+        records = request.state.form.get("record", "").split("\n")
+        done = await self._ask("redrive", caller, {"records": [each for each in records if each]})
+        return self._page(request, caller, "redriven.html", done=done)
+
+    async def _ask(self, name: str, caller: Caller, asked: Mapping[str, Any]) -> Any:
+        operation = self._operations[name]
+        try:
+            question = operation.asked.model_validate(asked)
+        except ValidationError as wrong:
+            raise HTTPException(400, explained(wrong)) from wrong
+        return await run(operation, caller, question)
+
+    def _page(self, request: Request, caller: Caller | None, template: str, status: int = 200, **told: Any) -> Response:
+        form_key = "" if caller is None else self._access.form_key(caller, _session(request))
+        is_open = self._access.is_open
+        text = self._rendering.page(
+            template, caller=caller, form_key=form_key, is_open=is_open, path=request.url.path, **told
+        )
+        return Response(text, status, media_type="text/html")
+
+
+def _demand_own_origin(request: Request) -> None:
+    """A browser says which site a form is on."""
+    origin = request.headers.get("origin")
+    if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        raise HTTPException(403, "this form was sent by another site: open this page by its own address")
+
+
+def _own_path(text: str) -> str:
+    """Where to go behind the login: a path of ours, whatever was asked for."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and text.isascii()
+    return text if is_own else "/"
+
+
+def _session(request: Request) -> str:
+    return request.cookies.get(COOKIE, "")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Fields of one name are lines of one text."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl((await body_of(request)).decode(errors="replace"), keep_blank_values=True):
+        found[name] = f"{found[name]}\n{value}" if name in found else value
+    return found
+
+
+def _filled(form: Mapping[str, str]) -> dict[str, Any]:
+    return {name: value for name, value in form.items() if value}
+
+
+def _selector(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given[name] for name in _SELECTOR if given.get(name)}

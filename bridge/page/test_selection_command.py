@@ -1,0 +1,92 @@
+"""`timer-bridge pending --select ...` against two bridges on a Kafka in memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bridge.cli import app
+from bridge.errors import BridgeError, SettingsError
+from bridge.page import api
+from bridge.page.access import Token
+from bridge.page.testing import Place
+
+OPERATOR, READER = Token("otto", "operate", b"o" * 32), Token("rita", "read", b"r" * 32)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with Place([OPERATOR, READER]) as made:
+        for number in range(20):
+            made.producer.schedule("orders", "v", key=f"k{number % 2}", delay="2h", id=f"id-{number}")
+        made.run(300)
+        yield made
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("otto:" + "o" * 32 + "\n")
+    return file
+
+
+def pending(place: Place, *arguments: str, token: Path | None = None, number: int = 0) -> Result:
+    given = [] if token is None else ["--token-file", str(token)]
+    where = ["--url", place.pages[number].url, *given] if "--http-port" not in arguments else given
+    return CliRunner().invoke(app, ["pending", *where, *arguments])
+
+
+def count(place: Place) -> int:
+    return int(place.pages[0].holding("o" * 32).get("/api/v1/overview")[1]["pending"])
+
+
+def test_a_selection_is_only_counted_unless_it_is_to_be_applied(place: Place, token: Path) -> None:
+    found = pending(place, "--select", "topic=orders", "--select", "key=k1", token=token)
+    assert (found.exit_code, found.stdout.splitlines()[0]) == (0, "10 timers match")
+    assert "id-1" in found.stdout
+    dry = pending(place, "--select", "key=k1", "--cancel", token=token, number=1)
+    assert "nothing was sent: give --apply to cancel them" in dry.stdout
+    assert count(place) == 20
+    done = pending(place, "--select", "key=k1", "--cancel", "--apply", token=token, number=1)
+    assert (done.exit_code, done.stdout) == (0, "cancel: 10 requests sent; 10 cancelled\n")
+    assert count(place) == 10
+
+
+def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
+    done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
+    assert count(place) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--select", "value=x"], "write one of topic=..., key=..."),
+        (["--select", "topic"], "write one of topic=..., key=..."),
+        (["--select", "topic=a", "--select", "topic=b"], "topic is given twice"),
+        (["--select", "due-to=soon"], "due_to: 'soon' is no instant"),
+        (["--cancel"], "--cancel and --apply are about what --select names"),
+    ],
+)
+def test_a_wrong_selection_is_told_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
+    found = pending(place, *arguments)
+    assert isinstance(found.exception, SettingsError)
+    assert told in str(found.exception)
+
+
+def test_whoever_may_not_is_told_what_is_missing(place: Place, tmp_path: Path, token: Path) -> None:
+    found = pending(place, "--select", "topic=orders")
+    assert "--token-file" in str(found.exception)
+    reader = tmp_path / "reader"
+    reader.write_text("r" * 32)
+    found = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=reader)
+    assert isinstance(found.exception, BridgeError)
+    assert "rita may only read" in str(found.exception)
+    place.addresses["two"] = "127.0.0.1:1"
+    found = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
+    assert "partitions have not answered" in str(found.exception)
+    assert count(place) < 20, "of the first instance alone"
+    found = pending(place, "--select", "topic=orders", "--http-port", "1")
+    assert "is a bridge running there, with --page true?" in str(found.exception)

@@ -1,0 +1,221 @@
+"""The page as HTML, without a browser: who may, what is escaped, and what no other site can do."""
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.message import Message
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+
+from bridge.page.access import Token
+from bridge.page.rendering import bytes_text, plain, span_text
+from bridge.page.testing import TIMERS, Place
+
+READER, OPERATOR = Token("rita", "read", b"r" * 32), Token("otto", "operate", b"o" * 32)
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with Place() as made:
+        yield made
+
+
+@pytest.fixture
+def guarded() -> Iterator[Place]:
+    with Place([READER, OPERATOR]) as made:
+        yield made
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+    headers: Message
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+class Browser:
+    """Cookies and forms, and no more."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.cookie = ""
+        self._opener = urllib.request.build_opener(_Stay)
+
+    def get(self, path: str) -> Answer:
+        return self._ask(path, None, {})
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
+        return self._ask(path, urlencode(fields).encode(), headers)
+
+    def log_in(self, secret: str) -> Answer:
+        return self.post("/login", {"token": secret})
+
+    def form_key(self, path: str = "/rejected") -> str:
+        found = re.search(r'name="form_key" value="([0-9a-f]+)"', self.get(path).text)
+        assert found is not None
+        return found[1]
+
+    def _ask(self, path: str, data: bytes | None, headers: dict[str, str]) -> Answer:
+        request = urllib.request.Request(self.url + path, data, headers)
+        if self.cookie:
+            request.add_header("Cookie", self.cookie)
+        try:
+            with self._opener.open(request, timeout=30) as answer:
+                found = Answer(answer.status, answer.read().decode(), answer.headers)
+        except urllib.error.HTTPError as other:
+            found = Answer(other.code, other.read().decode(), other.headers)
+        if given := found.headers["Set-Cookie"]:
+            self.cookie = given.partition(";")[0]
+        return found
+
+
+def send(place: Place, **headers: str) -> None:
+    own = {"timer-topic": "orders", "timer-delay-ms": "7200000", **headers}
+    pairs = [(name, value.encode()) for name, value in own.items()]
+    place.kafka.produce(TIMERS, HOSTILE.encode(), key=HOSTILE.encode(), headers=pairs, partition=0)
+    place.run(300)
+
+
+def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
+    browser = Browser(place.pages[0].url)
+    for path in (
+        "/",
+        "/?span=hour",
+        "/?span=month",
+        "/timers",
+        "/timer",
+        "/timer?id=a",
+        "/rejected",
+        "/timers?after=x",
+    ):
+        answer = browser.get(path)
+        assert answer.status == (400 if "after" in path else 404 if "id=" in path else 200), path
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert not re.search(r"<script(?! src=\"/static/page\.js\")| style=| on\w+=", answer.text), path
+
+
+def test_what_senders_wrote_is_text_and_nothing_else(place: Place) -> None:
+    place.producer.schedule("orders", HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="2h", id=HOSTILE)
+    send(place, **{"timer-delay-ms": HOSTILE, "timer-id": "\u202etxt.exe\n"})
+    browser = Browser(place.pages[0].url)
+    pages = [
+        browser.get(path).text
+        for path in (
+            "/",
+            "/timers",
+            f"/timers?{urlencode({'topic': HOSTILE, 'header': HOSTILE})}",
+            f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}",
+            "/rejected",
+            f"/rejected?{urlencode({'code': HOSTILE})}",
+        )
+    ]
+    assert "&lt;script&gt;" in pages[1]
+    assert pages[3].count("&lt;script&gt;") >= 5, "id, key, header, its value, value"
+    assert "bad-header" in pages[4]
+    for text in pages:
+        assert "<script>alert" not in text
+        assert "<img" not in text
+        assert "\u202e" not in text
+
+
+def test_nobody_sees_anything_before_the_login(guarded: Place) -> None:
+    browser = Browser(guarded.pages[0].url)
+    for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
+        answer = browser.get(path)
+        assert (answer.status, answer.headers["Location"]) == (303, f"/login?{urlencode({'next': path})}")
+    assert browser.post("/timer/cancel", {"id": "a"}).status == 303
+    wrong = browser.log_in("x" * 32)
+    assert (wrong.status, "not known" in wrong.text, wrong.headers["Set-Cookie"]) == (401, True, None)
+    for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb"):
+        found = browser.post(f"/login?{urlencode({'next': elsewhere})}", {"token": "r" * 32})
+        assert (found.status, found.headers["Location"]) == (303, "/"), elsewhere
+    cookie = browser.log_in("r" * 32).headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "r" * 32 not in cookie
+    assert browser.get("/").status == 200
+
+
+def test_a_reader_is_shown_no_buttons_and_may_not_press_them(guarded: Place) -> None:
+    send(guarded, **{"timer-id": "a"})
+    reader, operator = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
+    reader.log_in("r" * 32)
+    operator.log_in("o" * 32)
+    assert "/timer/cancel" not in reader.get("/timer?id=a").text
+    assert "/timer/cancel" in operator.get("/timer?id=a").text
+    answer = reader.post("/timer/cancel", {"id": "a", "form_key": reader.form_key()})
+    assert (answer.status, "rita may only read" in answer.text) == (403, True)
+    done = operator.post("/timer/cancel", {"id": "a", "form_key": operator.form_key()})
+    assert done.status == 200
+    assert "1 request was sent" in done.text
+    operator.post("/logout", {"form_key": operator.form_key()})
+    assert operator.get("/").status == 303
+
+
+@pytest.mark.parametrize("tokens", [[], [OPERATOR]])
+def test_a_form_of_another_site_is_not_taken(tokens: list[Token]) -> None:
+    with Place(tokens) as place:
+        browser = Browser(place.pages[0].url)
+        if tokens:
+            browser.log_in("o" * 32)
+        send(place, **{"timer-id": "a"})
+        key = browser.form_key("/timer?id=a")
+        for fields in ({}, {"form_key": ""}, {"form_key": "0" * 64}):
+            answer = browser.post("/timer/cancel", {"id": "a", **fields})
+            assert (answer.status, "reload the page" in answer.text) == (403, True)
+        answer = browser.post("/timer/cancel", {"id": "a", "form_key": key}, Origin="https://evil.example")
+        assert (answer.status, "by another site" in answer.text) == (403, True)
+        assert place.pages[0].holding("o" * 32).get("/api/v1/overview")[1]["pending"] == 1
+        assert browser.post("/timer/cancel", {"id": "a", "form_key": key}, Origin=browser.url).status == 200
+
+
+def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
+    for number in range(3):
+        send(place, **{"timer-id": f"s{number}"})
+    browser = Browser(place.pages[0].url)
+    assert "Act on all that match" not in browser.get("/timers").text
+    key = browser.form_key("/timers?topic=orders")
+    counted = browser.post("/selection/count", {"topic": "orders", "form_key": key}).text
+    assert "3 timers match" in counted
+    token = re.search(r'name="token" value="([^"]+)"', counted)
+    assert token is not None
+    fields = {"topic": "orders", "token": token[1], "form_key": key}
+    assert "cancelled" in browser.post("/selection/cancel", fields).text
+    assert browser.post("/selection/count", {"form_key": key}).status == 400
+
+
+def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
+    place.producer.schedule("nowhere", "v", delay="1s", id="lost").result(0)
+    place.run(2000)
+    place.kafka.create("nowhere")
+    browser = Browser(place.pages[0].url)
+    record = re.search(r'name="record" value="([^"]+)"', browser.get("/rejected").text)
+    assert record is not None
+    fields = {"record": record[1], "form_key": browser.form_key()}
+    assert "1 sent again" in browser.post("/rejected/redrive", fields).text
+    assert browser.post("/rejected/redrive", {"form_key": fields["form_key"]}).status == 400
+
+
+def test_how_numbers_look() -> None:
+    assert [span_text(ms) for ms in (0, 999, 61_000, 7_260_000, 90_000_000)] == [
+        "0 ms",
+        "999 ms",
+        "1 min 1 s",
+        "2 h 1 min",
+        "1 d 1 h",
+    ]
+    assert [bytes_text(count) for count in (0, 1023, 1536, 50 << 20)] == ["0 B", "1023 B", "1.5 KiB", "50 MiB"]
+    assert plain("a\u202eb\x1b[0m\n", kept="\n") == "a\\u202eb\\x1b[0m\n"

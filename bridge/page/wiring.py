@@ -1,0 +1,60 @@
+"""The page and its API of one bridge, from its settings."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from starlette.routing import BaseRoute
+
+from bridge.address import own_address
+from bridge.asker import Asker
+from bridge.desk import Desk
+from bridge.page.access import Access, read_tokens
+from bridge.page.api import Api, Parts
+from bridge.page.neighbours import Neighbours
+from bridge.page.real_kafka import RealKafka
+from bridge.page.rejected import RejectedTopic
+from bridge.page.requests import Requests
+from bridge.page.service import routes
+from bridge.page.site import Site
+from bridge.ports import Clock
+from bridge.settings import Settings
+from bridge.status import Status
+
+
+@contextmanager
+def page_routes(settings: Settings, status: Status, desk: Desk, clock: Clock) -> Iterator[list[BaseRoute]]:
+    """To be served beside the probes. Raises SettingsError where tokens cannot be read."""
+    access = access_of(settings)
+    kafka = RealKafka(settings)
+    asker = Asker(status, desk)
+    installed = version("kafka-timer-bridge")
+    api = Api(
+        Parts(
+            status=status,
+            asker=asker,
+            clock=clock,
+            neighbours=Neighbours(own_address(settings), kafka, access),
+            kafka=kafka,
+            requests=Requests(kafka, settings.receipts_topic, settings.receipts),
+            rejected=RejectedTopic(kafka, settings.rejected_topic, settings.rules()),
+            data_dir=settings.data_dir,
+            timer_topics=tuple(settings.timer_topics()),
+            version=installed,
+        )
+    )
+    try:
+        site = Site(api.operations, access, clock.now_ms)
+        yield [*routes(api.operations, access, installed), *site.routes()]
+    finally:
+        kafka.close()
+
+
+def access_of(settings: Settings) -> Access:
+    """Raises SettingsError."""
+    reading = settings.page_read_tokens
+    operating = settings.page_operator_tokens
+    tokens = [] if reading is None else read_tokens(reading, "read")
+    tokens += [] if operating is None else read_tokens(operating, "operate")
+    return Access(tokens, time.time)

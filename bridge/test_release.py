@@ -1,0 +1,325 @@
+"""What may keep a timer from leaving when it is due, and what becomes of it: seen from outside."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge.limits import TargetLimit
+from bridge.options import StoreOptions, TurnOptions
+from bridge.policy import Policy
+from bridge.test_histories import TROUBLE, Trouble, World
+from bridge.timer_world import TIMERS, TimerWorld
+from schemas.headers import Headers, Rules
+
+
+def until(world: World, ms: int) -> Headers:
+    """An expiry so far ahead."""
+    return [("timer-expire-ms", b"%d" % (world.now_ms + ms))]
+
+
+@pytest.mark.parametrize("delay_ms", [500, 2500], ids=["due within the window", "rolled twice"])
+@TROUBLE
+def test_what_was_not_released_before_its_expiry_is_rejected_once(trouble: Trouble, delay_ms: int) -> None:
+    world = World()
+    world.send("too late", delay_ms, id_="a", extra=until(world, delay_ms + 1))
+    world.send("in time", delay_ms, id_="b", extra=[*until(world, delay_ms + 400), ("trace", b"1")])
+    world.bridge.run(delay_ms - 300)
+    world.bridge.kill()
+    world.kafka.timeline.advance(350)
+    world.bridge.start()
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == ["in time"]
+    assert "timer-expire-ms" not in world.deliveries()[0]
+    assert world.rejected() == [(b"expired", b"too late")]
+    assert world.receipts("accepted") == [("rejected", 0), ("delivered", 1)]
+
+
+def test_an_expiry_says_nothing_of_what_leaves_in_time() -> None:
+    world = World()
+    world.send("m", 500, extra=until(world, 501))
+    world.bridge.run(600)
+    assert (world.delivered(), world.rejected()) == (["m"], [])
+
+
+def test_what_is_published_again_after_its_expiry_is_rejected() -> None:
+    """Kafka was away in between: the first transaction never stood."""
+    passed: list[int] = []
+
+    def meanwhile(where: str) -> None:
+        if where == "sink.abort":
+            passed.append(world.now_ms)
+            world.kafka.timeline.advance(400)
+
+    world = World(meanwhile=meanwhile)
+    world.send("m", 500, extra=until(world, 700))
+    world.send("other", 500)
+    world.bridge.run(400)
+    assert world.bridge.sink is not None
+    world.bridge.sink.faults = 1
+    world.bridge.run(1000)
+    assert passed
+    assert (world.delivered(), world.rejected()) == (["other"], [(b"expired", b"m")])
+    assert int(world.deliveries()[0]["timer-released-ms"]) >= passed[0] + 400
+
+
+# -- limits
+
+
+def limited(limit: TargetLimit, window_ms: int = 20_000, **changes: Any) -> TimerWorld:
+    """A world in which `limited` has a limit and `other` has none."""
+    own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
+    rules = Rules(max_delay_ms=10**9, roll_window_ms=window_ms, own_topics=own)
+    store = StoreOptions(tick_ms=10, slots=window_ms // 4, segment_bytes=100_000, checkpoint_interval_ms=500)
+    options = TurnOptions(rules=rules, store=store, targets={"limited": limit}, commit_interval_ms=10)
+    return TimerWorld("limited", "other", options=replace(options, **changes))
+
+
+def send(world: TimerWorld, topic: str, value: str, delay_ms: int, *headers: tuple[str, bytes]) -> None:
+    asked = [("timer-topic", topic.encode()), ("timer-delay-ms", b"%d" % delay_ms), *headers]
+    world.producer.produce(TIMERS, value.encode(), headers=asked)
+
+
+def values(world: TimerWorld, topic: str) -> list[str]:
+    return [(entry.value or b"").decode() for entry in world.read(topic)]
+
+
+def told(world: TimerWorld, topic: str, header: str) -> list[int]:
+    return [int(dict(entry.headers)[header] or b"") for entry in world.read(topic)]
+
+
+def most_in_a_second(released_ms: list[int]) -> int:
+    return max(bisect_left(released_ms, at_ms + 1000) - at for at, at_ms in enumerate(released_ms))
+
+
+def go_on_there(world: TimerWorld) -> None:
+    """Nothing happens."""
+
+
+def restart(world: TimerWorld) -> None:
+    world.restart()
+
+
+def lose_power_there(world: TimerWorld) -> None:
+    world.bridge.lose_power()
+    world.bridge.start()
+
+
+def lose_disk_there(world: TimerWorld) -> None:
+    world.restart(lose_disk=True)
+
+
+THERE = pytest.mark.parametrize("trouble", [go_on_there, restart, lose_power_there, lose_disk_there])
+
+
+@pytest.mark.parametrize("trouble", [restart, lose_disk_there])
+def test_case_35_a_limited_target_keeps_to_its_rate_and_delays_no_other(
+    trouble: Callable[[TimerWorld], None],
+) -> None:
+    """10,000 overdue at 100/s take 100 s: most of a window of 20 s is over for most of them, so they are rolled."""
+    world = limited(TargetLimit(100))
+    for number in range(10_000):
+        send(world, "limited", str(number), number % 1000)
+    for number in range(300):
+        send(world, "other", str(number), 2000 + 100 * number)
+    world.pass_time(ms=10)
+    world.bridge.kill()
+    world.kafka.timeline.advance(1500)
+    world.bridge.start()
+    world.pass_time(ms=5_000)
+    trouble(world)
+    world.pass_time(ms=15_000)
+    assert 1900 < len(values(world, "limited")) < 2500
+    trouble(world)
+    world.pass_time(ms=20_000)
+    late = zip(told(world, "other", "timer-released-ms"), told(world, "other", "timer-deliver-ms"), strict=True)
+    assert max(released - due for released, due in late) <= 20
+    assert sorted(values(world, "other"), key=int) == [str(number) for number in range(300)]
+    world.pass_time(ms=70_000)
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(10_000)]
+    assert most_in_a_second(told(world, "limited", "timer-released-ms")) <= 200
+    assert max(told(world, "limited", "timer-rolls")) > 0
+
+
+@THERE
+def test_what_waits_can_be_cancelled_and_replaced_and_expires(trouble: Callable[[TimerWorld], None]) -> None:
+    world = limited(TargetLimit(1))
+    start_ms = world.now_ms
+    for number in range(10):
+        send(world, "limited", str(number), 100 + number, ("timer-id", b"%d" % number))
+    send(world, "limited", "expires", 120, ("timer-expire-ms", b"%d" % (start_ms + 5000)))
+    world.pass_time(ms=1000)
+    trouble(world)
+    for number in (2, 3, 9):
+        world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"%d" % number)])
+    send(world, "other", "replaced 4", 100, ("timer-id", b"4"))
+    trouble(world)
+    world.pass_time(ms=60_000)
+    assert sorted(values(world, "limited")) == ["0", "1", "5", "6", "7", "8"]
+    assert values(world, "other") == ["replaced 4"]
+    assert [entry.value for entry in world.read("timer.rejected")] == [b"expires"]
+
+
+@THERE
+def test_late_requests_wait_for_their_target_too(trouble: Callable[[TimerWorld], None]) -> None:
+    """The other target has moved K beyond their time when they are read."""
+    world = limited(TargetLimit(2))
+    for number in range(20):
+        send(world, "other", str(number), 0)
+        send(world, "limited", str(number), 0)
+        world.pass_time(ms=10)
+    trouble(world)
+    world.pass_time(ms=3_000)
+    assert len(values(world, "other")) == 20
+    assert 4 < len(values(world, "limited")) < 15
+    trouble(world)
+    world.pass_time(ms=30_000)
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(20)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@THERE
+def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
+    trouble: Callable[[TimerWorld], None], share: float
+) -> None:
+    world = limited(TargetLimit(20, share, 2_000), window_ms=100_000)
+    for number in range(1000):
+        send(world, "limited", f"old {number}", number)
+    world.pass_time(ms=10)
+    world.bridge.kill()
+    world.kafka.timeline.advance(10_000)
+    world.bridge.start()
+    for number in range(100):
+        send(world, "limited", f"new {number}", 1000 + 200 * number)
+    world.pass_time(ms=10_000)
+    trouble(world)
+    world.pass_time(ms=11_000)
+    fresh = [at for at, value in enumerate(values(world, "limited")) if value.startswith("new")]
+    assert len(fresh) == (0 if share == 0 else 100)
+    old = [value for value in values(world, "limited") if value.startswith("old")]
+    assert old == [f"old {number}" for number in range(len(old))]
+    assert len(old) > 250
+    world.pass_time(ms=60_000)
+    assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
+
+
+def test_a_target_that_is_limited_no_longer_gets_at_once_what_waits() -> None:
+    world = limited(TargetLimit(1))
+    for number in range(100):
+        send(world, "limited", str(number), number)
+    world.pass_time(ms=1000)
+    assert len(values(world, "limited")) < 4
+    world.bridge.options = replace(world.bridge.options, targets={})
+    world.restart()
+    world.pass_time(ms=10)
+    assert values(world, "limited") == [str(number) for number in range(100)]
+
+
+def test_memory_and_journal_are_bounded_however_many_wait() -> None:
+    """In one tick, too: it is read by parts."""
+    world = limited(TargetLimit(1000), window_ms=200_000)
+    at_ms = b"%d" % (world.now_ms + 500)
+    for number in range(20_000):
+        headers = [("timer-topic", b"limited"), ("timer-deliver-ms", at_ms)]
+        world.producer.produce(TIMERS, b"%d" % number, headers=headers)
+    world.pass_time(ms=5_000)
+    assert world.bridge.bridge is not None
+    (owned,) = world.bridge.bridge.shards.values()
+    waiting = owned.store._waiting.get("limited")
+    assert waiting is not None
+    assert owned.store.pending > 10_000
+    assert owned.store.held_count == 0
+    assert sum(len(stretch.queue) for stretch in waiting.stretches) <= 4096
+    assert max(len(entry.value or b"") for entry in world.read("timer.journal")) < 1000
+    world.pass_time(ms=20_000)
+    assert values(world, "limited") == [str(number) for number in range(20_000)]
+
+
+def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """C, K and L stand still while a backlog leaves that others stand around."""
+    world = limited(TargetLimit(10))
+    send(world, "other", "last", 10_000)
+    for number in range(100):
+        send(world, "limited", str(number), number)
+    world.pass_time(ms=1000)
+    world.bridge.stop()
+    old = {shard: disk.copy() for shard, disk in world.bridge.disks.items()}
+    world.bridge.start()
+    world.pass_time(ms=2000)
+    assert len(values(world, "limited")) > 30
+    world.bridge.kill()
+    world.bridge.disks = old
+    world.bridge.start()
+    world.pass_time(ms=20_000)
+    assert "damaged" not in caplog.text
+    assert values(world, "limited") == [str(number) for number in range(100)]
+
+
+# -- pause
+
+
+def ask(world: TimerWorld, action: bytes, topic: bytes) -> None:
+    world.producer.produce(TIMERS, headers=[("timer-action", action), ("timer-topic", topic)])
+
+
+@THERE
+def test_case_35_a_paused_target_waits_and_delays_no_other(trouble: Callable[[TimerWorld], None]) -> None:
+    """For longer than a window, so that what waits is rolled meanwhile."""
+    world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
+    ask(world, b"pause", b"limited")
+    for number in range(100):
+        send(world, "limited", str(number), 100 + 10 * number, ("timer-id", b"%d" % number))
+        send(world, "other", str(number), 100 + 10 * number)
+    send(world, "limited", "expires", 100, ("timer-expire-ms", b"%d" % (world.now_ms + 2000)))
+    world.pass_time(ms=500)
+    trouble(world)
+    world.pass_time(ms=1000)
+    assert len(values(world, "other")) == 100
+    world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"7")])
+    world.pass_time(ms=3_000)
+    trouble(world)
+    world.pass_time(ms=1_000)
+    assert values(world, "limited") == []
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(100) if number != 7]
+    assert min(told(world, "limited", "timer-rolls")) > 0
+    assert [entry.value for entry in world.read("timer.rejected")] == [b"expires"]
+    send(world, "limited", "later", 50)
+    world.pass_time(ms=50)
+    assert values(world, "limited")[-1] == "later"
+
+
+@THERE
+def test_a_pause_lasts_though_nothing_waits_and_the_journal_is_old(trouble: Callable[[TimerWorld], None]) -> None:
+    world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
+    ask(world, b"pause", b"limited")
+    for _ in range(20):
+        world.pass_time(ms=1_000)
+        journal = world.kafka.topics["timer.journal"].partitions[0]
+        old = [entry.offset for entry in journal.everything() if entry.append_ms < world.now_ms - 6_000]
+        journal.delete_before(old[-1] + 1 if old else 0)
+    world.bridge.kill()
+    send(world, "limited", "m", 0)
+    trouble(world)
+    world.bridge.start()
+    world.pass_time(ms=500)
+    assert values(world, "limited") == []
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=10)
+    assert values(world, "limited") == ["m"]
+
+
+def test_a_pause_is_a_matter_of_the_timer_topics_policy() -> None:
+    world = limited(TargetLimit(10**6), targets={}, policy=Policy(allow=("other",)))
+    ask(world, b"pause", b"limited")
+    ask(world, b"pause", b"other")
+    send(world, "other", "m", 10)
+    world.pass_time(ms=100)
+    assert [dict(entry.headers)["timer-error"] for entry in world.read("timer.rejected")] == [b"denied-target"]
+    assert values(world, "other") == []

@@ -1,0 +1,108 @@
+"""What leaves of a store at one moment, where targets wait: who is let out, who begins to wait, who waited too long.
+
+order of release -> let_through -> leave, or their target waits from there on      (timer.waiting)
+held             -> through     -> leave, or are blocked until they may            (timer.held)
+waiting          -> backlog and fresh, as far as the gate lets them out; the oldest, where it is too old, to be rolled
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.progress import Key
+from timer.entry import RUN, Rows
+from timer.held import HeldTimers
+from timer.waiting import Gate, WaitingTarget, WaitingTargets, last_key
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """At `now_ms`; of each part at most `limit` timers and `limit_bytes`. `name_of`: a target by its hash."""
+
+    gate: Gate
+    waiting: WaitingTargets
+    held: HeldTimers
+    name_of: Callable[[int], str]
+    now_ms: int
+    limit: int
+    limit_bytes: int
+
+    def let_through(self, rows: Rows, before: Key) -> tuple[Rows, dict[str, Key]]:
+        """Those of `rows` that may leave, and the targets of the others: they wait from that key on, K was `before`."""
+        stays = np.zeros(len(rows), np.bool_)
+        begin: dict[str, Key] = {}
+        for hash_ in np.unique(rows["topic_hash"]).tolist():
+            target = self.name_of(hash_)
+            allowed = self.gate.allowance(target)
+            if allowed is not None:
+                own = np.flatnonzero(rows["topic_hash"] == hash_)
+                self.gate.spend(target, min(allowed, len(own)))
+                if allowed < len(own):
+                    stays[own[allowed:]] = True
+                    begin[target] = last_key(rows[own[:allowed]]) if allowed else before
+        return rows[~stays], begin
+
+    def of_held(self, taken: Rows) -> Rows:
+        """Those of `taken`, and of the ones that were blocked before, that may leave; the others are blocked."""
+        is_free = np.ones(len(taken), np.bool_)
+        for hash_ in np.unique(taken["topic_hash"]).tolist():
+            if self._allowed(self.name_of(hash_)) is not None:
+                own = taken["topic_hash"] == hash_
+                self.held.block(hash_, taken[own])
+                is_free[own] = False
+        parts = [taken[is_free]]
+        for hash_ in self.held.blocked():
+            run = self.held.take_blocked(
+                hash_, self._at_most(self._allowed(self.name_of(hash_))), self.now_ms, self.limit_bytes
+            )
+            self.gate.spend(self.name_of(hash_), len(run))
+            parts.append(run)
+        return np.concatenate(parts)
+
+    def of_waiting(self, waiting: WaitingTarget, read_ahead: Callable[[WaitingTarget], None]) -> Rows:
+        """Those of one target that may leave: its oldest, and, for their share, its fresh ones."""
+        allowed = self._at_most(self._allowed(waiting.target))
+        if allowed == 0:
+            return np.empty(0, RUN)
+        share, fresh_ms = self.gate.fresh(waiting.target)
+        parts: list[Rows] = []
+        if share > 0:
+            waiting.part_fresh(self.now_ms, fresh_ms)
+            read_ahead(waiting)
+            if len(waiting.stretches) > 1:
+                for_fresh = waiting.fresh_part(allowed, share)
+                parts.append(waiting.stretches[-1].take(self.now_ms, for_fresh, self.limit_bytes))
+        for stretch in waiting.heads() if share > 0 else waiting.stretches[:1]:
+            left = allowed - sum(map(len, parts))
+            parts.append(stretch.take(self.now_ms, left, self.limit_bytes))
+        run = np.concatenate(parts)
+        self.gate.spend(waiting.target, len(run))
+        return run
+
+    def too_old(self, waiting: WaitingTarget, before_ms: int, units_end: int) -> Rows:
+        """The oldest of one target, as far as they were to leave before `before_ms`: they go round once more."""
+        oldest = waiting.stretches[0]
+        first_ms = oldest.first_visit_ms()
+        if first_ms is None or first_ms > before_ms or before_ms < 0:
+            return np.empty(0, RUN)
+        units_end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
+        run = oldest.queue.rows()[: self.limit]
+        stops = np.flatnonzero((run["visit_ms"] > before_ms) | (run["unit"] >= units_end))
+        return oldest.take(before_ms, int(stops[0]) if len(stops) else len(run), self.limit_bytes)
+
+    def too_old_held(self, before_ms: int, units_end: int) -> Rows:
+        """The same of those that are held and blocked."""
+        parts = [np.empty(0, RUN)]
+        for hash_ in self.held.blocked():
+            if self.held.first_blocked_ms(hash_) <= before_ms:
+                end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
+                parts.append(self.held.take_old_blocked(hash_, before_ms, end, self.limit))
+        return np.concatenate(parts)
+
+    def _allowed(self, target: str) -> int | None:
+        waiting = self.waiting.get(target)
+        return 0 if waiting is not None and waiting.is_paused else self.gate.allowance(target)
+
+    def _at_most(self, allowed: int | None) -> int:
+        return self.limit if allowed is None else min(allowed, self.limit)
