@@ -257,6 +257,8 @@ def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile
     world.bridge.start()
     world.pass_time(ms=20_000)
     assert "damaged" not in caplog.text
+    assert world.bridge.bridge is not None
+    assert sum(world.bridge.bridge.pending.values()) == 0
     assert values(world, "limited") == [str(number) for number in range(100)]
 
 
