@@ -34,6 +34,7 @@ from schemas.headers import (
     ID,
     KEY,
     MAX_INT64,
+    MOVE,
     PARTITION,
     PAUSE,
     RESUME,
@@ -161,6 +162,21 @@ def cancel_headers(id: Text) -> Headers:  # noqa: A002
     return ours
 
 
+def move_headers(
+    id: Text,  # noqa: A002
+    *,
+    at: datetime | str | int | None = None,
+    delay: timedelta | str | int | None = None,
+    level: int | None = None,
+) -> Headers:
+    """All headers of a request to give what is pending under `id` another time; send it to `partition_for(id, ...)`."""
+    ours: Headers = [(ACTION, MOVE), (ID, _raw(id)), _time(at, delay, level)]
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
+
+
 def pause_headers(topic: str, *, resume: bool = False) -> Headers:
     """All headers of a request after which timers of `topic` wait, or go on; send it to every partition."""
     ours: Headers = [(ACTION, RESUME if resume else PAUSE), (TOPIC, topic.encode())]
@@ -270,6 +286,21 @@ class TimerProducer:
     def partition_of(self, id: Text) -> int:  # noqa: A002
         """Where all that has this id meets. Raises BridgeError where no broker answers."""
         return partition_for(id, self._outbox.partitions(self._timer_topic))
+
+    def move(
+        self,
+        id: Text,  # noqa: A002
+        *,
+        at: datetime | str | int | None = None,
+        delay: timedelta | str | int | None = None,
+        level: int | None = None,
+    ) -> "Future[Sent]":
+        """What is pending under `id` becomes due then, earlier or later. Whether something was, its receipt tells."""
+        return self._send(id, id, None, move_headers(id, at=at, delay=delay, level=level))
+
+    def release(self, id: Text) -> "Future[Sent]":  # noqa: A002
+        """What is pending under `id` becomes due now."""
+        return self.move(id, delay=0)
 
     def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
