@@ -294,13 +294,17 @@ class TimerProducer:
         at: datetime | str | int | None = None,
         delay: timedelta | str | int | None = None,
         level: int | None = None,
+        partition: int | None = None,
     ) -> "Future[Sent]":
-        """What is pending under `id` becomes due then, earlier or later. Whether something was, its receipt tells."""
-        return self._send(id, id, None, move_headers(id, at=at, delay=delay, level=level))
+        """What is pending under `id` becomes due then, earlier or later. Whether something was, its receipt tells.
 
-    def release(self, id: Text) -> "Future[Sent]":  # noqa: A002
+        `partition`: of the timer topic, for a timer that was placed otherwise than by its id.
+        """
+        return self._send(id, id, None, move_headers(id, at=at, delay=delay, level=level), partition)
+
+    def release(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """What is pending under `id` becomes due now."""
-        return self.move(id, delay=0)
+        return self.move(id, delay=0, partition=partition)
 
     def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
@@ -337,9 +341,12 @@ class TimerProducer:
         count = self._outbox.partitions(self._timer_topic)
         return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in range(count)]
 
-    def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
+    def _send(
+        self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers, partition: int | None = None
+    ) -> "Future[Sent]":
         topic = self._timer_topic
-        partition = -1 if id_ is None else partition_for(id_, self._outbox.partitions(topic))
+        if partition is None:
+            partition = -1 if id_ is None else partition_for(id_, self._outbox.partitions(topic))
         return self._outbox.send(
             topic, partition, None if key is None else _raw(key), None if value is None else _raw(value), headers
         )
