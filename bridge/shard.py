@@ -229,13 +229,13 @@ class OwnedShard:
 
     def _move(self, taken: Intake, now_ms: int) -> None:
         """On their way from now on, as the next request may name them; the journal tells it with their copies."""
-        flights = taken.moved_in_flight
         for body, due_ms in taken.moved:
             copy, flight = copy_of(self.shard, body._replace(due_ms=due_ms), now_ms)
             self._staged.copies.append(copy)
-            flights = [*flights, flight]
-        self._staged.rolled += flights
-        self.flights.depart(flights)
+            self._staged.rolled.append(flight)
+            self.flights.stage(flight)
+        self._staged.rolled += taken.moved_in_flight
+        self.flights.depart(taken.moved_in_flight)
 
     def _room(self, late: int) -> int | None:
         """How many more timers may be pending, `late` ones and copies on their way among those that are."""
