@@ -14,16 +14,18 @@
         timers.retry_later(message, group="billing").result(30)
 
 An id chooses the partition of the timer topic by murmur2, so that whatever has the same id meets there, from any
-language. That holds for as long as the topic has as many partitions; `cancel_everywhere` is for the rest.
+language. That holds for as long as the topic has as many partitions: docs/growing.md says how to add some.
 """
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from bridge.durations import parse_duration_ms, parse_instant_ms
+from bridge.errors import SettingsError
 from schemas.headers import (
     ACTION,
     CONTROL,
@@ -220,13 +222,29 @@ class TimerProducer:
     `config`: confluent_kafka's, at least `bootstrap.servers`; idempotent unless it says otherwise. Methods return at
     once; the future tells where the request was acknowledged, or raises bridge.errors.BridgeError. What the bridge then
     makes of it stands on the receipts topic.
+
+    While a timer topic grows (docs/growing.md): `partitions` is by how many ids are placed, as many as there are if
+    None; by `other_partitions` somebody else has placed, or will place, what has the same ids. What this one sends with
+    an id then ends what is pending there too.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, timer_topic: str = "timer.requests", outbox: Outbox | None = None
+        self,
+        config: Mapping[str, Any],
+        *,
+        timer_topic: str = "timer.requests",
+        partitions: int | None = None,
+        other_partitions: int | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         """`outbox` instead of Kafka is for tests. Raises SettingsError where `config` is not taken."""
+        if any(count is not None and count < 1 for count in (partitions, other_partitions)):
+            raise SettingsError(
+                f"partitions {partitions}, other_partitions {other_partitions}: give 1 or more, or None"
+            )
         self._timer_topic = timer_topic
+        self._partitions = partitions
+        self._other_partitions = other_partitions
         self._outbox = _kafka(config) if outbox is None else outbox
 
     def __enter__(self) -> Self:
@@ -285,7 +303,7 @@ class TimerProducer:
 
     def partition_of(self, id: Text) -> int:  # noqa: A002
         """Where all that has this id meets. Raises BridgeError where no broker answers."""
-        return partition_for(id, self._outbox.partitions(self._timer_topic))
+        return partition_for(id, self._partitions or self._outbox.partitions(self._timer_topic))
 
     def move(
         self,
@@ -300,7 +318,14 @@ class TimerProducer:
 
         `partition`: of the timer topic, for a timer that was placed otherwise than by its id.
         """
-        return self._send(id, id, None, move_headers(id, at=at, delay=delay, level=level), partition)
+        headers, first = move_headers(id, at=at, delay=delay, level=level), partition
+        if first is None:
+            first = self.partition_of(id)
+        sent = self._outbox.send(self._timer_topic, first, _raw(id), None, headers)
+        elsewhere = [] if partition is not None else self._elsewhere(id, first)
+        return _joined(
+            sent, [self._outbox.send(self._timer_topic, place, _raw(id), None, headers) for place in elsewhere]
+        )
 
     def release(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """What is pending under `id` becomes due now."""
@@ -341,15 +366,50 @@ class TimerProducer:
         count = self._outbox.partitions(self._timer_topic)
         return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in range(count)]
 
-    def _send(
-        self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers, partition: int | None = None
-    ) -> "Future[Sent]":
-        topic = self._timer_topic
-        if partition is None:
-            partition = -1 if id_ is None else partition_for(id_, self._outbox.partitions(topic))
-        return self._outbox.send(
-            topic, partition, None if key is None else _raw(key), None if value is None else _raw(value), headers
-        )
+    def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
+        topic, raw_key = self._timer_topic, None if key is None else _raw(key)
+        partition = -1 if id_ is None else self.partition_of(id_)
+        # Before it: whoever sends again what was not acknowledged must not leave two.
+        ended = [] if id_ is None else self._end_elsewhere(id_, partition)
+        raw_value = None if value is None else _raw(value)
+        return _joined(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
+
+    def _end_elsewhere(self, id_: Text, partition: int) -> "list[Future[Sent]]":
+        headers = cancel_headers(id_)
+        places = self._elsewhere(id_, partition)
+        return [self._outbox.send(self._timer_topic, place, _raw(id_), None, headers) for place in places]
+
+    def _elsewhere(self, id_: Text, partition: int) -> list[int]:
+        """Where what has this id stands by the other count, if there is such a partition yet."""
+        if self._other_partitions is None:
+            return []
+        other = partition_for(id_, self._other_partitions)
+        return [] if other == partition or other >= self._outbox.partitions(self._timer_topic) else [other]
+
+
+def _joined(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") -> "Future[Sent]":
+    """Where `sent` was acknowledged, once all are; the first failure where one is not."""
+    if not others:
+        return sent
+    whole: Future[Sent] = Future()
+    whole.set_running_or_notify_cancel()
+    waiting, lock = {sent, *others}, threading.Lock()
+
+    def told(future: "Future[Sent]") -> None:
+        with lock:
+            waiting.discard(future)
+            is_last = not waiting
+        if not is_last:
+            return
+        failure = next(filter(None, (each.exception() for each in (*others, sent))), None)
+        if failure is None:
+            whole.set_result(sent.result())
+        else:
+            whole.set_exception(failure)
+
+    for each in (*others, sent):
+        each.add_done_callback(told)
+    return whole
 
 
 def _kafka(config: Mapping[str, Any]) -> Outbox:

@@ -34,3 +34,7 @@ class NameTakenError(BridgeError):
 
 class OutcomeUnknownError(BridgeError):
     """A commit broke off, and nobody here knows whether it stands. Kafka does: a start follows, as after a crash."""
+
+
+class TopicGrownError(BridgeError):
+    """A timer topic has more partitions than its journal. A start follows, which adds what is missing."""

@@ -198,6 +198,11 @@ class FakeKafka:
     def create(self, name: str, partitions: int = 1, *, max_bytes: int = 1 << 20, denied: bool = False) -> None:
         self.topics[name] = Topic([Partition(name, number) for number in range(partitions)], max_bytes, denied)
 
+    def grow(self, name: str, partitions: int) -> None:
+        """So many in all; keys are elsewhere from now on."""
+        logs = self.topics[name].partitions
+        logs += [Partition(name, number) for number in range(len(logs), partitions)]
+
     def partition(self, shard: Shard) -> Partition:
         return self.topics[shard.topic].partitions[shard.partition]
 
@@ -382,6 +387,12 @@ class FakeGroup:
         for shard, owner in self.owner.items():
             if owner == member:
                 self.owner[shard] = None
+        self._rebalance()
+
+    def add(self, shards: Sequence[Shard]) -> None:
+        """Their topic has grown."""
+        self.wanted |= dict.fromkeys(shards)
+        self.owner |= dict.fromkeys(shards)
         self._rebalance()
 
     def move(self, shard: Shard, member: str) -> None:

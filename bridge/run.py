@@ -2,7 +2,7 @@
 
 SIGTERM or Ctrl-C: the open transaction is ended, stores are closed, exit 0; whoever waits for a broker then waits no
 longer than `END_S`. A second one kills. A commit whose fate is unknown ends one life of the bridge and begins the next
-in the same process: Kafka knows what stands.
+in the same process: Kafka knows what stands. So does a timer topic that has grown.
 """
 
 import logging
@@ -20,7 +20,7 @@ from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, C
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.desk import Desk
-from bridge.errors import BrokerUnavailableError, NameTakenError, OutcomeUnknownError
+from bridge.errors import BrokerUnavailableError, NameTakenError, OutcomeUnknownError, TopicGrownError
 from bridge.garbage import expect_batches
 from bridge.logs import without_secrets
 from bridge.metrics import Metrics
@@ -128,6 +128,9 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
             _live(settings, connection, folder, stop, patience, asked, topics, options)
         except OutcomeUnknownError as unknown:
             log.warning("%s", unknown)
+        except TopicGrownError as grown:
+            log.warning("%s", grown)
+            options = settings.turn_options(topics.prepare())
         except NameTakenError as taken:
             patience.wait("joining the group", str(taken), _NAME_TRIES)
 

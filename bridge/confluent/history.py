@@ -19,7 +19,7 @@ from bridge.confluent.clients import explained, is_passing, make
 from bridge.confluent.source import Message, record_of
 from bridge.confluent.waiting import CALL_S, Patience, error_of
 from bridge.connection import Connection
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, TopicGrownError
 from bridge.ports import Record
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -144,10 +144,17 @@ class ConfluentHistory:
                 return _told(answers[partition].result().offset)
             except KafkaException:
                 # It asks the leader that it remembers: after an election the answer was FENCED_LEADER_EPOCH for ever.
-                self._admin.list_topics(place.topic, timeout=CALL_S)
+                self._demand_there(place, self._admin.list_topics(place.topic, timeout=CALL_S))
                 raise
 
         return self._insist(f"{place}: asking for offsets", ask)
+
+    def _demand_there(self, place: Shard, cluster: Any) -> None:
+        """A journal's partition that is not made will not come by waiting. Raises TopicGrownError."""
+        found = cluster.topics.get(place.topic)
+        count = 0 if found is None else len(found.partitions)
+        if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
+            raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
 
     def _insist(self, what: str, call: Callable[[], T]) -> T:
         try:

@@ -1,0 +1,46 @@
+"""A timer topic that grows under a running bridge, with timers pending."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge.client import TimerProducer, headers_for, partition_for
+from integration_tests.cluster import Cluster
+from integration_tests.conftest import Broker
+from integration_tests.test_run import Names, read
+from scripts.kafka_io import BROKER_CLOCK, Admin
+from scripts.processes import BridgeProcess
+
+PATIENCE_S = 60
+LOOKS_OFTEN = ["--kafka", "topic.metadata.refresh.interval.ms=500"]
+
+
+@pytest.mark.broker
+def test_a_running_bridge_serves_new_partitions_and_a_cancel_still_meets_what_was_there(
+    kafka: Broker, tmp_path: Path
+) -> None:
+    names, cluster = Names(), Cluster(kafka.bootstrap_servers)
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    moved = [id_ for id_ in map(str, range(40)) if partition_for(id_, 2) != partition_for(id_, 4)][:3]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, [*names.arguments, *LOOKS_OFTEN]) as bridge:
+        where = {"bootstrap.servers": kafka.bootstrap_servers}
+        with TimerProducer(where, timer_topic=names.timers) as timers:
+            for id_ in moved:
+                timers.schedule(names.target, f"old {id_}", delay="1h", id=id_)
+        cluster.grow(names.timers, 4)
+        for number in range(4):
+            headers = headers_for(names.target, delay=0)
+            cluster.send(names.timers, b"at %d" % number, headers=headers, partition=number)
+        cluster.flush()
+        served = read(kafka, names.target, 4, PATIENCE_S)
+        assert sorted(each.value() for each in served) == [b"at %d" % number for number in range(4)]
+        with TimerProducer(where, timer_topic=names.timers, partitions=4, other_partitions=2) as timers:
+            timers.cancel(moved[0])
+            timers.replace(moved[1], names.target, "new", delay=0)
+        assert read(kafka, names.target, 5, PATIENCE_S)[-1].value() == b"new"
+        said = [json.loads(each.value())["kind"] for each in read(kafka, names.receipts, 4, PATIENCE_S)]
+        assert sorted(said) == ["cancelled", "cancelled", "not-found", "not-found"]
+        assert f"{names.journal} has 2 partitions, and its timer topic more" in bridge.log_path.read_text()
+        assert f"{names.timers} grew from 2 to 4 partitions" in bridge.log_path.read_text()
+    assert len(cluster.admin.list_topics(names.journal, timeout=10).topics[names.journal].partitions) == 4
