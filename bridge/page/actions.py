@@ -51,6 +51,8 @@ class Action(NamedTuple):
     each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
     reaches: Callable[[NamedTimer], bool] = has_id
     """Whether a request can name it."""
+    stays: bool = False
+    """What it acted on still matches its selection: it acts on all of it, or on nothing."""
     has_receipts: bool = True
     entries: tuple[Entry, ...] = ()
     entries_of_selection: tuple[Entry, ...] = ()
@@ -131,6 +133,7 @@ ACTIONS = {
             _move,
             asked_of_selection=SelectionMoved,
             each=_move_each,
+            stays=True,
             entries=(Entry("delay", "to, from now", "2h30m"),),
             entries_of_selection=(Entry("by", "by", "1h, or -1h"),),
         ),
