@@ -1,6 +1,7 @@
 """The ports over a real broker: what each promises, and what librdkafka does when a record cannot be taken."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -56,9 +57,12 @@ class World:
         self._open.append(history := ConfluentHistory(self.connection(), journals, self.patience))
         return history
 
-    def sink(self, instance: str = "one") -> ConfluentSink:
+    def sink(
+        self, instance: str = "one", own_topics: frozenset[str] | None = None, compression: str = "none"
+    ) -> ConfluentSink:
         journals = {self.requests: self.journal}
-        self._open.append(sink := ConfluentSink(self.connection(instance), journals, self.patience))
+        connection = replace(self.connection(instance), published={"compression.type": compression})
+        self._open.append(sink := ConfluentSink(connection, journals, self.patience, own_topics))
         return sink
 
     def member(self) -> "Member":
@@ -435,12 +439,16 @@ def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tu
     """Until it stands, without what is refused. The codes by first index, and how many times it was aborted."""
     codes: dict[int, str] = {}
     left = list(enumerate(transaction.outgoing))
+    stands: set[int] = set()
     for aborted in range(40):
         outgoing = [record for _, record in left]
-        match sink.begin(Transaction(outgoing, transaction.journal, transaction.progress, transaction.fence)).wait():
+        standing = frozenset(index for index, (number, _) in enumerate(left) if number in stands)
+        again = replace(transaction, outgoing=outgoing, standing=standing)
+        match sink.begin(again).wait():
             case Committed():
                 return codes, aborted
-            case Aborted(refused):
+            case Aborted(refused) as fate:
+                stands |= {left[index][0] for index in fate.standing}
                 codes |= {left[index][0]: code for index, code in refused.items()}
                 left = [pair for index, pair in enumerate(left) if index not in refused]
     raise AssertionError("it never stood")
@@ -576,6 +584,18 @@ class TestSinkRefuses:
         world.cluster.grow(good, 3)
         assert self.run(world, sink, outgoing)[0] == {}
         assert sorted(filter(None, world.cluster.values(good))) == [b"1", b"1", b"1", b"2", b"3", b"3", b"3"]
+
+    @pytest.mark.parametrize("own_topics", [None, frozenset({"timer.requests"})], ids=["exactly once", "at least once"])
+    def test_case_25_what_compresses_is_taken_beside_a_smaller_one_that_does_not(
+        self, world: World, own_topics: frozenset[str] | None
+    ) -> None:
+        small = world.cluster.topic("small", max_message_bytes="2000")
+        text, noise = b"a" * 5000, random.Random(1).randbytes(3000)
+        sink = world.sink(own_topics=own_topics, compression="lz4")
+        outgoing = [out(small, b"1"), out(small, text), out(small, noise), out(small, b"2")]
+        for _ in range(2):
+            assert self.run(world, sink, outgoing)[0] == {2: "too-large"}
+        assert sorted(filter(None, world.cluster.values(small))) == sorted([b"1", b"2", text] * 2)
 
     def test_case_25_records_too_large_for_their_target(self, world: World) -> None:
         good, small = world.cluster.topic("good"), world.cluster.topic("small", max_message_bytes="1000")

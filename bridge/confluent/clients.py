@@ -128,6 +128,12 @@ def producer(connection: Connection, number: int) -> Config:
     return _config(connection, {**PRODUCER, **connection.published}, PRODUCER_MUSTS | identity)
 
 
+def compresses(connection: Connection) -> bool:
+    """What the bridge publishes."""
+    config = producer(connection, 0)
+    return str(config.get("compression.codec", config.get("compression.type", "none"))) != "none"
+
+
 def ahead(connection: Connection) -> Config:
     """A producer without transactions. A record that it gives up is sent again with its transaction."""
     musts = {name: value for name, value in PRODUCER_MUSTS.items() if name != "transaction.timeout.ms"}

@@ -38,7 +38,7 @@ _OF_METADATA = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
-_OF_DENIAL = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
+OF_DENIAL = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
 _OF_SIZE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _LASTING = frozenset(
     {
@@ -49,7 +49,7 @@ _LASTING = frozenset(
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-_CODES_OF = {_DENIED: _OF_DENIAL, _TOO_LARGE: _OF_SIZE}
+_CODES_OF = {_DENIED: OF_DENIAL, _TOO_LARGE: _OF_SIZE}
 
 _GRACE_TRIES = 3
 _GRACE_S = 0.05
@@ -73,11 +73,15 @@ class _InconclusiveError(Exception):
 
 
 class Culprits:
-    """Knows what targets are like, by asking. `probe` and `partitions_of` are those of a producer."""
+    """Knows what targets are like, by asking. `probe` and `partitions_of` are those of a producer.
 
-    def __init__(self, probe: Probe, partitions_of: PartitionsOf) -> None:
+    `compresses`: it does, so that of two records the larger may be taken and the smaller not.
+    """
+
+    def __init__(self, probe: Probe, partitions_of: PartitionsOf, *, compresses: bool = False) -> None:
         self._probe = probe
         self._partitions_of = partitions_of
+        self._compresses = compresses
         self._partitions: dict[str, int] = {}
         self._memories: dict[str, _Memory] = {}
         self._next_grace_s = 0.0
@@ -111,12 +115,13 @@ class Culprits:
         """Those that made it fail, as far as there is proof."""
         refused: Refused = {}
         with suppress(_InconclusiveError):
-            refused |= self._by_metadata(outgoing, _topics(outgoing, failed, _OF_METADATA | _OF_DENIAL))
+            refused |= self._by_metadata(outgoing, _topics(outgoing, failed, _OF_METADATA | OF_DENIAL))
             for topic in _topics(outgoing, failed, _OF_SIZE):
-                refused |= self._by_size(outgoing, topic)
+                named = [i for i, code in failed.named.items() if code in _OF_SIZE and outgoing[i].topic == topic]
+                refused |= self._by_size(outgoing, topic, named)
             lasting = [[index] for index, code in sorted(failed.named.items()) if code in _LASTING]
             refused |= dict.fromkeys(self._halved(lasting, outgoing, _LASTING), _BAD_TARGET)
-            if not failed.named and failed.codes & _OF_DENIAL:
+            if not failed.named and failed.codes & OF_DENIAL:
                 refused |= self._by_denial(outgoing)
         return refused
 
@@ -154,7 +159,7 @@ class Culprits:
             return None
         if found.code() in _OF_METADATA:
             return _UNKNOWN_TOPIC
-        if found.code() in _OF_DENIAL:
+        if found.code() in OF_DENIAL:
             return _DENIED
         raise _InconclusiveError
 
@@ -192,9 +197,14 @@ class Culprits:
 
     # -- size
 
-    def _by_size(self, outgoing: Sequence[Outgoing], topic: str) -> Refused:
-        """Which records of `topic` are too large by themselves: all from a certain size on. None: it was the batch."""
-        indices = sorted((i for i, r in enumerate(outgoing) if r.topic == topic), key=lambda i: size_of(outgoing[i]))
+    def _by_size(self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[int]) -> Refused:
+        """Which records of `topic` are too large by themselves: all from a certain size on. None: it was the batch.
+
+        Where it compresses, this is proved of one record alone, the smallest that was asked about. Should a larger one
+        be taken, it was the batch: a narrower one names fewer, in the end that record alone.
+        """
+        all_: Sequence[int] = named if self._compresses else [i for i, r in enumerate(outgoing) if r.topic == topic]
+        indices = sorted(all_, key=lambda i: size_of(outgoing[i]))
         taken, refused = -1, len(indices)  # positions: this one and those below are taken, this and above refused
         looks = [len(indices) - 1, 0]
         while taken + 1 < refused:
@@ -206,6 +216,8 @@ class Culprits:
         if refused == len(indices):
             self._make_narrow(topic, sum(size_of(outgoing[i]) for i in indices))
             return {}
+        if self._compresses:
+            return {indices[refused]: _TOO_LARGE}
         self._remember(topic, _TOO_LARGE, size_of(outgoing[indices[refused]]))
         return dict.fromkeys(indices[refused:], _TOO_LARGE)
 
@@ -230,7 +242,7 @@ class Culprits:
         for index, record in enumerate(outgoing):
             by_topic[record.topic].append(index)
         groups = [[min(indices, key=lambda i: size_of(outgoing[i]))] for indices in by_topic.values()]
-        denied = {outgoing[i].topic for i in self._halved(groups, outgoing, _OF_DENIAL)}
+        denied = {outgoing[i].topic for i in self._halved(groups, outgoing, OF_DENIAL)}
         for topic in denied:
             self._remember(topic, _DENIED)
         return {index: _DENIED for topic in denied for index in by_topic[topic]}

@@ -64,7 +64,7 @@ class ConfluentRedrive:
         self._topics = ConfluentTopics(connection, patience)
         self._history = ConfluentHistory(connection, {}, patience)
         self._producer: TransactionalProducer | None = None
-        self._culprits = Culprits(self._probe, self._partitions_of)
+        self._culprits = Culprits(self._probe, self._partitions_of, compresses=clients.compresses(connection))
 
     def begin(self, replication_factor: int) -> None:
         """Before `look`, where `apply` is to follow."""

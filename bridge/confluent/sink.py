@@ -29,7 +29,7 @@ from confluent_kafka import KafkaError
 from bridge.confluent import clients
 from bridge.confluent.ahead import Ahead
 from bridge.confluent.clients import explained, is_denied
-from bridge.confluent.culprits import Culprits
+from bridge.confluent.culprits import OF_DENIAL, Culprits
 from bridge.confluent.fence import is_member
 from bridge.confluent.producer import Batch, Failed, TransactionalProducer
 from bridge.confluent.waiting import CALL_S, Patience, log
@@ -174,7 +174,7 @@ class ConfluentSink:
         self._last: OnItsWay | None = None
         self._committed = 0
         self._asking = self._lanes[0]
-        self._culprits = Culprits(self._probe, self._partitions_of)
+        self._culprits = Culprits(self._probe, self._partitions_of, compresses=clients.compresses(connection))
         self._fruitless = 0
 
     def begin(self, transaction: Transaction) -> OnItsWay:
@@ -299,9 +299,17 @@ class ConfluentSink:
         named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
         refused = self._culprits.find(outgoing, Failed(named, failed.cause))
         if not refused:
+            if failed.codes & OF_DENIAL:
+                of_journal |= self._denied_journal(way)
             self._demand_journal(of_journal)
             self._note_fruitless(failed)
         return refused
+
+    def _denied_journal(self, way: OnItsWay) -> set[int]:
+        """Who is denied is not named; of a target it passes, or is proved when it comes again."""
+        journal = way.batch.records[len(way.sent.places) :]
+        failed = self._probe(journal) if journal else None
+        return set() if failed is None else failed.codes & OF_DENIAL
 
     def _demand_journal(self, codes: set[int]) -> None:
         """Raises BridgeError for what only the operator can mend."""
@@ -315,7 +323,7 @@ class ConfluentSink:
         """Raises BridgeError for what only the operator can mend."""
         if failed.is_echo:
             return
-        if failed.cause is not None and is_denied(failed.cause):
+        if failed.cause is not None and is_denied(failed.cause) and failed.cause.code() not in OF_DENIAL:
             raise explained("publishing", failed.cause)
         self._wait(str(failed), quietly=_is_stale(failed))
 
@@ -347,6 +355,6 @@ def _is_stale(failed: Failed) -> bool:
 
 def _for_caller(way: OnItsWay, fate: Aborted) -> Aborted:
     """By its indices, and with what stands."""
-    indices = way.sent.indices
-    refused = {indices[index]: code for index, code in fate.refused.items()}
+    indices, standing = way.sent.indices, set(way.standing)
+    refused = {indices[index]: code for index, code in fate.refused.items() if index not in standing}
     return replace(fate, refused=refused, standing=frozenset(indices[index] for index in way.standing))
