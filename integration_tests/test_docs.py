@@ -1,4 +1,4 @@
-"""The docs' commands, executed: lines `$ ...` of a file, in order, in one shell on a scratch folder.
+"""What the docs name is there, and commands are executed: lines `$ ...` of a file, in order, in one shell.
 
     $ timer-bridge run &              in the background; the next line waits until it says that it is ready
     timer-bridge is ready: ...        what a line has to say; `...` is anything
@@ -13,10 +13,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from typer.main import get_command
 
+from bridge.cli import app
 from bridge.embedded import DIE_WITH_PARENT, find_java, free_port
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, missing
@@ -102,3 +104,44 @@ def test_what_a_page_says_is_so(scratch: Path, name: str) -> None:
     for number, (command, wanted) in enumerate(asked):
         said = (scratch / str(number)).read_text()
         assert fits(said, wanted), f"{command}\n{said}\n{told}"
+
+
+DOCS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    titles = (line.lstrip("#").strip() for line in page.read_text().splitlines() if line.startswith("#"))
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_metrics_that_are_named_exist(page: Path) -> None:
+    known = (ROOT / "docs" / "metrics.md").read_text()
+    for name in re.findall(r"\btimer_bridge_\w+", page.read_text()):
+        assert re.search(rf"\b{name}\b", known), name
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_commands_and_options_that_are_shown_exist(page: Path) -> None:
+    """Those of Spark's jobs have parsers of their own."""
+    commands: dict[str, Any] = vars(get_command(app))["commands"]
+    for line in page.read_text().splitlines():
+        shown = re.match(r"    (?:\$ |\S*/)?timer-bridge (?!is ready)([a-z]+)(.*)", line)
+        if shown is None:
+            continue
+        assert shown[1] in commands, line
+        if "help_option_names" not in commands[shown[1]].context_settings:
+            options = {name for option in commands[shown[1]].params for name in option.opts}
+            assert set(re.findall(r"(?<=\s)--[a-z][a-z-]*", shown[2])) <= options, line
