@@ -33,6 +33,8 @@ constraints: ## write constraints.txt anew from the latest versions that fit pyp
 
 # What needs neither broker nor Spark is shared out to two workers.
 QUICK := --numprocesses 2 -m 'not broker and not spark and not slow'
+# Whoever tests with a broker waits for it most of the time. A module's tests share its brokers, so they stay together.
+WAITING := --numprocesses 2 --dist loadfile -m 'broker and not spark and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
@@ -51,7 +53,8 @@ static: $(READY)
 test: export SEEDS ?= 1000
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
-	$(BIN)/python -m pytest -m '(broker or spark) and not slow'
+	$(BIN)/python -m pytest $(WAITING)
+	$(BIN)/python -m pytest -m 'spark and not slow'
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000

@@ -36,6 +36,7 @@ from schemas.headers import (
     ID,
     KEY,
     MAX_INT64,
+    MOVE,
     PARTITION,
     PAUSE,
     RESUME,
@@ -157,6 +158,21 @@ def headers_for(
 def cancel_headers(id: Text) -> Headers:  # noqa: A002
     """All headers of a request to end what is pending under `id`; send it to `partition_for(id, ...)`."""
     ours: Headers = [(ACTION, b"cancel"), (ID, _raw(id))]
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
+
+
+def move_headers(
+    id: Text,  # noqa: A002
+    *,
+    at: datetime | str | int | None = None,
+    delay: timedelta | str | int | None = None,
+    level: int | None = None,
+) -> Headers:
+    """All headers of a request to give what is pending under `id` another time; send it to `partition_for(id, ...)`."""
+    ours: Headers = [(ACTION, MOVE), (ID, _raw(id)), _time(at, delay, level)]
     asked = parse(ours, 0, _ANYTHING)
     if isinstance(asked, Refusal):
         raise ValueError(f"{asked.code}: {asked.detail}")
@@ -289,6 +305,32 @@ class TimerProducer:
         """Where all that has this id meets. Raises BridgeError where no broker answers."""
         return partition_for(id, self._partitions or self._outbox.partitions(self._timer_topic))
 
+    def move(
+        self,
+        id: Text,  # noqa: A002
+        *,
+        at: datetime | str | int | None = None,
+        delay: timedelta | str | int | None = None,
+        level: int | None = None,
+        partition: int | None = None,
+    ) -> "Future[Sent]":
+        """What is pending under `id` becomes due then, earlier or later. Whether something was, its receipt tells.
+
+        `partition`: of the timer topic, for a timer that was placed otherwise than by its id.
+        """
+        headers, first = move_headers(id, at=at, delay=delay, level=level), partition
+        if first is None:
+            first = self.partition_of(id)
+        sent = self._outbox.send(self._timer_topic, first, _raw(id), None, headers)
+        elsewhere = [] if partition is not None else self._elsewhere(id, first)
+        return _joined(
+            sent, [self._outbox.send(self._timer_topic, place, _raw(id), None, headers) for place in elsewhere]
+        )
+
+    def release(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
+        """What is pending under `id` becomes due now."""
+        return self.move(id, delay=0, partition=partition)
+
     def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
         return self._send_everywhere(_raw(id), cancel_headers(id))
@@ -333,13 +375,16 @@ class TimerProducer:
         return _joined(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
 
     def _end_elsewhere(self, id_: Text, partition: int) -> "list[Future[Sent]]":
-        """What has this id by the other count, if there is such a partition yet."""
+        headers = cancel_headers(id_)
+        places = self._elsewhere(id_, partition)
+        return [self._outbox.send(self._timer_topic, place, _raw(id_), None, headers) for place in places]
+
+    def _elsewhere(self, id_: Text, partition: int) -> list[int]:
+        """Where what has this id stands by the other count, if there is such a partition yet."""
         if self._other_partitions is None:
             return []
         other = partition_for(id_, self._other_partitions)
-        if other == partition or other >= self._outbox.partitions(self._timer_topic):
-            return []
-        return [self._outbox.send(self._timer_topic, other, _raw(id_), None, cancel_headers(id_))]
+        return [] if other == partition or other >= self._outbox.partitions(self._timer_topic) else [other]
 
 
 def _joined(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") -> "Future[Sent]":

@@ -1,4 +1,4 @@
-"""`timer-bridge send`, `cancel`, `replace`, `pause` and `resume`: bridge.client on the command line."""
+"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`: bridge.client on the command line."""
 
 import json
 import os
@@ -94,7 +94,7 @@ class Where:
 
 def register(app: typer.Typer) -> None:
     """Puts the commands on `app`."""
-    for command in (send, cancel, replace, pause, resume):
+    for command in (send, cancel, replace, move, release, pause, resume):
         app.command()(with_groups(command))
 
 
@@ -138,6 +138,22 @@ def replace(
             client.cancel_everywhere(id_)
         sent = [client.replace(id_, request.topic, text, **asked)]
     _tell(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+
+
+def move(id_: Id, where: Where, in_: In = None, at: At = None, level: Level = None, as_json: AsJson = False) -> None:
+    """Give what is pending under an id another time. Whether something was, its receipt tells."""
+    if [in_, at, level].count(None) != 2:
+        raise SettingsError("give one of --in, --at and --level")
+    with _client(where.settings()) as client:
+        sent = [client.move(id_, at=at, delay=in_, level=level)]
+    _tell(f"move of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+
+
+def release(id_: Id, where: Where, as_json: AsJson = False) -> None:
+    """Release what is pending under an id now."""
+    with _client(where.settings()) as client:
+        sent = [client.release(id_)]
+    _tell(f"release of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def pause(topic: Topic, where: Where, as_json: AsJson = False) -> None:

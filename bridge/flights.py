@@ -85,6 +85,8 @@ class Flights:
         self._origins: set[int] = set()
         self._by_id: dict[str, set[tuple[int, int]]] = {}
         self._rolled_ms: dict[tuple[int, int], int] = {}
+        self._staged: set[tuple[int, int]] = set()
+        """Not published yet: whatever says that it is one of these cannot be."""
         self.ended: set[int] = set()
         """Origins of those whose timer has ended."""
         self.depart(flights)
@@ -107,7 +109,11 @@ class Flights:
         if not claim.origin.startswith(prefix) or not number.isdigit() or len(number) > 19:
             return None
         flight = self._flights.get((int(number), claim.rolls))
-        if flight is None or origin(self._shard, flight.origin) != claim.origin:
+        if (
+            flight is None
+            or (flight.origin, flight.rolls) in self._staged
+            or origin(self._shard, flight.origin) != claim.origin
+        ):
             return None
         encoded, _ = pack_headers(record.headers)
         return flight if digest(record.key, record.value, encoded) == flight.digest else None
@@ -124,11 +130,17 @@ class Flights:
         found = (self._flights[key] for key in self._by_id.get(id_hash(id_), ()))
         return [flight for flight in found if flight.origin not in self.ended]
 
+    def stage(self, flight: Flight) -> None:
+        """It is to be published with the next transaction, and can be ended from now on."""
+        self.depart([flight])
+        self._staged.add((flight.origin, flight.rolls))
+
     def depart(self, flights: Iterable[Flight], now_ms: int | None = None) -> None:
         """`now_ms`: by the bridge's clock, where this life rolls them."""
         for flight in flights:
             if now_ms is not None:
                 self._rolled_ms[flight.origin, flight.rolls] = now_ms
+                self._staged.discard((flight.origin, flight.rolls))
             self._flights[flight.origin, flight.rolls] = flight
             self._origins.add(flight.origin)
             if flight.id_hash:

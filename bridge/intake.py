@@ -13,6 +13,10 @@ One rule for ids: a request with an id ends whatever is pending under it and cam
 store, earlier in this batch, late, or on its way as a copy; then it stands itself, unless it is a cancel. What leaves
 is chosen behind intake, so a cancel that is read before the release commits wins.
 
+A move is a roll with another due time: the timer leaves its place, and its next copy has the new time. One that is on
+its way already goes round once more when it lands. What comes behind a move has to find it on its way, so a batch ends
+with a move (`until_move`).
+
 A copy that lands is a timer again, in its old origin's name; it ends nothing. One that is not awaited is refused.
 
 Policy and quota are asked here alone, once for each request: a replay goes by what the journal says was refused, and a
@@ -27,25 +31,29 @@ from typing import NamedTuple, Protocol
 from bridge.flights import Flights
 from bridge.policy import Policy
 from bridge.ports import Record
-from schemas.headers import NOT_OURS, Asked, Cancel, Claim, Pause, Refusal, Rules, Schedule
+from schemas.headers import ACTION, MOVE, NOT_OURS, Asked, Cancel, Claim, Headers, Move, Pause, Refusal, Rules, Schedule
 from schemas.journal import Flight
 from schemas.profiles import marked, read
 from schemas.receipts import Kind
 from timer.batch import Batch
 from timer.entry import Rows, topic_hash
-from timer.record import Body, pack_headers
+from timer.record import Body, pack_headers, unpack_headers
 from timer.roll import rest_of_window_ms, visit_ms
 
+_MOVES = (ACTION, MOVE)
 ROLLED_EXTRA_BYTES = 512
 """At most what a copy is larger than its request: an absolute time, its origin, its number."""
 
 
-_WITH_ID = (Schedule, Cancel)
+_WITH_ID = (Schedule, Cancel, Move)
 _EVERYWHERE = Policy()
 _BEYOND_QUOTA = Refusal(
     "quota-exceeded",
     "its partition holds as many pending timers as max_pending allows: send it again later, or have max_pending raised",
 )
+
+
+_TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
 
 
 class Pending(Protocol):
@@ -54,6 +62,8 @@ class Pending(Protocol):
     def is_to_come(self, target: str, place: tuple[int, int]) -> bool: ...
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
+
+    def bodies(self, rows: Rows) -> list[Body]: ...
 
 
 class Told(NamedTuple):
@@ -88,7 +98,13 @@ class Intake:
     dropped: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     """Origins."""
+    released: list[int] = field(default_factory=list)
+    """Origins of those that were moved: gone from their place, whatever K says."""
     told: list[Told] = field(default_factory=list)
+    moved: list[tuple[Body, int]] = field(default_factory=list)
+    """Timers that go round through the timer topic with another due time."""
+    moved_in_flight: list[Flight] = field(default_factory=list)
+    """Copies on their way, with the due time that they are to have when they land."""
     paused: dict[str, bool] = field(default_factory=dict)
     """Targets that are paused from now on, or not any more."""
 
@@ -106,6 +122,11 @@ def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body
 
 class StillLeavingError(Exception):
     """A request names a timer that is in a transaction under way: its fate decides who came first."""
+
+
+def until_move(records: Sequence[Record]) -> int:
+    """How many of `records` may be one batch."""
+    return next((at + 1 for at, record in enumerate(records) if _MOVES in record.headers), len(records))
 
 
 def intake(
@@ -168,17 +189,20 @@ class _Taking:
     ) -> None:
         self.taken = Intake(late=dict(late))
         self._is_to_come = store.is_to_come
+        self._bodies = store.bodies
+        self._most_bytes = max_message_bytes - ROLLED_EXTRA_BYTES
         self._must_wait = must_wait
         self._flights = flights
         self._delivered_lately = delivered_lately
         self._now_ms = now_ms
         self._rules = rules
-        self._max_message_bytes = max_message_bytes
         self._policy = None if policy.is_open else policy
         self._room = room
         self._tells_accepted = tells_accepted
         self._stored = dict(store.find(ids)) if ids else {}
         self._placed = {body.id: _Place(True, at, body) for at, body in late.items() if body.id is not None}
+        self._going: dict[bytes, tuple[Body, int]] = {}
+        """Of `moved`, those with an id."""
         self._landed: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
 
@@ -188,6 +212,8 @@ class _Taking:
                 self._schedule(record, ask)
             case Cancel():
                 self._cancel(record, ask)
+            case Move():
+                self._move(record, ask)
             case Pause():
                 self._pause(record, ask)
             case Claim():
@@ -206,6 +232,53 @@ class _Taking:
             missed = self._missed(ask.on[1])
         self.taken.told.append(Told(missed, record.offset, -1, ask.id))
 
+    def _move(self, record: Record, ask: Move) -> None:
+        """Its next copy is due then: a roll, so that all that holds for rolls holds for it."""
+        in_flight = self._in_flight(ask.id)
+        body = self._pending_body(ask.id)
+        if body is None and not in_flight:
+            self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
+            return
+        if body is not None:
+            if body.rolls == 0 and _size(body.key, body.value, unpack_headers(body.headers)) > self._most_bytes:
+                self._refuse(record, _TOO_LARGE_TO_MOVE)
+                return
+            self._take_out(ask.id)
+            self._go_round(body, ask.due_ms)
+        self.taken.moved_in_flight += [flight._replace(due_ms=ask.due_ms) for flight in in_flight]
+        origin = in_flight[0].origin if body is None else body.origin
+        self.taken.told.append(Told("moved", record.offset, origin, ask.id, ask.due_ms))
+
+    def _pending_body(self, id_: bytes) -> Body | None:
+        place, row = self._placed.get(id_), self._stored.get(id_)
+        if id_ in self._going:
+            return self._going[id_][0]
+        if place is not None:
+            return place.body
+        return None if row is None else self._bodies(row)[0]
+
+    def _take_out(self, id_: bytes) -> None:
+        """What is pending under `id_` in the store or in this batch leaves its place."""
+        row, place = self._stored.pop(id_, None), self._placed.pop(id_, None)
+        if row is not None:
+            self.taken.batch.end(row)
+        if place is not None:
+            self._take_back(place)
+        self._stay(id_)
+
+    def _go_round(self, body: Body, due_ms: int) -> None:
+        self.taken.moved.append((body, due_ms))
+        self.taken.released.append(body.origin)
+        if body.id is not None:
+            self._going[body.id] = (body, due_ms)
+
+    def _stay(self, id_: bytes) -> tuple[Body, int] | None:
+        """What goes round under `id_` does not."""
+        going = self._going.pop(id_, None)
+        if going is not None:
+            self.taken.moved.remove(going)
+        return going
+
     def _pause(self, record: Record, ask: Pause) -> None:
         denied = self._policy and ask.is_paused and self._policy.refusal(ask.target)
         if denied:
@@ -220,6 +293,8 @@ class _Taking:
             return place.body.target == target
         if row is not None:
             return int(row["topic_hash"][0]) == topic_hash(target)
+        if id_ in self._going:
+            return self._going[id_][0].target == target
         return any(flight.target == target for flight in self._in_flight(id_))
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
@@ -256,14 +331,13 @@ class _Taking:
     def _is_pending(self, id_: bytes | None) -> bool:
         if id_ is None:
             return False
-        return id_ in self._placed or id_ in self._stored or bool(self._in_flight(id_))
+        return id_ in self._placed or id_ in self._stored or id_ in self._going or bool(self._in_flight(id_))
 
     def _too_large_to_roll(self, record: Record, ask: Schedule) -> bool:
-        size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+        size = _size(record.key, record.value, record.headers)
         if ask.profile:
             size += len(ask.id or b"")  # its copy is in native headers; where the key is the id, both stand there
-        return size + ROLLED_EXTRA_BYTES > self._max_message_bytes
+        return size > self._most_bytes
 
     def _visit_ms(self, timestamp_ms: int, due_ms: int) -> int:
         return visit_ms(due_ms, timestamp_ms, self._rules.roll_window_ms)
@@ -296,7 +370,9 @@ class _Taking:
         else:
             visit = self._visit_ms(record.timestamp_ms, claim.schedule.due_ms)
             body = body_of(record, claim.schedule, flight.origin, flight.rolls)
-            if self._must_rest(flight, visit):
+            if flight.due_ms != claim.schedule.due_ms:
+                self._go_round(body, flight.due_ms)
+            elif self._must_rest(flight, visit):
                 self._rest(body, visit)
             else:
                 self._place(body, visit)
@@ -325,6 +401,9 @@ class _Taking:
         if place is not None:
             self._take_back(place)
             origins.append((place.body.origin, place.body.due_ms))
+        going = self._stay(id_)
+        if going is not None:
+            origins.append((going[0].origin, going[1]))
         origins += [(flight.origin, flight.due_ms) for flight in self._in_flight(id_)]
         for origin, due_ms in origins:
             self._ended.add(origin)
@@ -346,6 +425,11 @@ class _Taking:
             del self.taken.late[place.at]
         else:
             self.taken.batch.drop(place.at)
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    payload = len(key or b"") + len(value or b"")
+    return payload + sum(len(name) + len(content or b"") + 8 for name, content in headers)
 
 
 class Decided(Protocol):

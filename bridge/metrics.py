@@ -33,7 +33,7 @@ REFUSALS = (
 """Codes of what intake refuses."""
 UNDELIVERABLE = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
 """Codes of what its target does not take."""
-RECEIPTS = ("accepted", "delivered", "cancelled", "replaced", "not-found", "too-late", "rejected")
+RECEIPTS = ("accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected")
 ABORTS = ("refused", "earlier", "stale-member", "fault")
 PAUSES = ("disk", "wheel", "rate")
 

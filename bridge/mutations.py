@@ -299,6 +299,23 @@ def passed_over(patches: Patches) -> None:
     _replace(patches, Store, "_begin_to_wait", lambda *_: None)
 
 
+def old_time_kept(patches: Patches) -> None:
+    """The copy of a timer that is moved says the time that it had."""
+    go_round = _Taking._go_round  # noqa: SLF001
+    _replace(patches, _Taking, "_go_round", lambda self, body, _due_ms: go_round(self, body, body.due_ms))
+
+
+def units_kept(patches: Patches) -> None:
+    """A start takes for alive, by its key, what was moved since the checkpoint."""
+    made = Decisions.__init__
+
+    def init(self: Decisions, *known: Any, **more: Any) -> None:
+        made(self, *known, **more)
+        self.gone = set()
+
+    _replace(patches, Decisions, "__init__", init)
+
+
 def pause_forgotten(patches: Patches) -> None:
     """A start knows what waits, but not that it is paused."""
     made = WaitingTargets.__init__
@@ -327,6 +344,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
     "waits not journalled": _without("waits"),
+    "moved one keeps its old time": old_time_kept,
+    "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
     "passed over while it waits": passed_over,
     "rules of now for old requests": _returning(Decisions, "rules_from", (None, MAX_INT64)),

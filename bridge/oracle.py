@@ -25,7 +25,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -33,7 +33,19 @@ from typing import NamedTuple
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.options import TurnOptions
-from bridge.random_requests import CANCEL, DELIVERED, EXPIRED, MORE_TIMERS, PAUSE, REPLACE, RESUME, TIMERS, Header, Wish
+from bridge.random_requests import (
+    CANCEL,
+    DELIVERED,
+    EXPIRED,
+    MORE_TIMERS,
+    MOVE,
+    PAUSE,
+    REPLACE,
+    RESUME,
+    TIMERS,
+    Header,
+    Wish,
+)
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -86,6 +98,12 @@ class Timer:
     """It was rolled just now, and by the bridge's clock it would be rolled again soon."""
     is_flying: bool = False
     """Rolled, and the copy was not read yet."""
+    must_go_round: bool = False
+    """It was moved: its next copy is to be published by the commit that is judged."""
+    moved_ms: set[int] = field(default_factory=set)
+    """One of these is what that copy says; where it is not the last one, it is moved on its way."""
+    copy_due_ms: int = 0
+    """What its last copy says."""
 
 
 class Said(NamedTuple):
@@ -138,6 +156,11 @@ class Expected:
 
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
+    ghosts: dict[int, Timer] = field(default_factory=dict)
+    """Timers that were moved, and ended by a later request: of these a copy may have been made."""
+    accepted_ms: dict[int, int] = field(default_factory=dict)
+    moved_ms: dict[int, int] = field(default_factory=dict)
+    """Due times that receipts tell, by the request."""
     dues_ms: dict[int, int] = field(default_factory=dict)
     """Of the timers of which receipts may speak, by origin."""
 
@@ -164,6 +187,8 @@ class Oracle:
         self._seen = 0
         self._seen_ahead = 0
         self._ahead: set[tuple[Shard, int]] = set()
+        self._moved_ms: defaultdict[tuple[Shard, int], set[int]] = defaultdict(set)
+        """To which times each timer was moved."""
         self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
         self.counts: Counter[str] = Counter()
 
@@ -250,7 +275,8 @@ class Oracle:
         wish, request = self._asked[about]
         due_ms = int(_check_as_wished(wish, log, entry)["timer-deliver-ms"] or b"")
         if wish.level is None:
-            _check(due_ms == wish.due_ms(request.append_ms, ()), "delivered ahead with another due time", entry)
+            dues_ms = {wish.due_ms(request.append_ms, ()), *self._moved_ms[about]}
+            _check(due_ms in dues_ms, f"delivered ahead with another due time than one of {dues_ms}", entry)
         _check(due_ms <= entry.timestamp_ms, "delivered ahead, early", entry)
         self.counts["delivered again" if about in self._ahead else "delivered ahead"] += 1
         self._ahead.add(about)
@@ -276,13 +302,13 @@ class Oracle:
             if log.topic == REJECTED and origin in expected.refused:
                 self._check_refused(*expected.refused.pop(origin), entry)
                 continue
-            timer = book.timers.get(origin)
-            if timer is None or timer.is_flying:
-                raise Violation(f"published twice, ended before, or never asked for: {log.topic} {entry}")
-            self._check_may_leave(shard, book, timer, progress, note, entry)
+            timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == shard.topic)
+            if not timer.must_go_round:
+                self._check_may_leave(shard, book, timer, progress, note, entry)
             if log.topic == shard.topic:
                 self._check_copy(shard, book, timer, log, entry, note)
                 continue
+            _check(not timer.must_go_round, "left at the time of before it was moved", entry)
             waits = timer.wish.target in paused & book.paused
             _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
             self._leave(book, origin, expected)
@@ -292,6 +318,8 @@ class Oracle:
                 self._check_delivered(timer, log, entry, note, expected)
                 _check(last < (timer.due_ms, origin), "out of order", entry)
                 last = (timer.due_ms, origin)
+        stays = [timer for timer in book.timers.values() if timer.must_go_round]
+        _check(not stays, f"{shard}: moved, but no copy of it was made", stays)
         _check(not expected.refused, f"{shard}: not refused in the transaction that reads them", expected.refused)
         for entry in told:
             receipts[self._said(book, entry, expected)] += 1
@@ -300,6 +328,14 @@ class Oracle:
         book.left_ids.update(said.id for said in expected.receipts if said.id and said.kind in (DELIVERED, "rejected"))
         self.counts["receipts"] += receipts.total()
         self._check_progress(shard, progress, note)
+
+    def _timer_of(self, book: ShardBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool) -> Timer:
+        timer = book.timers.get(origin)
+        if is_copy and (timer is None or timer.is_flying):
+            timer = expected.ghosts.pop(origin, None)
+        if timer is None or timer.is_flying:
+            raise Violation(f"published twice, ended before, or never asked for: {entry}")
+        return timer
 
     # -- what it reads
 
@@ -310,6 +346,10 @@ class Oracle:
             _check(_state(unread.entry) is State.COMMITTED, f"{shard}: C moved past an open transaction", unread)
             if unread.wish is None:
                 self._land(book, unread.entry, note, expected)
+            elif unread.wish.action == MOVE:
+                self._take_move(shard, book, unread.wish, unread.entry, note, expected)
+            elif unread.wish.action in (PAUSE, RESUME):
+                self._take_pause(book, unread.wish, unread.entry, note, expected)
             elif not unread.wish.target and unread.wish.action != CANCEL:
                 (code,) = unread.wish.may
                 self._refuse(unread.entry, code, expected)
@@ -322,9 +362,6 @@ class Oracle:
 
     def _take(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
         offset, rules = entry.offset, note.options.rules
-        if wish.action in (PAUSE, RESUME):
-            self._take_pause(book, wish, entry, note, expected)
-            return
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
             code = _refusal(wish, due_ms, entry, note.options, book)
@@ -335,6 +372,8 @@ class Oracle:
             origin = book.ids.get(wish.id)
             if origin is not None:
                 ended = book.remove(origin)
+                if ended.must_go_round:
+                    expected.ghosts[origin] = ended
                 kind = "cancelled" if wish.action == CANCEL else "replaced"
                 expected.receipts[Said(kind, offset, origin, wish.id)] += 1
                 expected.dues_ms[origin] = ended.due_ms
@@ -347,9 +386,35 @@ class Oracle:
             if _is_limited(wish.target, note):
                 book.waiting.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
-            expected.dues_ms[offset] = due_ms
+            expected.accepted_ms[offset] = due_ms
             if wish.id is not None:
                 book.ids[wish.id] = offset
+
+    def _take_move(
+        self, shard: Shard, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected
+    ) -> None:
+        due_ms = wish.due_ms(entry.append_ms, note.options.rules.levels_ms)
+        origin = book.ids.get(wish.id or b"")
+        timer = None if origin is None else book.timers[origin]
+        options, is_on_its_way = note.options, timer is not None and (timer.is_flying or timer.must_go_round)
+        if due_ms - entry.append_ms > options.rules.max_delay_ms:
+            self._refuse(entry, "too-far", expected)
+        elif timer is None or origin is None:
+            expected.receipts[Said("not-found", entry.offset, None, wish.id)] += 1
+        elif (
+            not is_on_its_way and not timer.rolls and _size(timer.wish) + _COPY_EXTRA_BYTES > options.max_message_bytes
+        ):
+            self._refuse(entry, "too-large", expected)
+        else:
+            timer.due_ms = due_ms
+            self._moved_ms[shard, origin].add(due_ms)
+            if not timer.is_flying:
+                timer.must_go_round = True
+                timer.moved_ms.add(due_ms)
+            expected.receipts[Said("moved", entry.offset, origin, wish.id)] += 1
+            expected.moved_ms[entry.offset] = due_ms
+            self.counts["moved"] += 1
+            self.counts["moved in flight"] += is_on_its_way
 
     def _take_pause(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
         if wish.action == PAUSE and _is_denied(wish.target, note.options):
@@ -377,6 +442,8 @@ class Oracle:
         timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
         timer.is_fresh, timer.is_held, timer.is_flying = True, False, False
         timer.may_rest = _may_rest(timer, rolled_ms, note)
+        if timer.due_ms != timer.copy_due_ms:
+            timer.moved_ms, timer.must_go_round = {timer.due_ms}, True
         self.counts["may rest"] += timer.may_rest
 
     # -- what it publishes
@@ -439,12 +506,16 @@ class Oracle:
         wish, origin, rolls = timer.wish, timer.key.origin, timer.rolls + 1
         _check(log.number == shard.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
-        headers = wish.copy_headers(timer.due_ms, f"{shard}/{origin}", rolls)
+        says = dict(entry.headers).get("timer-deliver-ms")
+        due_ms = next((ms for ms in timer.moved_ms if says == b"%d" % ms), timer.due_ms)
+        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls)
         _check([*entry.headers] == headers, f"not the headers of a copy: {headers}", entry)
         at_ms = entry.timestamp_ms
         is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
+        is_time |= timer.must_go_round
         _check(is_time, f"rolled at another time than {timer.key.visit_ms}", entry)
-        self.counts["rolled as too old"] += at_ms >= timer.due_ms
+        self.counts["rolled as too old"] += at_ms >= timer.due_ms and not timer.must_go_round
+        timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False
         _check(at_ms <= note.highest_ms, f"rolled early: {note}", entry)
         timer.is_flying = True
         book.flights[origin, rolls] = entry
@@ -461,7 +532,10 @@ class Oracle:
         _check(name == (None if id_ is None else id_.decode(errors="backslashreplace")), "not under its id", entry)
         _check(id_ is not None or entry.key == (about or "").encode(), "not under its origin", entry)
         _check(told["at_ms"] == entry.timestamp_ms and not entry.headers, "a receipt of another time", entry)
-        if "due_ms" in told:
+        by_request = {"moved": expected.moved_ms, "accepted": expected.accepted_ms}.get(told["kind"])
+        if by_request is not None:
+            _check(told["due_ms"] == by_request.get(request), "another due", entry)
+        elif "due_ms" in told:
             _check(told["due_ms"] == expected.dues_ms.get(request if origin is None else origin), "another due", entry)
         kind = told["kind"]
         if kind == "too-late":

@@ -6,6 +6,7 @@
 --select topic=orders --cancel              timers by what they are like (bridge.selection_command)
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,10 @@ def pending(
         ),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="End those that --select names; counted first.")] = False,
+    move_by: Annotated[
+        str | None, typer.Option("--move-by", help="Make them due so much later: 1h; -1h is earlier.")
+    ] = None,
+    release: Annotated[bool, typer.Option("--release", help="Make them due now.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; without, they are only counted.")] = False,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="An operator's token, where the bridge's page asks for one.")
@@ -54,14 +59,21 @@ def pending(
 ) -> None:
     """Show what is pending: counts by real topic, when the next is due, how many are due when; or one id.
 
-    With --select: how many timers are so, on all instances; with --cancel --apply these are cancelled.
+    With --select: how many timers are so, on all instances; with --cancel, --move-by or --release, and --apply, these
+    are cancelled, moved or released.
     """
+    wanted = {"cancel": cancel, "move": move_by is not None, "release": release}
+    actions = [name for name, is_wanted in wanted.items() if is_wanted]
+    if len(actions) > 1:
+        raise SettingsError("--cancel, --move-by, --release: give one of them")
     if select:
-        _act_on(select, url or [], http_port, token_file, "cancel" if cancel else None, apply=apply)
+        action, more = actions[0] if actions else None, {} if move_by is None else {"by": move_by}
+        _act_on(select, url or [], http_port, token_file, action, more, apply=apply)
         return
-    if cancel or apply:
+    if actions or apply:
         raise SettingsError(
-            "--cancel and --apply are about what --select names: give it, such as --select topic=orders"
+            "--cancel, --move-by, --release and --apply are about what --select names: give it, such as"
+            " --select topic=orders"
         )
     source = _source(url or [], http_port, data_dir)
     if id_ is not None:
@@ -90,6 +102,7 @@ def _act_on(
     http_port: int | None,
     token_file: Path | None,
     action: str | None,
+    more: Mapping[str, str],
     *,
     apply: bool,
 ) -> None:
@@ -98,7 +111,7 @@ def _act_on(
     selector = parse_selector(select)
     if not urls and not http_port:
         raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
-    act_on(urls[0] if urls else f"http://127.0.0.1:{http_port}", token_file, selector, action, apply=apply)
+    act_on(urls[0] if urls else f"http://127.0.0.1:{http_port}", token_file, selector, action, more, apply=apply)
 
 
 def _source(urls: list[str], http_port: int | None, data_dir: Path | None) -> PendingSource:

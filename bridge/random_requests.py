@@ -41,6 +41,9 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("unknown-action", [_TO_ORDERS, _SOON, _ID, ("timer-action", None)]),
     ("missing-id", [_TO_ORDERS, _SOON, ("timer-action", b"replace")]),
     ("missing-id", [("timer-action", b"cancel")]),
+    ("missing-id", [("timer-action", b"move"), _SOON]),
+    ("missing-time", [("timer-action", b"move"), _ID]),
+    ("ambiguous-time", [("timer-action", b"move"), _ID, _SOON, ("timer-delay-level", b"1")]),
     ("not-ours", [_TO_ORDERS, _SOON, _ORIGIN]),
     ("not-ours", [_TO_ORDERS, _SOON, ("timer-rolls", b"1")]),
     ("not-ours", [_TO_ORDERS, _SOON, _ORIGIN, ("timer-rolls", b"1")]),
@@ -79,7 +82,7 @@ FOREIGN: tuple[Header, ...] = (
 VALUES: tuple[bytes | None, ...] = (None, b"", b"v", b"value " * 20)
 KEYS: tuple[bytes | None, ...] = (None, b"", b"k1", b"k2")
 SCHEDULE, REPLACE, CANCEL = "schedule", "replace", "cancel"
-PAUSE, RESUME = "pause", "resume"
+MOVE, PAUSE, RESUME = "move", "pause", "resume"
 TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 
 
@@ -135,12 +138,15 @@ class Wishes:
         self._pause_chance = rng.choice((0.0, 0.0, 0.03, 0.1))
         self._expiry_chance = rng.choice((0.0, 0.0, 0.2))
         self._id_chance = rng.choice((0.0, 0.3, 0.6, 0.9))
+        self._move_chance = rng.choice((0.0, 0.1, 0.3)) if self._id_chance else 0.0
         self._cancel_chance = rng.choice((0.05, 0.2, 0.4)) if self._id_chance else 0.0
 
     def draw(self, now_ms: int) -> Wish:
         drawn = self._rng.random()
         if self._pause_chance and self._rng.random() < self._pause_chance:
             wish = self._pause(self._rng.choice((ORDERS, ORDERS, BILLS)), self._rng.choice((PAUSE, RESUME)))
+        elif self._move_chance and self._rng.random() < self._move_chance:
+            wish = self._move(now_ms)
         elif drawn < 0.1:
             wish = self._malformed()
         else:
@@ -162,6 +168,13 @@ class Wishes:
             wish.control.append(
                 self._rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None)))
             )
+        return wish
+
+    def _move(self, now_ms: int) -> Wish:
+        id_ = self._rng.choice(self._ids)
+        wish = self._wish(set(), [("timer-action", b"move"), ("timer-id", id_)])
+        wish.action, wish.id = MOVE, id_
+        self._set_time(wish, now_ms)
         return wish
 
     def resume(self, target: str) -> Wish:

@@ -179,7 +179,7 @@ class _Recovery:
             decisions = Decisions(self._journal(found), *known)
             if found.tick_ms != options.tick_ms:
                 log.info("%s: tick_ms was %d, is %d: linking anew", self._shard, found.tick_ms, options.tick_ms)
-            live = (decisions.waiting, decisions.ended, decisions.waits)
+            live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
             store = Store.open(self._disk, options, found, progress, *live)
             start = found.progress.next_offset
         try:

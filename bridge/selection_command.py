@@ -1,11 +1,13 @@
 """`timer-bridge pending --select topic=orders --cancel [--apply]`: timers by what they are like, counted first.
 
-Any instance does, as its API asks the others: --page true, and an operator's token from a file where there are tokens.
+So do --move-by 1h and --release. Any instance does, as its API asks the others: --page true, and an operator's token
+from a file where there are tokens.
 """
 
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,8 +45,13 @@ def parse_selector(given: list[str]) -> Selector:
         raise SettingsError(f"--select: {explained(wrong)}") from wrong
 
 
-def act_on(url: str, token_file: Path | None, selector: Selector, action: str | None, *, apply: bool) -> None:
-    """Counts; with `apply` acts on them, part by part, and never on more than were counted. Tells what came of it."""
+def act_on(
+    url: str, token_file: Path | None, selector: Selector, action: str | None, more: Mapping[str, str], *, apply: bool
+) -> None:
+    """Counts; with `apply` acts on them, part by part, and never on more than were counted. Tells what came of it.
+
+    `more`: what the action asks for.
+    """
     api = _Api(url, token_file)
     asked = {"selector": selector.model_dump(exclude_none=True)}
     counted = api.post("selection/count", asked, Counted)
@@ -54,7 +61,7 @@ def act_on(url: str, token_file: Path | None, selector: Selector, action: str | 
         return
     left = counted.matching
     while True:
-        done = api.post(f"selection/{action}", asked | {"token": counted.token}, ActedOnSelection)
+        done = api.post(f"selection/{action}", {**asked, **more, "token": counted.token}, ActedOnSelection)
         came = ", ".join(f"{count} {kind}" for kind, count in sorted(done.outcomes.items()))
         typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
         if done.unanswered:

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of
-from bridge.intake import Intake, StillLeavingError, Told, intake
+from bridge.intake import Intake, StillLeavingError, Told, intake, until_move
 from bridge.lately import Lately
 from bridge.limits import Limits
 from bridge.options import TurnOptions
@@ -77,7 +77,12 @@ class Staged:
         self.landed += taken.landed
         self.dropped += taken.dropped
         self.held += taken.held
+        self.released += taken.released
         self.told += taken.told
+
+    def forget_moved(self, landed: list[tuple[int, int]]) -> None:
+        """Copies that were moved on their way and have landed since are told as landed alone."""
+        self.rolled = [flight for flight in self.rolled if (flight.origin, flight.rolls) not in landed]
 
     def park_expired(self, now_ms: int) -> None:
         """Those that are not to leave any more at `now_ms`."""
@@ -166,6 +171,7 @@ class OwnedShard:
             self._demand_room()
             while left:
                 count = min(count, left)
+                before = len(self.backlog)
                 try:
                     late = self._take_in_first(count, late, now_ms)
                 except WheelFullError:
@@ -173,7 +179,7 @@ class OwnedShard:
                         raise
                     count = max(1, count // 2)
                 else:
-                    left -= count
+                    left -= before - len(self.backlog)
         except StillLeavingError:
             self._late, late = late, {}
             raise
@@ -189,6 +195,7 @@ class OwnedShard:
     def _take_in_first(self, count: int, late: dict[int, Body], now_ms: int) -> dict[int, Body]:
         """`late`: those of the parts before, of which this part may end some; returned with its own."""
         part = self.backlog[:count]
+        del part[until_move(part) :]
         taken = intake(
             part,
             self.store,
@@ -207,22 +214,36 @@ class OwnedShard:
         self.store.add(taken.batch, part[-1].offset + 1)
         for target, is_paused in taken.paused.items():
             self.store.pause(target, is_paused=is_paused)
-        del self.backlog[:count]
-        self.admitted += count - len(taken.landed)
-        self._staged.requests += count - len(taken.landed)
+        del self.backlog[: len(part)]
+        self.admitted += len(part) - len(taken.landed)
+        self._staged.requests += len(part) - len(taken.landed)
         self.flights.land(taken.landed)
+        self._staged.forget_moved(taken.landed)
         self.flights.end(taken.ended)
+        self._move(taken, now_ms)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
         self._staged.add(taken)
         if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
         return taken.late
 
+    def _move(self, taken: Intake, now_ms: int) -> None:
+        """On their way from now on, as the next request may name them; the journal tells it with their copies."""
+        for body, due_ms in taken.moved:
+            copy, flight = copy_of(self.shard, body._replace(due_ms=due_ms), now_ms)
+            self._staged.copies.append(copy)
+            self._staged.rolled.append(flight)
+            self.flights.stage(flight)
+        self._staged.rolled += taken.moved_in_flight
+        self.flights.depart(taken.moved_in_flight)
+
     def _room(self, late: int) -> int | None:
         """How many more timers may be pending, `late` ones and copies on their way among those that are."""
         if self._options.max_pending is None:
             return None
-        on_their_way = len(self.flights.alive()) + len(self._staged.rolled)
+        ended = self.flights.ended
+        staged = {(flight.origin, flight.rolls) for flight in self._staged.rolled if flight.origin not in ended}
+        on_their_way = len(staged.union((flight.origin, flight.rolls) for flight in self.flights.alive()))
         return self._options.max_pending - self.store.pending - on_their_way - late
 
     def _must_wait(self, target: str, now_ms: int) -> bool:

@@ -39,6 +39,7 @@ from bridge.random_requests import (
     BILLS,
     CANCEL,
     MORE_TIMERS,
+    MOVE,
     NOWHERE,
     ORDERS,
     ORDERS_PARTITIONS,
@@ -236,7 +237,7 @@ class World:
             transaction=transaction,
         )
         self.oracle.ask(shard, wish, entry)
-        if wish.target and wish.action not in (CANCEL, PAUSE, RESUME):
+        if wish.target and wish.action not in (CANCEL, MOVE, PAUSE, RESUME):
             self.schedules.append((shard, wish, entry))
         self.tell(f"request {shard}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
 

@@ -245,6 +245,20 @@ def test_a_pause_goes_to_every_partition_and_lasts_until_it_is_resumed(place: Pl
     assert len(place.values()) == 8
 
 
+def test_a_timer_is_moved_and_released(place: Place) -> None:
+    for name in ("later", "now"):
+        place.timers.schedule("orders", name, delay="1h", id=name)
+    place.bridge.run(1000)
+    place.timers.move("later", delay="2h")
+    place.timers.release("now")
+    place.bridge.run(1000)
+    assert place.values() == [b"now"]
+    place.bridge.run(7_198_000)
+    assert place.values() == [b"now"]
+    place.bridge.run(1000)
+    assert place.values() == [b"now", b"later"]
+
+
 def test_leaving_it_flushes_and_closes(place: Place) -> None:
     with place.timers as timers:
         timers.schedule("orders", b"v", delay=0)

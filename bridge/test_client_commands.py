@@ -28,6 +28,9 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["replace", "x", "orders", "v"], "one of --in, --at and --level"),
         (["cancel", ""], "bad-header: timer-id"),
         (["pause", "a b"], "bad-target"),
+        (["move", "x"], "one of --in, --at and --level"),
+        (["move", "x", "--in", "soon"], "delay: 'soon' is no duration"),
+        (["release", ""], "bad-header: timer-id"),
         (["resume", "__x"], "bad-target"),
     ],
 )

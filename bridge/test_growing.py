@@ -79,6 +79,14 @@ def test_a_cancel_by_the_command_for_all_partitions_meets_it(world: World) -> No
     assert (world.values(), world.receipts(MOVED[0])) == ([], ["cancelled", *["not-found"] * 7])
 
 
+def test_a_move_meets_what_was_placed_by_the_other_count(world: World) -> None:
+    world.sender().schedule("orders", "early", delay=9000, id=MOVED[0])
+    world.grow()
+    world.sender(other_partitions=4).release(MOVED[0])
+    world.bridge.run(1000)
+    assert (world.values(), world.receipts(MOVED[0])) == (["early"], ["moved", "not-found"])
+
+
 @pytest.mark.parametrize("lose_disk", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_while_senders_change_over_nothing_is_lost_or_comes_twice(world: World, seed: int, *, lose_disk: bool) -> None:

@@ -46,6 +46,9 @@ class Stored:
     def is_to_come(self, _target: str, place: tuple[int, int]) -> bool:
         return place > self.settled
 
+    def bodies(self, _rows: Rows) -> list[Body]:
+        return []
+
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]:
         found = {}
         for id_ in ids:

@@ -257,6 +257,8 @@ def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile
     world.bridge.start()
     world.pass_time(ms=20_000)
     assert "damaged" not in caplog.text
+    assert world.bridge.bridge is not None
+    assert sum(world.bridge.bridge.pending.values()) == 0
     assert values(world, "limited") == [str(number) for number in range(100)]
 
 
@@ -323,3 +325,56 @@ def test_a_pause_is_a_matter_of_the_timer_topics_policy() -> None:
     world.pass_time(ms=100)
     assert [dict(entry.headers)["timer-error"] for entry in world.read("timer.rejected")] == [b"denied-target"]
     assert values(world, "other") == []
+
+
+# -- move
+
+
+@pytest.mark.parametrize("late_ms", [-1000, 0, 50, 250, 400, 2500])
+@TROUBLE
+def test_a_moved_timer_leaves_once_at_its_new_time(trouble: Trouble, late_ms: int) -> None:
+    """Earlier, later, past; also where the old time was still to come behind it."""
+    world = World()
+    world.send("m", 300, id_="a", extra=[("trace", b"1")])
+    world.send("stays", 300)
+    world.bridge.run(100)
+    due_ms = max(0, world.now_ms + late_ms)
+    world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-deliver-ms", b"%d" % due_ms)])
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(3500)
+    assert sorted(world.delivered()) == ["m", "stays"]
+    (headers,) = [headers for headers in world.deliveries() if "trace" in headers]
+    assert headers["timer-origin"] == "timer.requests/0/0"
+    assert int(headers["timer-deliver-ms"]) == due_ms
+    assert int(headers["timer-released-ms"]) >= due_ms
+    assert world.receipts("accepted", "delivered") == [("moved", 2)]
+
+
+MOVE_A: Headers = [("timer-action", b"move"), ("timer-id", b"a")]
+
+
+@TROUBLE
+def test_what_is_moved_again_and_again_can_still_be_ended(trouble: Trouble) -> None:
+    """In one batch: the second and third move find a copy on its way."""
+    world = World()
+    world.send("m", 300, id_="a")
+    world.send("n", 300, id_="b")
+    world.bridge.run(100)
+    for delay_ms in (400, 0, 700):
+        world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"%d" % delay_ms)])
+    move_b: Headers = [("timer-action", b"move"), ("timer-id", b"b"), ("timer-delay-ms", b"500")]
+    world.kafka.produce(TIMERS, None, headers=move_b)
+    world.cancel("b")
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(500)
+    assert world.delivered() == []
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
+    world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"1")])
+    world.bridge.run(1000)
+    assert world.delivered() == ["m"]
+    kinds = [kind for kind, _ in world.receipts("accepted", "delivered")]
+    assert kinds[:-1] == ["moved"] * 4 + ["cancelled"]
+    assert kinds[-1] in ("too-late", "not-found")

@@ -6,13 +6,14 @@
     timer-delay-ms: -5           ->  Refusal("bad-header", "timer-delay-ms ...")
 
     timer-action: cancel         ->  Cancel(id=...)
+    timer-action: move           ->  Move(id=..., due_ms=...)
     timer-action: pause          ->  Pause(target=..., is_paused=True)
     timer-origin, timer-rolls    ->  Claim(...): says that it is the bridge's own copy; whether it is, the journal knows
 
 Rules, in the order in which they are looked at (design, "Headers"):
 1. A header of ours that stands twice, is null where it may not be, or does not parse: `bad-header`, never "at once".
-2. `timer-action` is schedule, cancel or replace, pause or resume (`unknown-action`); cancel and replace need an id
-   (`missing-id`), pause and resume a target alone: other headers of theirs are not looked at.
+2. `timer-action` is schedule, cancel, replace, move, pause or resume (`unknown-action`); cancel, replace and move need
+   an id (`missing-id`), move a time too, pause and resume a target alone: other headers of theirs are not looked at.
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; further away than `max_delay_ms`: `too-far`.
    A cancel needs none; one that stands is not looked at, as the id alone says what ends.
    `timer-expire-ms` that is not behind the due time: `bad-header`, as it could never be delivered.
@@ -50,7 +51,7 @@ ERROR_DETAIL = "timer-error-detail"
 
 EXPIRE_MS = "timer-expire-ms"
 
-PAUSE, RESUME = b"pause", b"resume"
+MOVE, PAUSE, RESUME = b"move", b"pause", b"resume"
 _PAUSES = (PAUSE, RESUME)
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
 CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
@@ -106,6 +107,13 @@ class Cancel(NamedTuple):
     on: tuple[str, bytes] | None = None
 
 
+class Move(NamedTuple):
+    """What is pending under `id` becomes due at `due_ms`, whatever it was."""
+
+    id: bytes
+    due_ms: int
+
+
 class Pause(NamedTuple):
     """From now on timers of `target` wait, or (not `is_paused`) go on."""
 
@@ -139,7 +147,7 @@ class BadValueError(ValueError):
     """A number in a header that is no plain decimal in range."""
 
 
-Asked: TypeAlias = Schedule | Cancel | Pause | Claim | Refusal
+Asked: TypeAlias = Schedule | Cancel | Move | Pause | Claim | Refusal
 
 
 def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
@@ -197,11 +205,11 @@ def _pause(ours: dict[str, bytes | None], rules: Rules) -> Pause | Refusal:
     return Pause(target, ours[ACTION] == PAUSE)
 
 
-def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Refusal:
+def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Move | Refusal:
     action = ours.get(ACTION, b"schedule")
-    if action not in (b"schedule", b"cancel", b"replace"):
+    if action not in (b"schedule", b"cancel", b"replace", MOVE):
         return Refusal(
-            "unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace, pause or resume"
+            "unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace, move, pause or resume"
         )
     id_ = ours.get(ID)
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
@@ -211,8 +219,24 @@ def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> 
     if action == b"cancel":
         assert id_ is not None
         return Cancel(id_)
+    if action == MOVE:
+        assert id_ is not None
+        return _move(ours, id_, timestamp_ms, rules)
     asked = _schedule(ours, timestamp_ms, rules, id_)
     return asked._replace(replaces=True) if isinstance(asked, Schedule) and action == b"replace" else asked
+
+
+def _move(ours: dict[str, bytes | None], id_: bytes, timestamp_ms: int, rules: Rules) -> Move | Refusal:
+    due_ms = _due_ms(ours, timestamp_ms, rules)
+    if isinstance(due_ms, Refusal):
+        return due_ms
+    if due_ms - timestamp_ms > rules.max_delay_ms:
+        return _too_far(due_ms - timestamp_ms, rules)
+    return Move(id_, due_ms)
+
+
+def _too_far(ahead_ms: int, rules: Rules) -> Refusal:
+    return Refusal("too-far", f"due {ahead_ms} ms ahead; max_delay is {rules.max_delay_ms} ms")
 
 
 def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
@@ -240,7 +264,7 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
     if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
         return Refusal("bad-header", f"{EXPIRE_MS} is not behind the due time {due_ms}: it could never be delivered")
     if due_ms - timestamp_ms > rules.max_delay_ms:
-        return Refusal("too-far", f"due {due_ms - timestamp_ms} ms ahead; max_delay is {rules.max_delay_ms} ms")
+        return _too_far(due_ms - timestamp_ms, rules)
     if TOPIC not in ours:
         return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
     target = legal_topic(ours[TOPIC])

@@ -27,6 +27,8 @@ from schemas.progress import Key
 class Flight(NamedTuple):
     """A copy on its way: the `rolls`-th of the timer `origin`, which is due at `due_ms`.
 
+    Where it was moved meanwhile it is told again, and `due_ms` is no longer what the copy says: then it goes round once
+    more.
     `id_hash` (hex, empty without an id) lets a cancel meet it, `digest` (hex) tells it from a forged one.
     """
 
@@ -108,6 +110,8 @@ class Decisions:
         self.released: set[int] = set()
         """Held once and gone since, whatever K says; a copy that landed later is a timer again."""
         self.waits = tuple(waits)
+        self.gone: set[int] = set()
+        """Origins of which a copy was made since, so that no unit of before lives, whatever its key."""
         waited = self.held.copy()
         self.waiting = self.held.copy()
         """Of those that waited, the ones never released: a copy of a released one may be held again, elsewhere."""
@@ -121,11 +125,14 @@ class Decisions:
             self.dropped.update(record.dropped)
             for landed in record.landed:
                 self.flights.pop(landed, None)
+                if record.next_offset <= known:
+                    self.gone.discard(landed[0])
                 self.released.discard(landed[0])
             self.released.update(record.released)
             for flight in record.rolled:
                 self.flights[flight.origin, flight.rolls] = flight
                 self.rolled.add((flight.origin, flight.rolls))
+                self.gone.add(flight.origin)
             self.held.update(record.held)
             self.held.difference_update(record.released)
             if record.next_offset <= known:
@@ -144,7 +151,7 @@ class Decisions:
         """The operator put progress back to `offset`: what was decided from there on is decided anew."""
         self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
         self.rolled = {key for key in self.rolled if key[0] < offset}
-        for decided in (self.refused, self.ended, self.dropped, self.held, self.released, self.waiting):
+        for decided in (self.refused, self.ended, self.dropped, self.held, self.released, self.waiting, self.gone):
             decided.difference_update([o for o in decided if o >= offset])
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 

@@ -4,6 +4,8 @@
     cancel, something pending   cancelled           about the timer that ended
     cancel, nothing pending     too-late | not-found
     a request with the id of a pending timer        replaced (about the old one), accepted (about the new one)
+    move, something pending     moved               about the timer, with its new due time
+    move, nothing pending       too-late | not-found
     replace, nothing pending    too-late | not-found, and accepted: it stands all the same
     refused or undeliverable    rejected, with the code
 
@@ -15,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Kind = Literal["accepted", "delivered", "cancelled", "replaced", "not-found", "too-late", "rejected"]
+Kind = Literal["accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected"]
 Mode = Literal["none", "outcomes", "all"]
 ROUTINE: frozenset[str] = frozenset({"accepted", "delivered"})
 """What the mode `outcomes` leaves out."""

@@ -36,6 +36,7 @@ class AuditClass(StrEnum):
     CANCEL_DONE = "cancel-done"
     CANCEL_TOO_LATE = "cancel-too-late"
     CANCEL_NOT_FOUND = "cancel-not-found"
+    SWITCH = "switch"
     PENDING = "pending"
 
     @property
@@ -160,7 +161,7 @@ REQUESTS = Table(
         Column("partition", Kind.INT32, "partition of the request"),
         Column("offset", Kind.INT64, "offset of the request"),
         Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
-        Column("kind", Kind.STRING, "schedule, replace, cancel, or copy (says that it is one, but is none)"),
+        Column("kind", Kind.STRING, "schedule, replace, cancel, pause, resume, or copy (says it is one, but is none)"),
         Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
         Column("due_ms", Kind.INT64, "when it was to be delivered; null: its headers do not say, or it is a cancel"),
         Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.headers import MAX_INT64, TIMES, Asked, Cancel, Claim, Pause, Refusal, Rules, Schedule, parse
+from schemas.headers import MAX_INT64, TIMES, Asked, Cancel, Claim, Move, Pause, Refusal, Rules, Schedule, parse
 from schemas.levels import parse_levels
 
 NOW_MS = 1_700_000_000_000
@@ -195,7 +195,7 @@ LIKELY_VALUES = {
     "timer-delay-ms": SOON.map(lambda n: b"%d" % n),
     "timer-delay-level": st.sampled_from([b"0", b"1", b"18", b"19"]),
     "timer-id": st.sampled_from([b"a", b"\xff", b"x" * 1024, b"x" * 1025]),
-    "timer-action": st.sampled_from([b"schedule", b"cancel", b"replace", b"Cancel", b"pause", b"resume"]),
+    "timer-action": st.sampled_from([b"schedule", b"cancel", b"replace", b"Cancel", b"move", b"pause", b"resume"]),
     "timer-key": st.sampled_from([b"k", b""]),
     "timer-partition": st.sampled_from([b"0", b"2147483647", b"2147483648"]),
     "timer-origin": st.sampled_from([b"t/0/1"]),
@@ -235,6 +235,9 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert target.isascii()
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
+        case Move(id=id_, due_ms=due_ms):
+            assert 0 < len(id_) <= 1024
+            assert 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
         case Pause(target=target):
             assert target not in RULES.own_topics
         case Claim(rolls=rolls, schedule=schedule):
@@ -245,7 +248,7 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert detail
 
 
-Read = Schedule | Cancel | Pause | Claim | str
+Read = Schedule | Cancel | Move | Pause | Claim | str
 
 
 def read_slowly(headers: list[tuple[str, bytes | None]]) -> Read:
@@ -264,15 +267,19 @@ def read_slowly(headers: list[tuple[str, bytes | None]]) -> Read:
         target = values["timer-topic"]
         is_good = target is not None and is_target(target) and target.decode() not in RULES.own_topics
         return Pause(target.decode(), action == b"pause") if target is not None and is_good else "bad-target"
-    if action not in (b"schedule", b"cancel", b"replace"):
+    if action not in (b"schedule", b"cancel", b"replace", b"move"):
         return "unknown-action"
     id_ = values.get("timer-id")
     if "timer-id" in names and (id_ is None or len(id_) == 0 or len(id_) > 1024):
         return "bad-header"
     if action == b"cancel":
         return "missing-id" if id_ is None else Cancel(id_)
-    if action == b"replace" and id_ is None:
+    if action != b"schedule" and id_ is None:
         return "missing-id"
+    if action == b"move":
+        assert id_ is not None
+        due_ms = due(values)
+        return due_ms if isinstance(due_ms, str) else "too-far" if is_too_far(due_ms) else Move(id_, due_ms)
     asked = timer(values)
     return asked if isinstance(asked, str) else asked._replace(id=id_, replaces=action == b"replace")
 
@@ -298,10 +305,7 @@ def claimed(values: dict[str, bytes | None]) -> Claim | str:
     return Claim(origin, rolls, Schedule(target.decode(), due_ms, partition, values.get("timer-id")))
 
 
-def timer(values: dict[str, bytes | None]) -> Schedule | str:
-    partition = number(values.get("timer-partition", b"0"), 2**31 - 1)
-    if partition is None or values.get("timer-key", b"") is None:
-        return "bad-header"
+def due(values: dict[str, bytes | None]) -> int | str:
     times = {name: number(values[name], MAX_INT64) for name in TIMES if name in values}
     if None in times.values():
         return "bad-header"
@@ -310,16 +314,29 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
     ((name, told),) = times.items()
     assert told is not None
     levels_ms = (0, *RULES.levels_ms)
-    due_ms = {
+    return {
         "timer-deliver-ms": told,
         "timer-delay-ms": NOW_MS + told,
         "timer-delay-level": NOW_MS + levels_ms[min(told, len(levels_ms) - 1)],
     }[name]
+
+
+def is_too_far(due_ms: int) -> bool:
+    return due_ms > NOW_MS + RULES.max_delay_ms
+
+
+def timer(values: dict[str, bytes | None]) -> Schedule | str:
+    partition = number(values.get("timer-partition", b"0"), 2**31 - 1)
+    if partition is None or values.get("timer-key", b"") is None:
+        return "bad-header"
+    due_ms = due(values)
+    if isinstance(due_ms, str):
+        return due_ms
     if "timer-expire-ms" in values:
         expire_ms = number(values["timer-expire-ms"], MAX_INT64)
         if expire_ms is None or expire_ms <= due_ms:
             return "bad-header"
-    if due_ms > NOW_MS + RULES.max_delay_ms:
+    if is_too_far(due_ms):
         return "too-far"
     if "timer-topic" not in values:
         return "missing-topic"

@@ -59,8 +59,8 @@ RULES = (
     Rule(
         _A.MALFORMED_BUT_DELIVERED,
         True,
-        "deliveries > 0 AND (malformed OR kind = 'cancel')",
-        "its headers do not say when or where, or it is a cancel; it was never to be delivered",
+        "deliveries > 0 AND (malformed OR kind IN ('cancel', 'pause', 'resume'))",
+        "its headers do not say when or where, or it is no timer; it was never to be delivered",
     ),
     Rule(
         _A.CANCELLED_BUT_DELIVERED,
@@ -105,6 +105,7 @@ RULES = (
         "is_cancel AND (told_missed IS NOT NULL OR unanswered)",
         "a cancel with nothing pending under its id",
     ),
+    Rule(_A.SWITCH, False, "is_switch", "pauses or resumes a real topic"),
     Rule(_A.PENDING, False, "true", "not due yet, or so lately that it may still be on its way"),
 )
 
@@ -112,7 +113,8 @@ FAULTS = tuple(rule.name for rule in RULES if rule.fault)
 
 _FACTS = {
     "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
-    "kind_of_timer": "coalesce(NOT (kind = 'cancel' AND NOT malformed), false)",
+    "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
+    "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'pause', 'resume') AND NOT malformed), false)",
     # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read.
     "read_before_release": "coalesce(next.answered_ms + skew_ms, next.ms + tolerance_ms) < delivered_ms",
     # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.

@@ -44,7 +44,8 @@ def _parts_that_differ() -> Column:
     other_key = asked["own_key"] != F.col("returned_low.key")
     parts.append(F.when(other_key, _differs("returned", "key", want["key"], "key")))
     differ = F.array_distinct(F.array_compact(F.array(*parts)))
-    return F.when(asked.isNotNull() & ~asked["malformed"] & (asked["kind"] != "cancel"), differ)
+    is_timer = ~asked["kind"].isin("cancel", "pause", "resume")
+    return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, differ)
 
 
 def _differs(record: str, part: str, want: Column, name: str) -> Column:

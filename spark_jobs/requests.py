@@ -2,6 +2,7 @@
 
     timer-topic, one time header           schedule | replace     stands, and ends what is pending under its id
     timer-action: cancel, timer-id         cancel                 ends what is pending under its id
+    timer-action: pause, resume            switch                 about a real topic alone; no timer
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.copies
     anything else                          malformed: only the rejected topic may hold it
 
@@ -22,7 +23,8 @@ from spark_jobs import columns as c
 LEVELS_MS = parse_levels(DEFAULT)
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 EXPIRE_MS = "timer-expire-ms"
-_ACTIONS = ("schedule", "cancel", "replace")
+_SWITCHES = ("pause", "resume")
+_ACTIONS = ("schedule", "cancel", "replace", *_SWITCHES)
 _TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 _SAYS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
 
@@ -66,10 +68,10 @@ def requests(
 
 def _described(read: DataFrame) -> DataFrame:
     """The rows as documented above. A cancel is to be acted on at once, a malformed request to be refused at once."""
-    says_due = F.col("due_ms")
-    due_ms = F.when(~F.col("malformed") & (F.col("kind") != "cancel"), says_due)
+    says_due, is_timer = F.col("due_ms"), ~F.col("kind").isin("cancel", *_SWITCHES)
+    due_ms = F.when(~F.col("malformed") & is_timer, says_due)
     asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", due_ms)}
-    asked["id"] = F.when(~F.col("malformed"), F.col("id"))
+    asked["id"] = F.when(~F.col("malformed") & ~F.col("kind").isin(*_SWITCHES), F.col("id"))
     struct = F.struct(*(asked.get(name, F.col(name)).alias(name) for name in ASKED))
     return read.select(
         "origin",
@@ -128,7 +130,8 @@ def _malformed() -> Column:
     no_id = kind.isin("cancel", "replace") & F.col("id").isNull()
     schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull()
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
-    return (kind == "copy") | wrong | ((kind != "cancel") & schedule)
+    timer = (kind == "copy") | wrong | ((kind != "cancel") & schedule)
+    return F.when(kind.isin(*_SWITCHES), F.col("doubled") | F.col("target").isNull()).otherwise(timer)
 
 
 def _claimed() -> Column:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs import evidence, summary
 from spark_jobs.brokers import Span
@@ -58,13 +59,14 @@ def template() -> tuple[History, dict[int, str]]:
         [rejection(asked[5]), rejection(asked[7], "too-large"), rejection(expired, "expired", at_ms=6_100)],
         [receipt("cancelled", ends[0], ided[20]), receipt("too-late", late_cancel)],
     )
-    history.requests += [*rolled, forged]
+    pause = request(54, due_ms=None, also=((names.ACTION, b"pause"),))
+    history.requests += [*rolled, forged, pause]
     named = ["delivered", "duplicate", "early", "late", "altered", "rejected-but-delivered", "altered", "rejected"]
     classes = dict(enumerate([*named, "missing"]))
     classes |= {20: "cancelled", 21: "replaced", 22: "cancelled-but-delivered", 30: "delivered"}
     classes |= {40: "cancel-done", 41: "cancel-too-late", 42: "cancel-not-found", 43: "cancel-too-late"}
     classes |= {50: "malformed-but-delivered", 51: "expired", 52: "expired-but-delivered", 53: "pending"}
-    return history, classes | {62: "missing", 90: "unexplained"}
+    return history, classes | {54: "switch", 62: "missing", 90: "unexplained"}
 
 
 def repeated(spark: SparkSession, records: list[object]) -> DataFrame:

@@ -131,6 +131,20 @@ def test_what_must_be_there_by_now(spark: SparkSession) -> None:
     assert history.classes(spark, settle_ms=10) == {str(n): name for n, (_, _, name) in enumerate(cases)}
 
 
+def test_a_pause_is_no_timer(spark: SparkSession) -> None:
+    """Its time, id and other headers are not looked at; without a legal topic it has to be refused."""
+    pause, resume, nowhere, both = (
+        request(n, due_ms=None, target=target, id=b"x", also=((names.ACTION, action),))
+        for n, (action, target) in enumerate(
+            [(b"pause", "orders"), (b"resume", "orders"), (b"pause", None), (b"pause", "orders")], 1
+        )
+    )
+    history = History([request(0, id=b"x"), pause, resume, nowhere, both], [delivery(request(0))])
+    history.deliveries.append(delivery(both, due_ms=1_000))
+    found = history.classes(spark)
+    assert found == {"0": "delivered", "1": "switch", "2": "switch", "3": "missing", "4": "malformed-but-delivered"}
+
+
 MALFORMED: list[dict[str, Any]] = [
     {"due_ms": None},
     {"due_ms": None, "also": ((names.DELAY_MS, b"+5"),)},

@@ -12,7 +12,16 @@ from typing import Any, Literal, NamedTuple
 
 from bridge.client import Sent, TimerProducer
 from bridge.listing import NamedTimer
-from bridge.page.questions import ActionAsked, CancelAsked, ReplaceAsked, SelectionActed, TopicAsked
+from bridge.page.questions import (
+    ActionAsked,
+    CancelAsked,
+    MoveAsked,
+    ReleaseAsked,
+    ReplaceAsked,
+    SelectionActed,
+    SelectionMoved,
+    TopicAsked,
+)
 
 Sending = Callable[[TimerProducer, Any], "list[Future[Sent]]"]
 
@@ -42,8 +51,16 @@ class Action(NamedTuple):
     each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
     reaches: Callable[[NamedTimer], bool] = has_id
     """Whether a request can name it."""
+    stays: bool = False
+    """What it acted on still matches its selection: it acts on all of it, or on nothing."""
     has_receipts: bool = True
     entries: tuple[Entry, ...] = ()
+    entries_of_selection: tuple[Entry, ...] = ()
+
+    @property
+    def has_place(self) -> bool:
+        """It may be told the partition."""
+        return issubclass(self.asked, ReleaseAsked)
 
 
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
@@ -52,8 +69,7 @@ def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
 
 def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
     """To all partitions where its own was not chosen by its id."""
-    id_ = timer.raw_id
-    assert id_ is not None, "a request names a timer by its id"
+    id_ = _id(timer)
     is_there = timers.partition_of(id_) == timer.place.shard.partition
     return [timers.cancel(id_)] if is_there else timers.cancel_everywhere(id_)
 
@@ -74,6 +90,29 @@ def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]"
     return [*ended, sent]
 
 
+def _move(timers: TimerProducer, asked: MoveAsked) -> "list[Future[Sent]]":
+    return [timers.move(asked.raw(), at=asked.at, delay=asked.delay, partition=asked.partition)]
+
+
+def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionActed) -> "list[Future[Sent]]":
+    assert isinstance(asked, SelectionMoved)
+    due_ms = max(0, timer.due_ms + asked.by)
+    return [timers.move(_id(timer), at=due_ms, partition=timer.place.shard.partition)]
+
+
+def _release(timers: TimerProducer, asked: ReleaseAsked) -> "list[Future[Sent]]":
+    return [timers.release(asked.raw(), partition=asked.partition)]
+
+
+def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
+    return [timers.release(_id(timer), partition=timer.place.shard.partition)]
+
+
+def _id(timer: NamedTimer) -> bytes:
+    assert timer.raw_id is not None, "a request names a timer by its id"
+    return timer.raw_id
+
+
 def _pause(timers: TimerProducer, asked: TopicAsked) -> "list[Future[Sent]]":
     return timers.pause(asked.topic)
 
@@ -86,6 +125,19 @@ ACTIONS = {
     action.name: action
     for action in (
         Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, each=_cancel_each),
+        Action(
+            "move",
+            "Move",
+            "Give what is pending under an id another due time.",
+            MoveAsked,
+            _move,
+            asked_of_selection=SelectionMoved,
+            each=_move_each,
+            stays=True,
+            entries=(Entry("delay", "to, from now", "2h30m"),),
+            entries_of_selection=(Entry("by", "by", "1h, or -1h"),),
+        ),
+        Action("release", "Release now", "Let it be due now.", ReleaseAsked, _release, each=_release_each),
         Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
         Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic", has_receipts=False),
         Action("resume", "Resume", "Let them go on.", TopicAsked, _resume, "topic", has_receipts=False),

@@ -356,6 +356,8 @@ class Api:
                 found = await self._selected(caller, asked.selector, MOST_ACTED_ON, None)
                 if found.matching > counted:
                     raise HTTPException(409, f"{found.matching} match now, {counted} were counted: count again")
+                if action.stays and found.matching > MOST_ACTED_ON:
+                    raise ValueError(f"{found.matching} match, {MOST_ACTED_ON} go at a time: narrow the selector")
                 named = [timer for timer in found.timers if action.reaches(timer)]
                 parts = [(topic, _each(action, chosen, asked)) for topic, chosen in _by_topic(named).items()]
                 sent = await self._send(action, parts)

@@ -126,6 +126,17 @@ class CancelAsked(_Id, ActionAsked):
     everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
 
 
+class ReleaseAsked(_Id, ActionAsked):
+    partition: int | None = Field(
+        None, ge=0, description="Where it stands, if that was not chosen by its id (murmur2)."
+    )
+
+
+class MoveAsked(ReleaseAsked):
+    delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
+    at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
+
+
 class TopicAsked(ActionAsked):
     """Left out, `timer_topic` is each of them."""
 
@@ -162,6 +173,17 @@ class SelectionAsked(Question):
 
 class SelectionActed(SelectionAsked):
     token: str = Field(description="That of the count.")
+
+
+def _shift(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    ms = parse_duration_ms(value.removeprefix("-"))
+    return -ms if value.startswith("-") else ms
+
+
+class SelectionMoved(SelectionActed):
+    by: Annotated[int, BeforeValidator(_shift)] = Field(description="Later by this: 1h, 30m, ms; -1h is earlier.")
 
 
 class RejectedAsked(Question):

@@ -386,3 +386,41 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
 def test_what_is_too_long_is_refused(place: Place) -> None:
     status, told = Page(place.pages[0].url).post("/api/v1/timer/cancel", {"id": "x" * (3 << 20)})
     assert (status, "bytes" in told["reason"]) == (413, True)
+
+
+def test_a_timer_is_moved_and_released_now_wherever_it_stands(place: Place) -> None:
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"7200000"), ("timer-id", b"x")]
+    here = next(number for number in range(4) if number != place.producer.partition_of("x"))
+    place.kafka.produce(TIMERS, b"v", headers=headers, partition=here)
+    place.run(300)
+    due_ms = place.pages[0].get("/api/v1/timer?id=x")[1]["timers"][0]["due_ms"]
+    asked = {"id": "x", "partition": here}
+    assert place.pages[0].post("/api/v1/timer/move", {**asked, "at": str(due_ms + HOUR_MS)})[1]["outcomes"] == {
+        "moved": 1
+    }
+    place.run(300)
+    assert place.pages[1].get("/api/v1/timer?id=x")[1]["timers"][0]["due_ms"] == due_ms + HOUR_MS
+    assert place.kafka.read("orders") == []
+    assert place.pages[1].post("/api/v1/timer/release", asked)[1]["outcomes"] == {"moved": 1}
+    place.run(300)
+    assert [entry.value for entry in place.kafka.read("orders")] == [b"v"]
+    assert place.pages[1].post("/api/v1/timer/release", asked)[1]["outcomes"] == {"too-late": 1}
+
+
+def test_a_selection_is_moved_by_a_time_and_released(place: Place) -> None:
+    schedule(place, 12)
+    page, selector = place.pages[0], {"topic": "orders"}
+    before = {timer["id"]: timer["due_ms"] for timer in page.get("/api/v1/timers")[1]["timers"]}
+
+    def act(name: str, **asked: str) -> Any:
+        token = page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+        return page.post(f"/api/v1/selection/{name}", {"selector": selector, "token": token, **asked})[1]
+
+    for by, ms in (("1h", HOUR_MS), ("-30m", HOUR_MS // 2)):
+        assert act("move", by=by)["outcomes"] == {"moved": 12}
+        place.run(400)
+        after = {timer["id"]: timer["due_ms"] for timer in page.get("/api/v1/timers")[1]["timers"]}
+        assert after == {id_: due_ms + ms for id_, due_ms in before.items()}
+    assert act("release")["outcomes"] == {"moved": 12}
+    place.run(400)
+    assert len(place.kafka.read("orders")) == 12

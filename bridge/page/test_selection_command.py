@@ -53,6 +53,22 @@ def test_a_selection_is_only_counted_unless_it_is_to_be_applied(place: Place, to
     assert count(place) == 10
 
 
+def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = pending(place, "--select", "key=k1", "--move-by", "-1h", "--apply", token=token)
+    assert moved.stdout == "move: 10 requests sent; 10 moved\n"
+    place.run(3_700_000)
+    assert count(place) == 10
+    released = pending(place, "--select", "topic=orders", "--release", "--apply", token=token)
+    assert released.stdout == "release: 10 requests sent; 10 moved\n"
+    place.run(300)
+    assert count(place) == 0
+    monkeypatch.setattr(api, "MOST_ACTED_ON", 0)
+    place.producer.schedule("orders", "v", delay="2h", id="one more")
+    place.run(300)
+    refused = pending(place, "--select", "topic=orders", "--move-by", "1h", "--apply", token=token)
+    assert "1 match, 0 go at a time: narrow the selector" in str(refused.exception)
+
+
 def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
     done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
@@ -67,7 +83,8 @@ def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: 
         (["--select", "topic"], "write one of topic=..., key=..."),
         (["--select", "topic=a", "--select", "topic=b"], "topic is given twice"),
         (["--select", "due-to=soon"], "due_to: 'soon' is no instant"),
-        (["--cancel"], "--cancel and --apply are about what --select names"),
+        (["--cancel"], "--cancel, --move-by, --release and --apply are about what --select names"),
+        (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
     ],
 )
 def test_a_wrong_selection_is_told_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
