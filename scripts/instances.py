@@ -1,4 +1,4 @@
-"""`python -m scripts.instances`: a burst by one and by two instances, over 1, 4 and 16 partitions, each on a new broker.
+"""`python -m scripts.instances`: a burst by one and by two instances, over 1, 4 and 16 partitions, a new broker each.
 
 Broker, instances and sender share one machine, so two instances are seldom faster here: what is shown is the cost.
 """
