@@ -108,17 +108,31 @@ def run(settings: Settings) -> None:
 def dev(
     folder: Annotated[Path, typer.Option(help="Where its data lies.")] = Path(".run/dev-kafka"),
     port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 9092,
+    topic: Annotated[list[str] | None, typer.Option(help="A topic to make if it is not there; may repeat.")] = None,
 ) -> None:
     """An embedded single-node Kafka for development, until Ctrl-C.
 
     Not for production: one broker, no replication, no security, bound to loopback.
     """
     with EmbeddedKafka(folder, port=port) as kafka:
+        if topic:
+            _make_topics(kafka.bootstrap_servers, topic)
         typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
             typer.echo("ending")
+
+
+def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
+    """Of one partition each."""
+    from bridge.confluent import ConfluentTopics, Patience
+    from bridge.connection import Connection
+
+    topics = ConfluentTopics(Connection(bootstrap_servers), Patience())
+    for name in names:
+        if topics.partitions(name) is None:
+            topics.create(name, 1, 1, {})
 
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
