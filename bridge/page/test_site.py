@@ -55,6 +55,9 @@ class Browser:
     def post(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
         return self._ask(path, urlencode(fields).encode(), headers)
 
+    def post_raw(self, path: str, body: bytes) -> Answer:
+        return self._ask(path, body, {})
+
     def log_in(self, secret: str) -> Answer:
         return self.post("/login", {"token": secret})
 
@@ -147,6 +150,18 @@ def test_nobody_sees_anything_before_the_login(guarded: Place) -> None:
     assert "SameSite=strict" in cookie
     assert "r" * 32 not in cookie
     assert browser.get("/").status == 200
+
+
+def test_whoever_has_no_token_can_not_keep_it_busy(guarded: Place) -> None:
+    browser = Browser(guarded.pages[0].url)
+    for fields in (2000, 20_000):
+        answer = browser.post_raw("/login", b"a=&" * fields)
+        assert (answer.status, "4096 bytes" in answer.text) == (413, True)
+    browser.log_in("o" * 32)
+    answer = browser.post_raw("/rejected/redrive", b"record=&" * 3000)
+    assert (answer.status, "more than 2000 fields" in answer.text) == (413, True)
+    records = f"record=timer.rejected/0/1&record=timer.rejected/0/2&form_key={browser.form_key()}"
+    assert browser.post_raw("/rejected/redrive", records.encode()).status == 200
 
 
 def test_a_reader_is_shown_no_buttons_and_may_not_press_them(guarded: Place) -> None:
