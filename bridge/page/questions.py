@@ -122,17 +122,27 @@ class ActionAsked(Question):
     timer_topic: str | None = Field(None, description="Which one; the setting timer_topic if left out.")
 
 
-class CancelAsked(_Id, ActionAsked):
-    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
-
-
-class ReleaseAsked(_Id, ActionAsked):
+class PlacedAsked(_Id, ActionAsked):
     partition: int | None = Field(
         None, ge=0, description="Where it stands, if that was not chosen by its id (murmur2)."
     )
 
 
-class MoveAsked(ReleaseAsked):
+class CancelAsked(PlacedAsked):
+    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "CancelAsked":
+        if self.everywhere and self.partition is not None:
+            raise ValueError("everywhere goes to every partition: give either that or a partition")
+        return self
+
+
+class ReleaseAsked(PlacedAsked):
+    """Nothing more."""
+
+
+class MoveAsked(PlacedAsked):
     delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
 
@@ -148,9 +158,8 @@ class SentHeader(Question):
     value: str | None
 
 
-class ReplaceAsked(CancelAsked):
-    """`everywhere` ends what is pending under the id in all partitions first."""
-
+class ReplaceAsked(_Id, ActionAsked):
+    everywhere: bool = Field(False, description="Ends what is pending under the id in all partitions first.")
     topic: str
     value: str | None = Field(None, description="Null: a tombstone.")
     key: str | None = None
@@ -158,7 +167,7 @@ class ReplaceAsked(CancelAsked):
     delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
-    partition: int | None = None
+    partition: int | None = Field(None, description="The real topic's, if the key is not to choose.")
 
 
 class SelectionAsked(Question):

@@ -278,6 +278,28 @@ def test_timers_whose_partition_was_not_chosen_by_their_id_are_cancelled_too(pla
     assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0
 
 
+def test_the_same_id_in_another_partition_is_another_timer(place: Place) -> None:
+    def pending() -> list[tuple[str, str]]:
+        told = place.pages[0].get("/api/v1/timer?id=x")[1]
+        return sorted((timer["topic"], timer["shard"]) for timer in told["timers"])
+
+    own = place.producer.partition_of("x")
+    there, elsewhere = (own + 1) % 4, (own + 2) % 4
+    for topic, partition in (("orders", there), ("bills", elsewhere), ("bills", own)):
+        headers = [("timer-topic", topic.encode()), ("timer-delay-ms", b"7200000"), ("timer-id", b"x")]
+        place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
+    place.run(300)
+    selector = {"topic": "orders"}
+    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
+    assert told["outcomes"] == {"cancelled": 1}
+    assert pending() == sorted([("bills", f"{TIMERS}/{elsewhere}"), ("bills", f"{TIMERS}/{own}")])
+    asked = {"id": "x", "partition": elsewhere}
+    assert place.pages[1].post("/api/v1/timer/cancel", asked)[1]["outcomes"] == {"cancelled": 1}
+    assert pending() == [("bills", f"{TIMERS}/{own}")]
+    assert place.pages[1].post("/api/v1/timer/cancel", {**asked, "everywhere": True})[0] == 400
+
+
 def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: Place) -> None:
     place.producer.schedule("nowhere", "v", delay="1s", id="lost").result(0)
     place.kafka.produce(TIMERS, b"bad", headers=[("timer-topic", b"orders")])

@@ -212,6 +212,18 @@ def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     assert browser.post("/selection/count", {"form_key": key}).status == 400
 
 
+def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"7200000"), ("timer-id", b"a")]
+    for partition in range(4):
+        place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
+    place.run(300)
+    text = Browser(place.pages[0].url).get("/timer?id=a").text
+    forms = re.findall(r'<form method="post" action="/timer/(\w+)">(.*?)</form>', text, re.DOTALL)
+    for partition in range(4):
+        shown = f'name="partition" value="{partition}"'
+        assert [name for name, form in forms if shown in form] == ["cancel", "move", "release"]
+
+
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     send(place, **{"timer-id": "a"})
     browser = Browser(place.pages[0].url)
