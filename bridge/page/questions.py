@@ -43,6 +43,7 @@ def _place(value: object) -> object:
         raise ValueError("give what the page before told") from None
 
 
+After = Annotated[str | None, BeforeValidator(_place)]
 Instant = Annotated[int | None, BeforeValidator(_instant)]
 """Epoch ms, or ISO 8601 with a zone."""
 
@@ -84,7 +85,7 @@ class Selector(Question):
 
 
 class TimersAsked(Selector, Read):
-    after: Annotated[str | None, BeforeValidator(_place)] = Field(None, description="`after` of the page before.")
+    after: After = Field(None, description="`after` of the page before.")
     limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
     bucket: Annotated[int | None, BeforeValidator(_duration)] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
@@ -172,6 +173,7 @@ class ReplaceAsked(_Id, ActionAsked):
 
 class SelectionAsked(Question):
     selector: Selector
+    after: After = Field(None, description="Only those behind: `after` of the count before.")
 
     @model_validator(mode="after")
     def _narrows(self) -> "SelectionAsked":
