@@ -205,7 +205,7 @@ class Site:
             asked = _filled(request.state.form)
             asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
             if "value" in request.state.form:
-                asked["value"] = request.state.form["value"]
+                asked["value"] = request.state.form["value"].replace("\r\n", "\n")  # as a browser ends lines
             done = await self._ask(action.name, caller, asked)
             told = {each: asked[each] for each in ("id", "id_base64") if each in asked}
             back = "/timer" if action.about == "timer" else "/"

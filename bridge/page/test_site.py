@@ -5,11 +5,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from email.message import Message
+from html import unescape
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 
+from bridge.client import headers_for
 from bridge.page.access import Token
 from bridge.page.rendering import bytes_text, plain, span_text
 from bridge.page.testing import TIMERS, Place
@@ -222,6 +224,77 @@ def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
     for partition in range(4):
         shown = f'name="partition" value="{partition}"'
         assert [name for name, form in forms if shown in form] == ["cancel", "move", "release"]
+
+
+def pressed(form: str) -> dict[str, str]:
+    """What a browser sends where nobody writes into the form."""
+    fields = {name: unescape(value) for name, value in re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form)}
+    for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
+        fields[name] = unescape(text.removeprefix("\n"))
+    assert all("\0" not in value for value in fields.values())
+    return {name: re.sub(r"\r\n|\r|\n", "\r\n", value) for name, value in fields.items()}
+
+
+def replacing(place: Place, id_: str, *, with_value: bool = True) -> dict[str, str] | None:
+    path = f"/timer?{urlencode({'id': id_, **({'value': 'true'} if with_value else {})})}"
+    form = re.search(r'action="/timer/replace".*?</form>', Browser(place.pages[0].url).get(path).text, re.DOTALL)
+    return pressed(form[0]) if form else None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("k", "\n\n{\n  <a>: 1\n}\n"),
+        (None, "v"),
+        ("k", None),
+        (" k\u00e4 ", ""),
+        ("k", "v" * 65_536),
+    ],
+)
+def test_a_replacement_that_nobody_wrote_into_changes_the_time_alone(
+    place: Place, key: str | None, value: str | None
+) -> None:
+    astray = (place.producer.partition_of("a\nb") + 1) % 4
+    headers = headers_for("orders", delay="2h", id="a\nb", partition=0)
+    raw_key, raw_value = (None if each is None else each.encode() for each in (key, value))
+    place.kafka.produce(TIMERS, raw_value, key=raw_key, headers=headers, partition=astray)
+    place.run(300)
+    fields = replacing(place, "a\nb")
+    assert fields is not None
+    browser = Browser(place.pages[0].url)
+    refused = browser.post("/timer/replace", {**fields, "delay": "soon"})
+    assert refused.status == 400
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 1, "nothing was ended"
+    assert browser.post("/timer/replace", {**fields, "delay": "1h"}).status == 200
+    place.run(3_700_000)
+    assert [(entry.key, entry.value) for entry in place.kafka.read("orders")] == [(raw_key, raw_value)]
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0, "of one, one was made"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"k", b"v" * 65_537),
+        (b"k", b"\xff"),
+        (b"\xff", b"v"),
+        (b"", b"v"),
+        (b"a\nb", b"v"),
+        (b"k", b"a\r\nb"),
+        (b"k", b"a\0b"),
+    ],
+)
+def test_what_a_form_would_not_keep_is_not_replaced_by_one(place: Place, key: bytes, value: bytes) -> None:
+    place.producer.schedule("orders", value, key=key, delay="2h", id="a").result(0)
+    place.run(300)
+    assert replacing(place, "a") is None
+    assert "/api/v1/timer/replace" in Browser(place.pages[0].url).get("/timer?id=a&value=true").text
+
+
+def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+    place.run(300)
+    assert replacing(place, "a", with_value=False) is None
+    assert "show the value</a> first" in Browser(place.pages[0].url).get("/timer?id=a").text
 
 
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:
