@@ -297,9 +297,15 @@ class TimerProducer:
         asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
-    def cancel(self, id: Text) -> "Future[Sent]":  # noqa: A002
-        """End what is pending under `id`. Whether something was, its receipt tells."""
-        return self._send(id, id, None, cancel_headers(id))
+    def cancel(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
+        """End what is pending under `id`. Whether something was, its receipt tells.
+
+        `partition`: of the timer topic, for a timer that was placed otherwise than by its id; there alone.
+        """
+        headers = cancel_headers(id)
+        if partition is not None:
+            return self._outbox.send(self._timer_topic, partition, _raw(id), None, headers)
+        return self._send(id, id, None, headers)
 
     def partition_of(self, id: Text) -> int:  # noqa: A002
         """Where all that has this id meets. Raises BridgeError where no broker answers."""

@@ -48,36 +48,46 @@ def parse_selector(given: list[str]) -> Selector:
 def act_on(
     url: str, token_file: Path | None, selector: Selector, action: str | None, more: Mapping[str, str], *, apply: bool
 ) -> None:
-    """Counts; with `apply` acts on them, part by part, and never on more than were counted. Tells what came of it.
+    """Counts; with `apply` acts on those that were counted, part by part, and on no other. Tells what came of it.
 
     `more`: what the action asks for.
     """
     api = _Api(url, token_file)
-    asked = {"selector": selector.model_dump(exclude_none=True)}
-    counted = api.post("selection/count", asked, Counted)
-    _demand_all(counted)
+    asked: dict[str, Any] = {"selector": selector.model_dump(exclude_none=True)}
+    first = api.post("selection/count", asked, Counted)
+    _demand_all(first)
     if action is None or not apply:
-        _tell(counted, action)
+        _tell(first, action)
         return
-    left = counted.matching
-    while True:
-        done = api.post(f"selection/{action}", {**asked, **more, "token": counted.token}, ActedOnSelection)
-        came = ", ".join(f"{count} {kind}" for kind, count in sorted(done.outcomes.items()))
-        typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
-        if done.unanswered:
-            typer.echo(
-                f"{done.unanswered} without a receipt so far: they are done when the bridge reads them", err=True
-            )
-        if done.without_id:
-            typer.echo(f"{done.without_id} have no id, so no request can name them: left as they are", err=True)
-        if not done.left or done.unanswered or not done.sent:
-            break
-        counted = api.post("selection/count", asked, Counted)
-        if counted.matching > left:
-            raise BridgeError(f"{counted.matching} match now, {left} were left: look at them, then run it again")
-        left = counted.matching
-    if done.left:
-        raise BridgeError(f"{done.left} are left: run it again")
+    later = 0
+    for after, counted in _parts(api, asked, first):
+        done = api.post(
+            f"selection/{action}", {**asked, **more, "after": after, "token": counted.token}, ActedOnSelection
+        )
+        _tell_done(action, done)
+        later += max(0, done.left - (counted.matching - counted.taken))
+    if later:
+        raise BridgeError(f"{later} more match that were not counted: look at them, then run it again")
+
+
+def _parts(api: "_Api", asked: dict[str, Any], first: Counted) -> list[tuple[str | None, Counted]]:
+    """All is counted before anything is done, so what comes meanwhile is in no part. Each with where it begins."""
+    parts: list[tuple[str | None, Counted]] = [(None, first)]
+    while parts[-1][1].after is not None:
+        after = parts[-1][1].after
+        counted = api.post("selection/count", {**asked, "after": after}, Counted)
+        _demand_all(counted)
+        parts.append((after, counted))
+    return parts
+
+
+def _tell_done(action: str, done: ActedOnSelection) -> None:
+    came = ", ".join(f"{count} {kind}" for kind, count in sorted(done.outcomes.items()))
+    typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
+    if done.unanswered:
+        typer.echo(f"{done.unanswered} without a receipt so far: they are done when the bridge reads them", err=True)
+    if done.without_id:
+        typer.echo(f"{done.without_id} have no id, so no request can name them: left as they are", err=True)
 
 
 def _demand_all(counted: Counted) -> None:

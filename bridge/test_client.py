@@ -234,6 +234,18 @@ def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> No
     assert place.values() == []
 
 
+def test_a_cancel_for_one_partition_goes_nowhere_else(place: Place) -> None:
+    headers = headers_for("orders", delay=500, id="x")
+    for partition in range(4):
+        place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
+    place.bridge.run(100)
+    growing = TimerProducer({}, outbox=place.outbox, partitions=2, other_partitions=4)
+    for partition in (1, 3):
+        assert growing.cancel("x", partition=partition).result(0).partition == partition
+    place.bridge.run(1000)
+    assert set(place.values()) == {b"0", b"2"}
+
+
 def test_a_pause_goes_to_every_partition_and_lasts_until_it_is_resumed(place: Place) -> None:
     assert [future.result(0).partition for future in place.timers.pause("orders")] == [0, 1, 2, 3]
     for number in range(8):

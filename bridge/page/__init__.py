@@ -6,6 +6,7 @@ answers.py     what they tell                                         questions.
 neighbours.py  reads are put to the owner of each partition           machine.py     disk and memory
 actions.py     what changes something, each a row of a table          requests.py    sent, and what came of it
 rejected.py    what was parked, and why                               site.py        the page
+counted.py     what a selection came to, as a token
 
 Reads come from the turn's thread (bridge.desk), from Kafka or from neighbours. Every change is a request on the timer
 topic, so it does not matter which instance is asked, and nothing goes around the log.

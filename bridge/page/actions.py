@@ -1,6 +1,6 @@
 """What changes something: each action is a row here, and so an operation of the API, a button, a choice for selections.
 
-Each is sent as a request of its own, with the client's partitioning. Where they go:
+Each is sent as a request of its own, to the partition where the timer was seen, else with the client's partitioning:
 
     about "timer"   POST /api/v1/timer/<name>, and with `each` /api/v1/selection/<name>     timer.html, counted.html
     about "topic"   POST /api/v1/topic/<name>, to each timer topic if none is named         overview.html
@@ -10,12 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
-from bridge.client import Sent, TimerProducer
+from bridge.client import Sent, TimerProducer, headers_for
 from bridge.listing import NamedTimer
 from bridge.page.questions import (
     ActionAsked,
     CancelAsked,
     MoveAsked,
+    PlacedAsked,
     ReleaseAsked,
     ReplaceAsked,
     SelectionActed,
@@ -60,34 +61,37 @@ class Action(NamedTuple):
     @property
     def has_place(self) -> bool:
         """It may be told the partition."""
-        return issubclass(self.asked, ReleaseAsked)
+        return issubclass(self.asked, PlacedAsked)
 
 
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
-    return timers.cancel_everywhere(asked.raw()) if asked.everywhere else [timers.cancel(asked.raw())]
+    if asked.everywhere:
+        return timers.cancel_everywhere(asked.raw())
+    return [timers.cancel(asked.raw(), partition=asked.partition)]
 
 
 def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
-    """To all partitions where its own was not chosen by its id."""
-    id_ = _id(timer)
-    is_there = timers.partition_of(id_) == timer.place.shard.partition
-    return [timers.cancel(id_)] if is_there else timers.cancel_everywhere(id_)
+    """Where it stands: what has the same id elsewhere is another timer."""
+    return [timers.cancel(_id(timer), partition=timer.place.shard.partition)]
 
 
 def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]":
-    ended = timers.cancel_everywhere(asked.raw()) if asked.everywhere else []
-    sent = timers.replace(
-        asked.raw(),
-        asked.topic,
-        asked.value,
-        key=asked.key,
-        headers=[(each.name, each.value) for each in asked.headers],
-        at=asked.at,
-        delay=asked.delay,
-        level=asked.level,
-        partition=asked.partition,
-    )
-    return [*ended, sent]
+    """Nothing is ended for a replacement that is none."""
+    id_ = asked.raw()
+    given: dict[str, Any] = {
+        "headers": [(each.name, each.value) for each in asked.headers],
+        "at": asked.at,
+        "delay": asked.delay,
+        "level": asked.level,
+        "partition": asked.partition,
+    }
+    headers_for(asked.topic, id=id_, replace=True, **given)
+    ended = []
+    if asked.everywhere:
+        ended = timers.cancel_everywhere(id_)
+    elif asked.placed not in (None, timers.partition_of(id_)):
+        ended = [timers.cancel(id_, partition=asked.placed)]
+    return [*ended, timers.replace(id_, asked.topic, asked.value, key=asked.key, **given)]
 
 
 def _move(timers: TimerProducer, asked: MoveAsked) -> "list[Future[Sent]]":

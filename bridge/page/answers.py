@@ -102,14 +102,18 @@ class Counted(BaseModel):
     """What a selection comes to. `token` is to be given back with the action."""
 
     matching: int
+    taken: int = Field(
+        description="How many of them the token stands for, the first by due time: the action is for these."
+    )
     first: list[str] = Field(description="Ids, or places where there is no id, of the first ones.")
     token: str
+    after: str | None = Field(None, description="To count what is behind those; null: there is nothing.")
     missing: list[Missing]
 
 
 class ActedOnSelection(Acted):
     without_id: int = Field(description="Timers that no request can name, as they have no id: they are left alone.")
-    left: int = Field(description="More than one action takes: count again, and go on.")
+    left: int = Field(description="Those that match and were not in the token: they came later, or were too many.")
 
 
 class Rejected(BaseModel):

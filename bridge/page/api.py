@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -37,6 +37,7 @@ from bridge.page.answers import (
     Redriven,
     RejectedRecords,
 )
+from bridge.page.counted import mark_of, marks_in, token_of
 from bridge.page.kafka_side import KafkaSide
 from bridge.page.machine import disk_of, resident_bytes
 from bridge.page.neighbours import Neighbours
@@ -51,7 +52,6 @@ from bridge.page.questions import (
     RejectedAsked,
     SelectionActed,
     SelectionAsked,
-    Selector,
     TimersAsked,
 )
 from bridge.page.rejected import RejectedTopic
@@ -66,8 +66,7 @@ Part = TypeVar("Part", bound=BaseModel)
 Requesting: TypeAlias = Callable[[TimerProducer], "list[Future[Sent]]"]
 
 MOST_ACTED_ON = 20_000
-"""Timers of one action on a selection: what is more is left for the next one."""
-TOKEN_GOOD_FOR_MS = 15 * 60_000
+"""Timers of one count, and of one action on it: what is more is left for the next one."""
 _FIRST_SHOWN = 10
 
 
@@ -150,7 +149,7 @@ class Api:
         ]
 
     def _changes(self) -> list[Operation]:
-        changed = {"409": "More match than were counted: count again."}
+        changed = {"409": "Partitions have not answered; or, for a move, some match that were not counted."}
         return [
             *(
                 Operation(
@@ -340,34 +339,45 @@ class Api:
         return topics if action.about == "topic" else topics[:1]
 
     async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
-        found = await self._selected(caller, asked.selector, _FIRST_SHOWN, None)
-        first = [timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}" for timer in found.timers]
-        token = f"{self._clock.now_ms()}.{found.matching}.{asked.selector.digest()}"
-        return Counted(matching=found.matching, first=first, token=token, missing=found.missing)
+        found = await self._selected(caller, asked)
+        first = [
+            timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}" for timer in found.timers[:_FIRST_SHOWN]
+        ]
+        return Counted(
+            matching=found.matching,
+            taken=len(found.timers),
+            first=first,
+            token=token_of(asked.selector, found.timers, self._clock.now_ms()),
+            after=found.after,
+            missing=found.missing,
+        )
 
-    async def _selected(self, caller: Caller, selector: Selector, limit: int, after: str | None) -> GroupListing:
-        asked = TimersAsked(**selector.model_dump(), limit=limit, after=after)
-        return await self.timers(caller, asked)
+    async def _selected(self, caller: Caller, asked: SelectionAsked) -> GroupListing:
+        wanted = TimersAsked(**asked.selector.model_dump(), limit=MOST_ACTED_ON, after=asked.after)
+        return await self.timers(caller, wanted)
 
     def _acting_on_selection(self, action: Action) -> Callable[[Caller, SelectionActed], Awaitable[ActedOnSelection]]:
         async def act(caller: Caller, asked: SelectionActed) -> ActedOnSelection:
-            counted = self._counted(asked)
-            with audit.noted(caller, f"{action.name} selection", asked.model_dump(exclude_none=True)) as came:
-                found = await self._selected(caller, asked.selector, MOST_ACTED_ON, None)
-                if found.matching > counted:
-                    raise HTTPException(409, f"{found.matching} match now, {counted} were counted: count again")
+            counted = marks_in(asked, self._clock.now_ms())
+            with audit.noted(caller, f"{action.name} selection", _without_token(asked)) as came:
+                found = await self._selected(caller, asked)
+                _demand_all(found)
                 if action.stays and found.matching > MOST_ACTED_ON:
                     raise ValueError(f"{found.matching} match, {MOST_ACTED_ON} go at a time: narrow the selector")
-                named = [timer for timer in found.timers if action.reaches(timer)]
-                parts = [(topic, _each(action, chosen, asked)) for topic, chosen in _by_topic(named).items()]
+                chosen = [timer for timer in found.timers if mark_of(timer) in counted]
+                if action.stays and len(chosen) < len(found.timers):
+                    later = len(found.timers) - len(chosen)
+                    raise HTTPException(409, f"{later} match now that were not counted: nothing was sent, count again")
+                named = [timer for timer in chosen if action.reaches(timer)]
+                parts = [(topic, _each(action, part, asked)) for topic, part in _by_topic(named).items()]
                 sent = await self._send(action, parts)
                 told = ActedOnSelection(
                     action=action.name,
                     sent=sent.sent,
                     outcomes=dict(sent.outcomes),
                     unanswered=sent.unanswered,
-                    without_id=len(found.timers) - len(named),
-                    left=found.matching - len(found.timers),
+                    without_id=len(chosen) - len(named),
+                    left=found.matching - len(chosen),
                 )
                 ids = [timer.id or timer.id_base64 for timer in named]
                 came.update(told.model_dump(exclude={"action"}) | {"ids": ids})
@@ -375,21 +385,23 @@ class Api:
 
         return act
 
-    def _counted(self, asked: SelectionActed) -> int:
-        """What the token says was counted. Raises ValueError."""
-        at_ms, _, rest = asked.token.partition(".")
-        counted, _, digest = rest.partition(".")
-        if digest != asked.selector.digest() or not (at_ms.isdigit() and counted.isdigit()):
-            raise ValueError("the token is not that of this selector: count first, then give the token that was told")
-        if not 0 <= self._clock.now_ms() - int(at_ms) <= TOKEN_GOOD_FOR_MS:
-            raise ValueError("the count is too old: count again")
-        return int(counted)
-
     async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
         with audit.noted(caller, "redrive", asked.model_dump()) as came:
             told = await asyncio.to_thread(self._parts.rejected.redrive, asked.records)
             came.update(told.model_dump())
         return told
+
+
+def _demand_all(found: GroupListing) -> None:
+    """A timer that is not told would stay, and nobody would know."""
+    if found.missing:
+        names = ", ".join(each.partition for each in found.missing)
+        why = found.missing[0].why
+        raise HTTPException(409, f"nothing was sent, as partitions have not answered: {names}; {why}: try again")
+
+
+def _without_token(asked: SelectionActed) -> dict[str, Any]:
+    return asked.model_dump(exclude={"token"}, exclude_none=True)
 
 
 def _by_topic(timers: list[NamedTimer]) -> dict[str, list[NamedTimer]]:

@@ -43,6 +43,7 @@ def _place(value: object) -> object:
         raise ValueError("give what the page before told") from None
 
 
+After = Annotated[str | None, BeforeValidator(_place)]
 Instant = Annotated[int | None, BeforeValidator(_instant)]
 """Epoch ms, or ISO 8601 with a zone."""
 
@@ -84,7 +85,7 @@ class Selector(Question):
 
 
 class TimersAsked(Selector, Read):
-    after: Annotated[str | None, BeforeValidator(_place)] = Field(None, description="`after` of the page before.")
+    after: After = Field(None, description="`after` of the page before.")
     limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
     bucket: Annotated[int | None, BeforeValidator(_duration)] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
@@ -122,17 +123,27 @@ class ActionAsked(Question):
     timer_topic: str | None = Field(None, description="Which one; the setting timer_topic if left out.")
 
 
-class CancelAsked(_Id, ActionAsked):
-    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
-
-
-class ReleaseAsked(_Id, ActionAsked):
+class PlacedAsked(_Id, ActionAsked):
     partition: int | None = Field(
         None, ge=0, description="Where it stands, if that was not chosen by its id (murmur2)."
     )
 
 
-class MoveAsked(ReleaseAsked):
+class CancelAsked(PlacedAsked):
+    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "CancelAsked":
+        if self.everywhere and self.partition is not None:
+            raise ValueError("everywhere goes to every partition: give either that or a partition")
+        return self
+
+
+class ReleaseAsked(PlacedAsked):
+    """Nothing more."""
+
+
+class MoveAsked(PlacedAsked):
     delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
 
@@ -148,9 +159,11 @@ class SentHeader(Question):
     value: str | None
 
 
-class ReplaceAsked(CancelAsked):
-    """`everywhere` ends what is pending under the id in all partitions first."""
-
+class ReplaceAsked(_Id, ActionAsked):
+    everywhere: bool = Field(False, description="Ends what is pending under the id in all partitions first.")
+    placed: int | None = Field(
+        None, ge=0, description="Where what it replaces stands, if that was not chosen by its id: ended there first."
+    )
     topic: str
     value: str | None = Field(None, description="Null: a tombstone.")
     key: str | None = None
@@ -158,11 +171,12 @@ class ReplaceAsked(CancelAsked):
     delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
-    partition: int | None = None
+    partition: int | None = Field(None, description="The real topic's, if the key is not to choose.")
 
 
 class SelectionAsked(Question):
     selector: Selector
+    after: After = Field(None, description="Only those behind: `after` of the count before.")
 
     @model_validator(mode="after")
     def _narrows(self) -> "SelectionAsked":

@@ -1,5 +1,6 @@
 """Templates, and how times, sizes and what senders wrote look in them. Everything is escaped."""
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.durations import instant_text
-from bridge.lookup import Content
+from bridge.lookup import Content, TimerDetail
 from bridge.pending import Bucket
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _BARS = 31
+_ALTERED = {"\r", "\0"}
+"""A browser makes every end of a line \\r\\n, of which site.py makes \\n again, and has no use for \\0."""
 
 
 class Rendering:
@@ -22,7 +25,9 @@ class Rendering:
         self._templates = Environment(
             loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
+        self._templates.tests |= {"editable": is_editable, "one_line": is_one_line}
         self._templates.filters |= {
+            "base64": lambda raw: base64.b64encode(raw).decode(),
             "instant": instant_text,
             "away": self._away,
             "plain": plain,
@@ -57,6 +62,26 @@ def span_text(span_ms: int) -> str:
 def plain(text: str, kept: str = "") -> str:
     """What a sender wrote, in which nothing turns the line around or hides: such characters are spelled out."""
     return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
+
+
+def is_editable(timer: TimerDetail) -> bool:
+    """Whether a form sends value and key as they are, where nobody writes into it.
+
+    Not what is not shown, or in part; no bytes; no key of several lines, nor an empty one, as that is sent for none.
+    """
+    key, value = timer.key, timer.value
+    if timer.requested_ms is None:
+        return False
+    if key is not None and (key.is_cut or not key.text or not is_one_line(key.text)):
+        return False
+    if timer.value_bytes is None:
+        return True
+    return value is not None and not value.is_cut and value.text is not None and not _ALTERED & set(value.text)
+
+
+def is_one_line(text: str) -> bool:
+    """A browser sends it as it was given."""
+    return not ({"\n"} | _ALTERED) & set(text)
 
 
 def bytes_text(count: int) -> str:

@@ -17,7 +17,7 @@ from bridge.page.operations import API, Operation
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 2 << 20
+MOST_BYTES = 2 << 20
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -94,13 +94,16 @@ async def _asked(request: Request, operation: Operation) -> Any:
         raise HTTPException(400, explained(wrong)) from wrong
 
 
-async def body_of(request: Request) -> bytes:
-    body = b""
+async def body_of(request: Request, most_bytes: int = MOST_BYTES) -> bytes:
+    """Raises HTTPException as soon as there is more."""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MOST_BYTES:
-            raise HTTPException(413, f"more than {_MOST_BYTES} bytes: send it to the timer topic yourself")
-    return body
+        if len(body) > most_bytes:
+            raise HTTPException(
+                413, f"more than {most_bytes} bytes: send less; a larger message goes to the timer topic itself"
+            )
+    return bytes(body)
 
 
 def explained(wrong: ValidationError) -> str:

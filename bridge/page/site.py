@@ -24,7 +24,7 @@ from bridge.page.access import ANYBODY, SESSION_S, Access, Caller
 from bridge.page.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, Action
 from bridge.page.operations import Operation
 from bridge.page.rendering import Rendering
-from bridge.page.service import body_of, demand_host, explained, run
+from bridge.page.service import MOST_BYTES, body_of, demand_host, explained, run
 from bridge.pending import Bucket
 from timer.dues import HOUR_MS
 
@@ -46,6 +46,9 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
+_MOST_FIELDS = 2000
+_MOST_LOGIN_BYTES = 4 << 10
+"""Of a form that anybody may send."""
 _BUCKETS = {"day": "1h", "month": "1d"}
 _MINUTES = "2m"
 
@@ -129,7 +132,7 @@ class Site:
         back = _own_path(request.query_params.get("next", "/"))
         if request.method == "GET":
             return self._page(request, None, "login.html", next=back)
-        given = (await _form(request)).get("token", "")
+        given = (await _form(request, _MOST_LOGIN_BYTES)).get("token", "")
         caller = self._access.by_secret(given.strip())
         where = request.client.host if request.client else ""
         if caller is None:
@@ -202,7 +205,7 @@ class Site:
             asked = _filled(request.state.form)
             asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
             if "value" in request.state.form:
-                asked["value"] = request.state.form["value"]
+                asked["value"] = request.state.form["value"].replace("\r\n", "\n")  # as a browser ends lines
             done = await self._ask(action.name, caller, asked)
             told = {each: asked[each] for each in ("id", "id_base64") if each in asked}
             back = "/timer" if action.about == "timer" else "/"
@@ -265,12 +268,17 @@ def _session(request: Request) -> str:
     return request.cookies.get(COOKIE, "")
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """Fields of one name are lines of one text."""
-    found: dict[str, str] = {}
-    for name, value in parse_qsl((await body_of(request)).decode(errors="replace"), keep_blank_values=True):
-        found[name] = f"{found[name]}\n{value}" if name in found else value
-    return found
+async def _form(request: Request, most_bytes: int = MOST_BYTES) -> dict[str, str]:
+    """Fields of one name are lines of one text. Raises HTTPException."""
+    body = await body_of(request, most_bytes)
+    try:
+        pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(413, f"more than {_MOST_FIELDS} fields: send fewer at a time") from None
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: "\n".join(values) for name, values in found.items()}
 
 
 def _filled(form: Mapping[str, str]) -> dict[str, Any]:

@@ -247,12 +247,17 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(p
 
     place.producer.schedule("orders", "late", key="k1", headers=[("tenant", "a")], delay="2h", id="late")
     place.run(300)
+    page.post("/api/v1/timer/cancel", {"id": "id-1"})  # no fewer match than were counted, and no more
     asked = {"selector": selector, "token": counted["token"]}
-    status, told = page.post("/api/v1/selection/cancel", asked)
-    assert (status, told["reason"]) == (409, "21 match now, 20 were counted: count again")
-    asked["token"] = page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    status, told = page.post("/api/v1/selection/move", {**asked, "by": "1h"})
+    assert (status, "1 match now that were not counted" in told["reason"]) == (409, True)
     told = place.pages[1].post("/api/v1/selection/cancel", asked)[1]
-    assert (told["outcomes"], told["left"], told["without_id"], len(told["sent"])) == ({"cancelled": 21}, 0, 0, 21)
+    assert (told["outcomes"], told["left"], told["without_id"], len(told["sent"])) == ({"cancelled": 19}, 1, 0, 19)
+    assert ids_of(page.get("/api/v1/timers?key_prefix=k1&header=tenant%3Da")[1]) == ["late"]
+    assert page.post("/api/v1/selection/cancel", asked)[1]["sent"] == []
+    status, told = page.post("/api/v1/selection/cancel", {**asked, "token": counted["token"][:-1]})
+    assert (status, "is not whole" in told["reason"]) == (400, True)
+    page.post("/api/v1/timer/cancel", {"id": "late"})
 
     selector = {"key_prefix": "k1"}
     counted = page.post("/api/v1/selection/count", {"selector": selector})[1]
@@ -263,6 +268,34 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(p
     assert (status, told["reason"]) == (400, "the count is too old: count again")
     status, told = page.post("/api/v1/selection/count", {"selector": {}})
     assert (status, "would take all timers" in told["reason"]) == (400, True)
+
+
+def test_a_selection_is_not_acted_on_while_its_partitions_do_not_answer(place: Place) -> None:
+    schedule(place, 20)
+    selector = {"topic": "orders"}
+    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    address, place.addresses["two"] = place.addresses["two"], "127.0.0.1:1"
+    for action, more in (("cancel", {}), ("release", {}), ("move", {"by": "1h"})):
+        asked = {"selector": selector, "token": token, **more}
+        status, told = place.pages[0].post(f"/api/v1/selection/{action}", asked)
+        assert (status, "nothing was sent" in told["reason"]) == (409, True)
+        theirs = [str(shard) for shard, name in place.group.owner.items() if name == "two"]
+        assert all(each in told["reason"] for each in theirs)
+    place.addresses["two"] = address
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 20
+    assert len(place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]["sent"]) == 20
+
+
+def test_a_timer_that_was_replaced_or_moved_since_was_not_counted(place: Place) -> None:
+    schedule(place, 4)
+    selector = {"topic": "orders"}
+    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    place.producer.replace("id-0", "orders", "new", delay="2h").result(0)
+    place.producer.move("id-1", delay="3h").result(0)
+    place.run(300)
+    told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
+    assert (told["outcomes"], told["left"]) == ({"cancelled": 2}, 2)
+    assert sorted(ids_of(place.pages[0].get("/api/v1/timers")[1])) == ["id-0", "id-1"]
 
 
 def test_timers_whose_partition_was_not_chosen_by_their_id_are_cancelled_too(place: Place) -> None:
@@ -276,6 +309,28 @@ def test_timers_whose_partition_was_not_chosen_by_their_id_are_cancelled_too(pla
     told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
     assert told["outcomes"]["cancelled"] == 8
     assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0
+
+
+def test_the_same_id_in_another_partition_is_another_timer(place: Place) -> None:
+    def pending() -> list[tuple[str, str]]:
+        told = place.pages[0].get("/api/v1/timer?id=x")[1]
+        return sorted((timer["topic"], timer["shard"]) for timer in told["timers"])
+
+    own = place.producer.partition_of("x")
+    there, elsewhere = (own + 1) % 4, (own + 2) % 4
+    for topic, partition in (("orders", there), ("bills", elsewhere), ("bills", own)):
+        headers = [("timer-topic", topic.encode()), ("timer-delay-ms", b"7200000"), ("timer-id", b"x")]
+        place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
+    place.run(300)
+    selector = {"topic": "orders"}
+    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
+    assert told["outcomes"] == {"cancelled": 1}
+    assert pending() == sorted([("bills", f"{TIMERS}/{elsewhere}"), ("bills", f"{TIMERS}/{own}")])
+    asked = {"id": "x", "partition": elsewhere}
+    assert place.pages[1].post("/api/v1/timer/cancel", asked)[1]["outcomes"] == {"cancelled": 1}
+    assert pending() == [("bills", f"{TIMERS}/{own}")]
+    assert place.pages[1].post("/api/v1/timer/cancel", {**asked, "everywhere": True})[0] == 400
 
 
 def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -10,6 +11,7 @@ from bridge.cli import app
 from bridge.errors import BridgeError, SettingsError
 from bridge.page import api
 from bridge.page.access import Token
+from bridge.page.requests import Requests
 from bridge.page.testing import Place
 
 OPERATOR, READER = Token("otto", "operate", b"o" * 32), Token("rita", "read", b"r" * 32)
@@ -74,6 +76,25 @@ def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: 
     done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
     assert count(place) == 0
+
+
+def test_what_comes_after_the_count_is_left_alone(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
+    sending = Requests.send
+
+    def send(requests: Requests, *given: Any, **more: Any) -> Any:
+        if count(place) == 20:  # in front of all parts, and behind
+            for number, delay in enumerate(("1h", "3h")):
+                place.producer.schedule("orders", "v", delay=delay, id=f"late-{number}").result(0)
+            place.run(300)
+        return sending(requests, *given, **more)
+
+    monkeypatch.setattr(Requests, "send", send)
+    done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
+    assert "more match that were not counted" in str(done.exception)
+    left = place.pages[0].holding("o" * 32).get("/api/v1/timers")[1]["timers"]
+    assert [timer["id"] for timer in left] == ["late-0", "late-1"]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from email.message import Message
+from html import unescape
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 
+from bridge.client import headers_for
 from bridge.page.access import Token
 from bridge.page.rendering import bytes_text, plain, span_text
 from bridge.page.testing import TIMERS, Place
@@ -54,6 +56,9 @@ class Browser:
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
         return self._ask(path, urlencode(fields).encode(), headers)
+
+    def post_raw(self, path: str, body: bytes) -> Answer:
+        return self._ask(path, body, {})
 
     def log_in(self, secret: str) -> Answer:
         return self.post("/login", {"token": secret})
@@ -149,6 +154,18 @@ def test_nobody_sees_anything_before_the_login(guarded: Place) -> None:
     assert browser.get("/").status == 200
 
 
+def test_whoever_has_no_token_can_not_keep_it_busy(guarded: Place) -> None:
+    browser = Browser(guarded.pages[0].url)
+    for fields in (2000, 20_000):
+        answer = browser.post_raw("/login", b"a=&" * fields)
+        assert (answer.status, "4096 bytes" in answer.text) == (413, True)
+    browser.log_in("o" * 32)
+    answer = browser.post_raw("/rejected/redrive", b"record=&" * 3000)
+    assert (answer.status, "more than 2000 fields" in answer.text) == (413, True)
+    records = f"record=timer.rejected/0/1&record=timer.rejected/0/2&form_key={browser.form_key()}"
+    assert browser.post_raw("/rejected/redrive", records.encode()).status == 200
+
+
 def test_a_reader_is_shown_no_buttons_and_may_not_press_them(guarded: Place) -> None:
     send(guarded, **{"timer-id": "a"})
     reader, operator = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
@@ -195,6 +212,89 @@ def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     fields = {"topic": "orders", "token": token[1], "form_key": key}
     assert "cancelled" in browser.post("/selection/cancel", fields).text
     assert browser.post("/selection/count", {"form_key": key}).status == 400
+
+
+def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"7200000"), ("timer-id", b"a")]
+    for partition in range(4):
+        place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
+    place.run(300)
+    text = Browser(place.pages[0].url).get("/timer?id=a").text
+    forms = re.findall(r'<form method="post" action="/timer/(\w+)">(.*?)</form>', text, re.DOTALL)
+    for partition in range(4):
+        shown = f'name="partition" value="{partition}"'
+        assert [name for name, form in forms if shown in form] == ["cancel", "move", "release"]
+
+
+def pressed(form: str) -> dict[str, str]:
+    """What a browser sends where nobody writes into the form."""
+    fields = {name: unescape(value) for name, value in re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form)}
+    for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
+        fields[name] = unescape(text.removeprefix("\n"))
+    assert all("\0" not in value for value in fields.values())
+    return {name: re.sub(r"\r\n|\r|\n", "\r\n", value) for name, value in fields.items()}
+
+
+def replacing(place: Place, id_: str, *, with_value: bool = True) -> dict[str, str] | None:
+    path = f"/timer?{urlencode({'id': id_, **({'value': 'true'} if with_value else {})})}"
+    form = re.search(r'action="/timer/replace".*?</form>', Browser(place.pages[0].url).get(path).text, re.DOTALL)
+    return pressed(form[0]) if form else None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("k", "\n\n{\n  <a>: 1\n}\n"),
+        (None, "v"),
+        ("k", None),
+        (" k\u00e4 ", ""),
+        ("k", "v" * 65_536),
+    ],
+)
+def test_a_replacement_that_nobody_wrote_into_changes_the_time_alone(
+    place: Place, key: str | None, value: str | None
+) -> None:
+    astray = (place.producer.partition_of("a\nb") + 1) % 4
+    headers = headers_for("orders", delay="2h", id="a\nb", partition=0)
+    raw_key, raw_value = (None if each is None else each.encode() for each in (key, value))
+    place.kafka.produce(TIMERS, raw_value, key=raw_key, headers=headers, partition=astray)
+    place.run(300)
+    fields = replacing(place, "a\nb")
+    assert fields is not None
+    browser = Browser(place.pages[0].url)
+    refused = browser.post("/timer/replace", {**fields, "delay": "soon"})
+    assert refused.status == 400
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 1, "nothing was ended"
+    assert browser.post("/timer/replace", {**fields, "delay": "1h"}).status == 200
+    place.run(3_700_000)
+    assert [(entry.key, entry.value) for entry in place.kafka.read("orders")] == [(raw_key, raw_value)]
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0, "of one, one was made"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"k", b"v" * 65_537),
+        (b"k", b"\xff"),
+        (b"\xff", b"v"),
+        (b"", b"v"),
+        (b"a\nb", b"v"),
+        (b"k", b"a\r\nb"),
+        (b"k", b"a\0b"),
+    ],
+)
+def test_what_a_form_would_not_keep_is_not_replaced_by_one(place: Place, key: bytes, value: bytes) -> None:
+    place.producer.schedule("orders", value, key=key, delay="2h", id="a").result(0)
+    place.run(300)
+    assert replacing(place, "a") is None
+    assert "/api/v1/timer/replace" in Browser(place.pages[0].url).get("/timer?id=a&value=true").text
+
+
+def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+    place.run(300)
+    assert replacing(place, "a", with_value=False) is None
+    assert "show the value</a> first" in Browser(place.pages[0].url).get("/timer?id=a").text
 
 
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:
