@@ -33,7 +33,7 @@ from spark_jobs.archive import archived, demand_archive
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.brokers import Cluster, Span
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.session import session
 from spark_jobs.table_io import read_records, read_table, write_table
@@ -97,7 +97,7 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
         try:
             return _backfill(spark, cluster, arguments)
         except (PySparkException, Py4JError) as wrong:
-            raise AuditTroubleError(f"Spark could not finish the backfill: {_reason(wrong)} (log: {log})") from wrong
+            raise AuditTroubleError(f"Spark could not finish the backfill: {reason_of(wrong)} (log: {log})") from wrong
 
 
 def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
@@ -221,13 +221,6 @@ def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _reason(wrong: Exception) -> str:
-    """The last line of Python's that Spark quotes, or its own first one."""
-    lines = [line.strip() for line in str(wrong).strip().splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("spark_jobs.errors.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

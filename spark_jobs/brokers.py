@@ -205,6 +205,10 @@ class Outgoing(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
+ENDED_BY_ANOTHER = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+"""Codes that say that a newer Sender of the same name is at work: to begin again would only end that one."""
+
+
 class RefusedError(Exception):
     """A transaction that does not stand; the message is the broker's code."""
 
