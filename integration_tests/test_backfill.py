@@ -95,6 +95,24 @@ def until(done: Callable[[], bool]) -> None:
         assert now_ms() < end_ms, "it did not come to be"
 
 
+def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_for(world: World) -> None:
+    """One lost its records, one is compacted too."""
+    compacted = world.cluster.topic("c", 1, cleanup_policy="compact,delete")
+    with world.bridge():
+        for target in (world.orders, compacted):
+            world.send(b"v", 0, target=target)
+        until(lambda: len(world.cluster.values(world.orders)) + len(world.cluster.values(compacted)) == 2)
+        world.send(b"stays", 100, target=world.bills)
+        until(lambda: len(world.cluster.values(world.bills)) == 1)
+    world.lose(world.orders, 0, 1)
+    world.lose(compacted, 0)
+    assert world.audit("first") == 3
+    assert world.backfill("first", "--apply") == {"cannot-tell": 2}
+    assert world.backfill("first", "--apply", "--although-unknown") == {"sent": 2}
+    assert (world.cluster.values(world.orders), world.cluster.values(compacted)) == ([b"v"], [b"v"])
+
+
+@pytest.mark.slow
 def test_a_gap_is_filled_once_beside_a_bridge_at_work(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,9 +138,10 @@ def test_a_gap_is_filled_once_beside_a_bridge_at_work(
 
         assert world.audit("first", *old) == 3
         assert f"The beginning of {world.orders} is gone" in (tmp_path / "first" / "report.html").read_text()
-        assert world.backfill("first") == {"would-be-sent": 2, "gone": 3}
+        assert world.backfill("first") == {"cannot-tell": 5}
+        assert world.backfill("first", "--although-unknown") == {"would-be-sent": 2, "gone": 3}
         assert world.cluster.values(world.orders) == []
-        old += ["--apply"]
+        old += ["--apply", "--although-unknown"]
         assert world.backfill("first", *old, "--limit", "2", "--rate", "50") == {
             "sent": 2,
             "beyond-limit": 3,

@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from scripts.processes import BridgeProcess
 from spark_jobs import bulk_import
 from spark_jobs.access import Access
 from spark_jobs.bulk_import import ImportArguments, Send
+from spark_jobs.errors import AuditTroubleError
 from spark_jobs.import_rows import Mapped
 from spark_jobs.session import session
 
@@ -99,24 +101,30 @@ def test_what_was_pending_is_imported_once_and_bad_rows_are_told(kafka: Broker, 
     assert json.loads(told["row"])["body"] == "v"
 
 
+def staged(
+    kafka: Broker, folder: Path, values: list[bytes], *, partitions: int, id_: bytes | None = None
+) -> tuple[Send, Path, Cluster]:
+    """One part, as the first step leaves it."""
+    cluster = Cluster(kafka.bootstrap_servers)
+    timers = cluster.topic("timers", partitions, max_message_bytes="5000")
+    marks = cluster.topic("marks", cleanup_policy="compact")
+    headers = [{"name": names.TOPIC, "value": b"orders"}]
+    headers += [{"name": names.ID, "value": id_}] if id_ is not None else []
+    part = folder / "part-0.parquet"
+    rows = [{"key": None, "value": value, "headers": headers} for value in values]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(bulk_import._REQUEST)), part)
+    return Send(Access(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}"), part, cluster
+
+
 @pytest.mark.broker
 def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does_not_take(
     kafka: Broker, tmp_path: Path
 ) -> None:
-    cluster = Cluster(kafka.bootstrap_servers)
-    timers, marks = (
-        cluster.topic("timers", 2, max_message_bytes="5000"),
-        cluster.topic("marks", cleanup_policy="compact"),
-    )
-    headers = [{"name": names.TOPIC, "value": b"orders"}]
     values = [b"0", b"1", b"2", b"x" * 6_000, b"4"]
-    part = tmp_path / "part-0.parquet"
-    schema = pa.schema([each for each in bulk_import._STAGED if each.name not in ("reason", "row")])
-    rows = [{"key": None, "value": value, "headers": headers} for value in values]
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
-    job = Send(Access(kafka.bootstrap_servers), "name", timers, 2, marks, f"import-{timers}")
+    job, part, cluster = staged(kafka, tmp_path, values, partitions=2)
+    timers, rows = job.timer_topic, pq.read_table(part).to_pylist()
     killed = bulk_import._Part(job, part)
-    assert killed._sent(rows[:2])
+    assert killed._refusal(rows[:2], 2) is None
     batch = pa.RecordBatch.from_pylist([{"part": str(part)}])
     (told,) = job([batch])
     assert told.to_pylist() == [
@@ -124,5 +132,27 @@ def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does
         {"part": part.name, "sent": 2, "failed": None},
     ]
     assert sorted(cluster.values(timers)) == [b"0", b"1", b"2", b"4"]  # type: ignore[type-var]
-    assert killed._sent(rows[2:3]), "it wakes up, and finds it done"
-    assert len(cluster.values(timers)) == 4
+    with pytest.raises(AuditTroubleError, match="another run of this import"):
+        list(killed.run())
+    assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
+
+
+@pytest.mark.broker
+def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafka: Broker, tmp_path: Path) -> None:
+    job, part, cluster = staged(kafka, tmp_path, [b"%d" % n for n in range(5)], partitions=2)
+    older = bulk_import._Part(job, part)
+    newer = bulk_import._Part(job, part)
+    with pytest.raises(AuditTroubleError, match="another run of this import"):
+        list(older.run())
+    assert list(newer.run()) == [{"part": part.name, "sent": 5, "failed": None}]
+    assert sorted(cluster.values(job.timer_topic)) == [b"%d" % n for n in range(5)]  # type: ignore[type-var]
+
+
+@pytest.mark.broker
+def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker, tmp_path: Path) -> None:
+    """Here: partitions that the topic does not have yet."""
+    job, part, cluster = staged(kafka, tmp_path, [b"0", b"1"], partitions=2, id_=b"x")
+    with pytest.raises(AuditTroubleError, match="run it again"):
+        list(bulk_import._Part(replace(job, partitions=5_000), part).run())
+    assert list(bulk_import._Part(job, part).run()) == [{"part": part.name, "sent": 2, "failed": None}]
+    assert sorted(cluster.values(job.timer_topic)) == [b"0", b"1"]  # type: ignore[type-var]

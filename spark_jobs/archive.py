@@ -11,6 +11,7 @@ Exit codes: 0 done, 1 trouble, 2 wrong arguments.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,6 +93,15 @@ def archived(spark: SparkSession, out: Path, timer_topic: str) -> DataFrame:
     """What lies in an archive of this topic, each record once."""
     records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / _RECORDS))
     return records.where(F.col("topic") == timer_topic).dropDuplicates(["partition", "offset", "timestamp_ms"])
+
+
+def reached(out: Path, timer_topic: str) -> dict[int, int]:
+    """How far each partition has been archived, by the batches that are done: also where what is last is no record."""
+    done = [int(path.name) for path in (out / _CHECKPOINT / "commits").glob("[0-9]*")]
+    if not done:
+        return {}
+    told = (out / _CHECKPOINT / "offsets" / str(max(done))).read_text().splitlines()[-1]
+    return {int(partition): end for partition, end in json.loads(told).get(timer_topic, {}).items()}
 
 
 def demand_archive(out: Path) -> None:

@@ -7,7 +7,7 @@
 
 What is proved, and what is not: docs/audit.md.
 
-Exit codes: 0 clean, 1 the audit could not be made, 2 wrong arguments, 3 a fault was found.
+Exit codes: 0 clean, 1 the audit could not be made, or not of all, 2 wrong arguments, 3 a fault was found.
 
     python -m spark_jobs.audit --bootstrap-servers localhost:9092 --out audit
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 spark_jobs/audit.py --bootstrap-servers ...
@@ -68,7 +68,7 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
     )
     if arguments.daily:
         done = continuing.run_day(spark, cluster, arguments, limits)
-        verdict = conclude(spark, arguments, as_of_ms, done.notes, done.diary.day, done.diary.past())
+        verdict = conclude(spark, arguments, as_of_ms, done.notes, done.diary.day, done.diary.past(), done.gaps)
         continuing.finish(done, verdict)
         return verdict
     return _once(spark, cluster, arguments, limits)
@@ -97,7 +97,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
         notes.append(
             f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
         )
-    return conclude(spark, arguments, limits.as_of_ms, notes)
+    return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps)
 
 
 def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
@@ -131,6 +131,7 @@ def conclude(
     notes: Sequence[str],
     day: str | None = None,
     trend: Sequence[Past] = (),
+    gaps: Sequence[str] = (),
 ) -> Verdict:
     """Everything else is told from the table that was written, so that it says what the table says."""
     table = read_table(spark, arguments.out, REQUESTS, day)
@@ -138,7 +139,7 @@ def conclude(
     write_table(summary.hours(table), arguments.out, HOURS, day)
     topics = read_table(spark, arguments.out, TOPICS, day)
     hours = read_table(spark, arguments.out, HOURS, day)
-    verdict = summary.verdict(table, topics, out=arguments.out, as_of_ms=as_of_ms, notes=notes)
+    verdict = summary.verdict(table, topics, out=arguments.out, as_of_ms=as_of_ms, notes=notes, gaps=gaps)
     write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
     return verdict
 
@@ -164,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
         return asked.code if isinstance(asked.code, int) else 2
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
+    print("".join(f"  {gap}\n" for gap in verdict.gaps), end="")
     print("\n".join(f"  {name}: {count:,}" for name, count in verdict.counts.items() if count))
     print(f"Report: {verdict.report}")
     return verdict.exit_code

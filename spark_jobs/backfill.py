@@ -5,6 +5,8 @@
 
 1. What waits in a store, is held, on its way, or was ended by a cancel, is not touched (spark_jobs.settled).
 2. Looked at behind 1, and up to what stands by then: a bridge that delivered it did so before its progress said so.
+   Where a later request has its id it is never sent; where its real topic may have forgotten it, only when asked for
+   (--although-unknown).
 3. Key, value and foreign headers as they were sent; one whose body is gone is told.
 4. By `<group>-backfill-<timer topic>-<partition>`: its start ends what an older run had open, and reads the marks.
 
@@ -14,7 +16,7 @@ Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,9 +35,10 @@ from spark_jobs.archive import archived, demand_archive
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.brokers import Cluster, Span
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.session import session
+from spark_jobs.settled import SKEW_MS
 from spark_jobs.table_io import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
@@ -55,6 +58,8 @@ class BackfillArguments:
     group: str = "timer-bridge"
     archive: Path | None = None
     apply: bool = False
+    although_unknown: bool = False
+    """Also what may have been delivered to a topic that is compacted, or whose retention has taken that time."""
     limit: int | None = None
     per_s: int | None = None
     """Records a second, in all."""
@@ -97,7 +102,7 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
         try:
             return _backfill(spark, cluster, arguments)
         except (PySparkException, Py4JError) as wrong:
-            raise AuditTroubleError(f"Spark could not finish the backfill: {_reason(wrong)} (log: {log})") from wrong
+            raise AuditTroubleError(f"Spark could not finish the backfill: {reason_of(wrong)} (log: {log})") from wrong
 
 
 def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
@@ -128,7 +133,7 @@ def _missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     table = read_table(spark, arguments.audit, REQUESTS, days[-1].name.removeprefix("day=") if days else None)
     missing = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
     timers = missing.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
-    return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target")
+    return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
@@ -151,19 +156,30 @@ def _with_what_came(
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     known = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
     seen = came.distinct().withColumn("has_come", F.lit(True))
-    return decided(judged.join(seen, "origin", "left").join(known, "origin", "left"), targets, _now_ms())
+    found = judged.join(seen, "origin", "left").join(known, "origin", "left")
+    # Behind the ranges that are read: what is taken from now on, Spark finds gone.
+    remembered = {} if arguments.although_unknown else cluster.remembered_from_ms(targets)
+    return decided(found, dict.fromkeys(targets, 0) | remembered, _now_ms())
 
 
-def decided(found: DataFrame, targets: Sequence[str], now_ms: int) -> DataFrame:
-    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come` and `waits`."""
+def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFrame:
+    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come`, `waits` and `ended_by`.
+
+    `targets`: from when on (epoch ms) each still has all that came to it.
+    """
+    since_ms = F.create_map(*(column for name, ms in targets.items() for column in (F.lit(name), F.lit(ms))))
+    remembered_ms = F.try_element_at(since_ms, F.col("target")) if targets else F.lit(None)
+    expected_ms = F.greatest("due_ms", "requested_ms")
     outcome = (
         F.when(F.col("is_marked"), "backfilled-before")
         .when(F.col("has_come"), "came")
         .when(F.col("waits").isNotNull(), F.col("waits"))
+        .when(F.col("ended_by").isNotNull(), "superseded")
         .when(F.col("expire_ms") <= now_ms, "expired")
-        .when(~F.col("target").isin([*targets]), "no-topic")
+        .when(remembered_ms.isNull(), "no-topic")
+        .when((remembered_ms > 0) & (expected_ms - SKEW_MS < remembered_ms), "cannot-tell")
     )
-    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "waits")
+    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "waits", "ended_by")
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
@@ -221,13 +237,6 @@ def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _reason(wrong: Exception) -> str:
-    """The last line of Python's that Spark quotes, or its own first one."""
-    lines = [line.strip() for line in str(wrong).strip().splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("spark_jobs.errors.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

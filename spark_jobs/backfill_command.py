@@ -19,6 +19,11 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     parser.add_argument("--out", type=Path, metavar="DIR", help="where it tells of each; default: --audit")
     parser.add_argument("--archive", type=Path, metavar="DIR", help="the --out of archive, for requests that are gone")
     parser.add_argument("--apply", action="store_true", help="send; without it nothing is sent")
+    parser.add_argument(
+        "--although-unknown",
+        action="store_true",
+        help="also what its topic may have had and forgotten (cannot-tell): for those who have looked elsewhere",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="no more than these, earliest due first")
     parser.add_argument("--rate", dest="per_s", type=int, metavar="N", help="records a second; default: no limit")
     given = resolved(vars(parser.parse_args(argv)), environment)

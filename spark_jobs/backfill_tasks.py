@@ -19,7 +19,7 @@ import pyarrow as pa
 from schemas import headers as names
 from schemas.tables import spark_name
 from spark_jobs.access import Access
-from spark_jobs.brokers import Outgoing, RefusedError, Sender, progress, read
+from spark_jobs.brokers import ENDED_BY_ANOTHER, Outgoing, RefusedError, Sender, progress, read
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.settled import SKEW_MS, Settled, Told
 
@@ -28,13 +28,12 @@ _TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa
 _ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
-WAITS = pa.schema([*_ASKED, ("waits", pa.string())])
+WAITS = pa.schema([*_ASKED, ("ended_by", pa.string()), ("waits", pa.string())])
 BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), *_RECORD])
 SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
 _MOST_RECORDS = 500
 _MOST_BYTES = 8 << 20
 _ROWS = 4_096
-_ENDED_BY_ANOTHER = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
 
 Row = dict[str, Any]
 Batches = Iterable[pa.RecordBatch]
@@ -135,7 +134,7 @@ class _Lane:
             self._sender.send([*map(delivery, left), *map(self._mark, left)])
         except RefusedError as refused:
             code = str(refused)
-            if code in _ENDED_BY_ANOTHER:
+            if code in ENDED_BY_ANOTHER:
                 raise AuditTroubleError("another backfill has begun meanwhile and goes on from here") from None
             self._begin()  # which also tells whether a commit without an answer stands
             return code if any(row["origin"].encode() not in self._marked for row in left) else None

@@ -30,6 +30,7 @@ _TIMEOUT_S = 30.0
 _EACH_S = 3.0
 _UNDECIDED_S = 120.0
 _NAP_S = 0.2
+FOREVER_MS = 2**62
 _REMEDIES = {
     KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
@@ -109,12 +110,44 @@ class Cluster:
                 f"{topic}: cleanup.policy is {policy}: set it to compact, else what was backfilled is forgotten"
             )
 
+    def remembered_from_ms(self, topics: Iterable[str]) -> dict[str, int]:
+        """From when on nothing can be gone; without the topics that never lost a record, FOREVER_MS for compacted ones.
+
+        A topic whose settings are not told to us is taken for compacted.
+        """
+        resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
+        found: dict[str, int] = {}
+        answers = self._admin.describe_configs([*resources.values()]) if resources else {}
+        for topic, resource in resources.items():
+            try:
+                compacted = "compact" in answers[resource].result(_TIMEOUT_S)["cleanup.policy"].value
+            except KafkaException:
+                compacted = True
+            if compacted:
+                found[topic] = FOREVER_MS
+        starts = self._starts(
+            [(topic, partition) for topic in resources for partition in range(self.partitions[topic])]
+        )
+        gone = [place for place, start in starts.items() if start > 0]
+        for (topic, _), first in self._listed(gone, OffsetSpec.for_timestamp(0)).items():
+            since_ms = first.timestamp if first.offset >= 0 else FOREVER_MS
+            found[topic] = max(found.get(topic, 0), since_ms)
+        return found
+
     def _offsets(
         self,
         places: list[tuple[str, int]],
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[tuple[str, int], int]:
+        return {place: found.offset for place, found in self._listed(places, spec, level).items()}
+
+    def _listed(
+        self,
+        places: list[tuple[str, int]],
+        spec: OffsetSpec,
+        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[tuple[str, int], Any]:
         if not places:
             return {}
         try:
@@ -123,7 +156,7 @@ class Cluster:
                 isolation_level=level,
                 request_timeout=_TIMEOUT_S,
             )
-            return {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
+            return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
         except KafkaException as wrong:
             raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
 
@@ -203,6 +236,10 @@ class Outgoing(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+
+
+ENDED_BY_ANOTHER = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+"""Codes that say that a newer Sender of the same name is at work: to begin again would only end that one."""
 
 
 class RefusedError(Exception):

@@ -37,14 +37,16 @@ from schemas.murmur2 import partition_of
 from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import ddl
-from spark_jobs.brokers import Cluster, Outgoing, RefusedError, Sender, read
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError, Sender, read
+from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.import_rows import FIELDS, HEADER, Mapped, WrongError
 from spark_jobs.session import session
 
 _DAY_MS = 86_400_000
 _CHUNK = 1_000
+_OF_THE_RECORD = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
+"""Codes that stay, whenever it is sent again; all others may pass."""
 _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 _REQUEST = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 _STAGED = pa.schema([*_REQUEST, ("reason", pa.string()), ("row", pa.string())])
@@ -96,8 +98,7 @@ def run_import(arguments: ImportArguments) -> Imported:
             staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
             return Imported(staged, rejected, sent, failed)
         except (PySparkException, Py4JError) as wrong:
-            first_line = str(wrong).strip().splitlines()[0]
-            raise AuditTroubleError(f"Spark could not finish the import: {first_line} (log: {log})") from wrong
+            raise AuditTroubleError(f"Spark could not finish the import: {reason_of(wrong)} (log: {log})") from wrong
 
 
 def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
@@ -226,38 +227,41 @@ class _Part:
         self._done = max(found, default=0)
 
     def run(self) -> Iterator[dict[str, Any]]:
-        start, at, failed = self._done, 0, 0
+        """Which rows come next, `_done` alone tells: it may move with each start of a producer."""
+        start, first, failed = self._done, 0, 0
         for batch in pq.ParquetFile(self._path).iter_batches(_CHUNK):
-            rows = batch.to_pylist()[max(0, self._done - at) :]
-            at += batch.num_rows
-            if rows and not self._sent(rows):
-                for row in rows[len(rows) - (at - self._done) :]:
-                    code = self._alone(row)
-                    failed += code is not None
-                    if code is not None:
-                        yield {"part": self._path.name, "sent": 0, "failed": f"row {self._done - 1}: {code}"}
+            rows, most = batch.to_pylist(), _CHUNK
+            while self._done < first + len(rows):
+                at = self._done
+                todo = rows[at - first :][:most]
+                code = self._refusal(todo, at + len(todo))
+                if code is not None and most == 1:
+                    self._refusal([], at + 1)
+                    failed += 1
+                    yield {"part": self._path.name, "sent": 0, "failed": f"row {at}: {code}"}
+                most = 1 if code is not None else most
+            first += len(rows)
         yield {"part": self._path.name, "sent": self._done - start - failed, "failed": None}
 
-    def _sent(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether all of them stand."""
-        goal = self._done + len(rows)
+    def _refusal(self, rows: Sequence[Mapping[str, Any]], goal: int) -> str | None:
+        """None: `_done` has moved; else what the broker says of one of the rows, and nothing stands of them."""
+        before = self._done
         try:
             self._sender.send([*map(self._job.outgoing, rows), self._marked(goal)])
         except RefusedError as refused:
-            self._code = str(refused)
+            code = str(refused)
+            if code in ENDED_BY_ANOTHER:
+                raise AuditTroubleError(
+                    "another run of this import has begun meanwhile and goes on from here"
+                ) from None
             self._begin()  # which also tells whether a commit without an answer stands
-            return self._done >= goal
+            if self._done != before:
+                return None
+            if not rows or code not in _OF_THE_RECORD:
+                raise AuditTroubleError(f"{self._path.name}: the broker takes nothing ({code}): run it again") from None
+            return code
         self._done = goal
-        return True
-
-    def _alone(self, row: Mapping[str, Any]) -> str | None:
-        """The broker's code where it does not take it; it is passed over then."""
-        if self._sent([row]):
-            return None
-        code, goal = self._code, self._done + 1
-        self._sender.send([self._marked(goal)])
-        self._done = goal
-        return code
+        return None
 
     def _marked(self, rows: int) -> Outgoing:
         value = json.dumps({"v": 1, "rows": rows}).encode()

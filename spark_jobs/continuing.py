@@ -4,6 +4,7 @@ spans/day=2026-01-04   timer.requests/0 first 0 end 9800      orders/0 first 310
 run of 2026-01-05      timer.requests/0 [9800, now)           orders/0 [7431, now)       returns/0: new, from then on
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from spark_jobs import daily, reading
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.classes import Limits
-from spark_jobs.errors import UsageError
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.judgement import Seen
 from spark_jobs.summary import Past, Verdict
 from spark_jobs.table_io import folder
@@ -89,13 +90,39 @@ def read_on(
     new_from_ms: int | None,
     to_ms: int | None,
 ) -> list[Span]:
-    """From where each partition was left; one that is new from a time on, or from its start."""
+    """From where each partition was left; one that is new from a time on, or from its start.
+
+    Raises AuditTroubleError where a topic ends before that: whatever it holds, it is not what was read.
+    """
+    asked = set(topics)
+    now = {(span.topic, span.partition): span for span in cluster.spans(asked)}
+    for place, known in reached.items():
+        end = now[place].end if place in now else 0
+        if place[0] in asked and end < known.end:
+            raise AuditTroubleError(
+                f"{place[0]}/{place[1]} ends at {end}, but an earlier run has read up to {known.end}: the topic was"
+                " made anew, or lost its end (another cluster, an unclean election): look what is lost, then give a"
+                " new --out"
+            )
     spans = []
-    for span in cluster.spans(topics, from_ms=new_from_ms, to_ms=to_ms):
-        known = reached.get((span.topic, span.partition))
-        start = known.end if known is not None else span.start
+    for span in cluster.spans(asked, from_ms=new_from_ms, to_ms=to_ms):
+        place = span.topic, span.partition
+        start = max(reached[place].end, now[place].start) if place in reached else span.start
         spans.append(span._replace(start=start, end=max(start, span.end)))
     return spans
+
+
+def never_read(spans: Iterable[Span], reached: dict[tuple[str, int], Reached]) -> list[str]:
+    """What retention took before any run came: where `read_on` does not begin where the last run ended."""
+    gone: Counter[str] = Counter()
+    for topic, partition, start, _ in spans:
+        known = reached.get((topic, partition))
+        gone[topic] += 0 if known is None else start - known.end
+    return [
+        f"Never read: {count:,} offsets of {topic} were deleted since the last run. Run more often."
+        for topic, count in gone.items()
+        if count
+    ]
 
 
 @dataclass(frozen=True)
@@ -104,6 +131,7 @@ class Done:
 
     diary: Diary
     notes: tuple[str, ...]
+    gaps: tuple[str, ...]
     spans: Sequence[dict[str, object]]
 
 
@@ -113,7 +141,6 @@ def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, li
     reached, before_ms = diary.reached(), diary.previous_as_of_ms()
     timer, to_ms = arguments.timer_topic, arguments.as_of_ms
     read = read_on(cluster, [timer], reached, new_from_ms=arguments.from_ms, to_ms=to_ms)
-    notes = _lost(cluster, timer, reached)
     firsts = {s.partition: reached.get((timer, s.partition)) for s in read}
     earlier, whole, gone = [], [], []
     for span in read:
@@ -156,10 +183,12 @@ def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, li
         elsewhere = daily.judge(spark, seen, day, limits)
     finally:
         parsed.unpersist()
-    notes += reading.notes(cluster, arguments, census.unknown)
+    notes = reading.notes(cluster, arguments, census.unknown)
     if elsewhere:
         notes.append(f"Not judged, as their requests lie before the first day: {elsewhere:,} origins.")
-    return Done(diary, tuple(notes), [_row(span, reached, arguments) for span in (*read, *ends.spans)])
+    spans = (*read, *ends.spans)
+    rows = [_row(span, reached, arguments) for span in spans]
+    return Done(diary, tuple(notes), tuple(never_read(spans, reached)), rows)
 
 
 def finish(done: Done, verdict: Verdict) -> None:
@@ -178,12 +207,3 @@ def _row(span: Span, reached: dict[tuple[str, int], Reached], arguments: AuditAr
     from_start = known.from_log_start if known is not None else arguments.from_ms is None
     place = {"topic": span.topic, "partition": span.partition}
     return {**place, "first": first, "end": span.end, "from_log_start": from_start}
-
-
-def _lost(cluster: Cluster, timer: str, reached: dict[tuple[str, int], Reached]) -> list[str]:
-    """Requests that retention took before any run read them."""
-    gone = 0
-    for span in cluster.spans([timer]):
-        known = reached.get((span.topic, span.partition))
-        gone += max(0, span.start - known.end) if known is not None else 0
-    return [f"Never read: {gone:,} offsets of {timer} were deleted since the last run. Run more often."] if gone else []

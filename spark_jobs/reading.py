@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs import evidence
+from spark_jobs.archive import reached
 from spark_jobs.arguments import AuditArguments, shown
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.errors import AuditTroubleError
@@ -31,6 +32,8 @@ class Reading:
     asked: Sequence[Span]
     read: Sequence[Span]
     gone: Sequence[Span]
+    gaps: Sequence[str] = ()
+    """What neither archive nor topic has."""
 
 
 class Old(NamedTuple):
@@ -62,7 +65,23 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
         asked[at] = asked[at]._replace(start=min(old.first, asked[at].start), end=end)
         read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))
     starts_with_log = arguments.from_ms is None and arguments.offsets is None
-    return Reading(asked, read, asked if starts_with_log else ())
+    gaps = _between(cluster, arguments, archived, everything) if arguments.archive is not None else ()
+    return Reading(asked, read, asked if starts_with_log else (), gaps)
+
+
+def _between(
+    cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old], kept: Sequence[Span]
+) -> Sequence[str]:
+    """`kept`: of the topic, from the range's begin on. Where it has what is older, nothing of the range is gone."""
+    assert arguments.archive is not None
+    ends = reached(arguments.archive, arguments.timer_topic)
+    gone = 0
+    for log, span in zip(cluster.spans([arguments.timer_topic]), kept, strict=True):
+        old = archived.get(log.partition)
+        end = max(ends.get(log.partition, 0), old.behind if old is not None else 0)
+        gone += max(0, log.start - end) if span.start <= log.start else 0
+    told = f"Never read: {gone:,} offsets of {arguments.timer_topic} lie between the archive's end and the log's start."
+    return (f"{told} Archive more often.",) if gone else ()
 
 
 def in_archive(old: DataFrame | None, arguments: AuditArguments) -> dict[int, Old]:

@@ -74,7 +74,7 @@ def _figures(verdict: Verdict) -> str:
 
 
 def _notes(verdict: Verdict, details: Details) -> str:
-    notes = list(verdict.notes)
+    notes = [*verdict.gaps, *verdict.notes]
     if details.by_order:
         notes.append(
             f"{details.by_order:,} fates of ids rest on the order of the timer topic and on time: no receipt tells."

@@ -56,6 +56,8 @@ class Verdict:
     topics_in_all: int
     requests: int
     notes: tuple[str, ...]
+    gaps: tuple[str, ...] = ()
+    """What nobody has read, and nobody can any more: without a fault it is still not clean."""
 
     @property
     def faults(self) -> dict[str, int]:
@@ -63,11 +65,11 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        return not self.faults
+        return not self.faults and not self.gaps
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.clean else 3
+        return 3 if self.faults else 1 if self.gaps else 0
 
     @property
     def report(self) -> Path:
@@ -78,6 +80,8 @@ class Verdict:
         """Clean: 880 requests, or 3 faults: 2 missing, 1 early."""
         if self.clean:
             return f"Clean: {self.requests:,} requests, no fault" if self.requests else "Nothing to audit: no request"
+        if not self.faults:
+            return f"Not all could be read: {self.requests:,} requests, no fault among them"
         found = ", ".join(f"{count:,} {name}" for name, count in self.faults.items())
         total = sum(self.faults.values())
         return f"{total:,} {'fault' if total == 1 else 'faults'}: {found}"
@@ -169,7 +173,9 @@ def _lateness() -> Column:
     )
 
 
-def verdict(table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, notes: Sequence[str]) -> Verdict:
+def verdict(
+    table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, notes: Sequence[str], gaps: Sequence[str] = ()
+) -> Verdict:
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
@@ -183,6 +189,7 @@ def verdict(table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, 
         topics_in_all=sums.topics,
         requests=sums.requests,
         notes=tuple(notes),
+        gaps=tuple(gaps),
     )
 
 

@@ -1,0 +1,75 @@
+"""Where a daily run goes on, or an archive ends, and the topic is not what it was."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from spark_jobs import reading
+from spark_jobs.access import Access
+from spark_jobs.arguments import AuditArguments
+from spark_jobs.brokers import Cluster, Span
+from spark_jobs.classes import FAULTS
+from spark_jobs.continuing import Reached, never_read, read_on
+from spark_jobs.errors import AuditTroubleError
+from spark_jobs.summary import Lateness, Verdict
+
+TIMERS = "timer.requests"
+REACHED = {(TIMERS, 0): Reached(0, 9_800, True)}
+
+
+class Now(Cluster):
+    """A cluster whose topics hold just these spans."""
+
+    def __init__(self, *spans: Span) -> None:
+        self._spans = spans
+        self.partitions = {topic: sum(s.topic == topic for s in spans) for topic, *_ in spans}
+
+    def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
+        asked = set(topics)
+        return [span for span in self._spans if span.topic in asked]
+
+
+def read_further(*spans: Span, to_ms: int | None = None) -> list[Span]:
+    return read_on(Now(*spans), [TIMERS], REACHED, new_from_ms=None, to_ms=to_ms)
+
+
+@pytest.mark.parametrize("spans", [[Span(TIMERS, 0, 0, 5_000)], []])
+def test_a_topic_that_ends_before_what_was_read_is_told(spans: list[Span]) -> None:
+    with pytest.raises(AuditTroubleError, match=r"timer.requests/0 ends at \d+, .* 9800:.* give a new --out"):
+        read_further(*spans)
+
+
+def test_what_retention_took_since_the_last_run_is_a_gap() -> None:
+    spans = read_further(Span(TIMERS, 0, 20_000, 30_000))
+    assert spans == [Span(TIMERS, 0, 20_000, 30_000)]
+    (told,) = never_read(spans, REACHED)
+    assert "10,200 offsets of timer.requests" in told
+
+
+def test_nothing_new_and_a_new_partition_are_no_gap() -> None:
+    spans = read_further(Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 1, 0, 7))
+    assert spans == [Span(TIMERS, 0, 9_800, 9_800), Span(TIMERS, 1, 0, 7)]
+    assert never_read(spans, REACHED) == []
+
+
+@pytest.mark.parametrize(("log_start", "gaps"), [(100, 0), (101, 1)])
+def test_what_lies_between_an_archive_and_the_log_is_a_gap(tmp_path: Path, log_start: int, gaps: int) -> None:
+    """The archive's last record is at 97; behind it came what is no record."""
+    (tmp_path / "records").mkdir()
+    for folder in ("commits", "offsets"):
+        (tmp_path / "checkpoint" / folder).mkdir(parents=True)
+        for batch, end in enumerate((50, 100)):
+            text = "v1\n{}\n" + json.dumps({TIMERS: {"0": end}})
+            (tmp_path / "checkpoint" / folder / str(batch)).write_text(text)
+    arguments = AuditArguments(access=Access("localhost:9092"), out=tmp_path / "out", archive=tmp_path)
+    plan = reading.once(Now(Span(TIMERS, 0, log_start, 200)), arguments, {0: reading.Old(0, 98, None)})
+    assert len(plan.gaps) == gaps
+
+
+def test_a_gap_is_not_clean(tmp_path: Path) -> None:
+    late = Lateness(None, None, None, None)
+    verdict = Verdict(tmp_path, 0, dict.fromkeys(FAULTS, 0), late, (), 0, 7, (), ("a gap",))
+    assert (verdict.clean, verdict.exit_code) == (False, 1)
+    assert verdict.headline == "Not all could be read: 7 requests, no fault among them"
