@@ -9,6 +9,7 @@
 Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
 """
 
+import asyncio
 import errno
 import logging
 import socket
@@ -25,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bridge.asker import ANSWER_WITHIN_S, LOOK_S, Asker, soon_over
+from bridge.connections import BACKLOG, Connection, tell_trouble
 from bridge.desk import Desk
 from bridge.errors import SettingsError
 from bridge.exposition import Exposition
@@ -113,11 +115,13 @@ async def _refused(_: Request, wrong: Exception) -> Response:
 
 
 @contextmanager
-def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
+def serving(host: str, port: int, application_: Starlette, protocol: type[Connection] = Connection) -> Iterator[None]:
     """Answers until it is left. Raises SettingsError where the port is not to be had."""
     with _listening(host, port) as listener:
         config = uvicorn.Config(
             application_,
+            http=protocol,
+            backlog=BACKLOG,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -127,7 +131,7 @@ def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
             timeout_graceful_shutdown=_END_S,
         )
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
+        thread = threading.Thread(target=asyncio.run, args=(_serve(server, listener),), name="http", daemon=True)
         thread.start()
         log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         try:
@@ -135,6 +139,11 @@ def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
         finally:
             server.should_exit = True
             thread.join(2 * _END_S)
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    asyncio.get_running_loop().set_exception_handler(tell_trouble)
+    await server.serve([listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:
