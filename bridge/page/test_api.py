@@ -336,8 +336,11 @@ def test_a_pass_is_good_for_one_read_alone(guarded: Place) -> None:
     access = Access([READER, OPERATOR], lambda: guarded.kafka.timeline.now_ms / 1000)
     caller = access.by_secret("o" * 32)
     assert caller is not None
-    given = {"Authorization": f"Pass {access.pass_for(caller, '/api/v1/timers?limit=1')}"}
-    page = guarded.pages[0]
+    page, other = guarded.pages
+    here = page.url.removeprefix("http://")
+    given = {"Authorization": f"Pass {access.pass_for(caller, here, '/api/v1/timers?limit=1')}"}
+    for host in (here, "127.0.0.1:1"):
+        assert other.get("/api/v1/timers?limit=1", Host=host, **given)[0] == 401, "at another address"
     assert page.get("/api/v1/timers?limit=1", **given)[0] == 200
     assert page.get("/api/v1/timers?limit=2", **given)[0] == 401
     assert page.get("/api/v1/pending?limit=1", **given)[0] == 401

@@ -239,7 +239,7 @@ class Place:
         address = f"127.0.0.1:{port}"
         side = MemorySide(self)
         desk = _Served(self, instance)
-        access = Access(self._tokens, lambda: self.kafka.timeline.now_ms / 1000)
+        access = Access(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address)
         api = Api(
             Parts(
                 status=instance.status,
