@@ -3,10 +3,11 @@
     /health/live    200; 503 where the loop hangs: the process is to be started again    from Status, at once
     /health/ready   200; 503 with the reason                                             from Status, at once
     /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
-    /pending?id=    the timers under one id; 404 where there is none                     the same
+    /pending?id=    the timers under one id; 404 where there is none; a token, if any    the same
     /metrics        Prometheus; see bridge.metric_table                                  from Metrics, and by Desk
 
-Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
+Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting; whether an
+id is pending, only where there are no tokens.
 """
 
 import asyncio
@@ -51,8 +52,12 @@ def application(
     exposition: Exposition,
     answer_within_s: float = ANSWER_WITHIN_S,
     others: Sequence[BaseRoute] = (),
+    demand: Callable[[Request], None] = lambda _: None,
 ) -> Starlette:
-    """The routes, and `others` (bridge.page). None of them looks into the bridge itself."""
+    """The routes, and `others` (bridge.page). None of them looks into the bridge itself.
+
+    `demand`: who asks about one id has to pass it; raises HTTPException.
+    """
     ask = Asker(status, desk, answer_within_s).ask
     see_soon = Asker(status, desk, min(SEE_WITHIN_S, answer_within_s)).ask
 
@@ -66,6 +71,7 @@ def application(
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
+            demand(request)
             named = await ask(lambda bridge: named_in_bridge(bridge, id_, clock.now_ms()))
             return _told(named, 200 if named.timers else 404)
         try:
