@@ -19,6 +19,7 @@ from bridge.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from bridge.pending import Bucket, Named, Pending, parse_bucket_ms
 from bridge.pending_sources import Directory, PendingSource, RunningBridges
+from bridge.token_file import read_token
 from schemas.kafka_table import PREFIX
 
 _ROWS = 24
@@ -54,7 +55,8 @@ def pending(
     release: Annotated[bool, typer.Option("--release", help="Make them due now.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; without, they are only counted.")] = False,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="An operator's token, where the bridge's page asks for one.")
+        Path | None,
+        typer.Option("--token-file", help="A token, where the bridge asks for one; to change, an operator's."),
     ] = None,
 ) -> None:
     """Show what is pending: counts by real topic, when the next is due, how many are due when; or one id.
@@ -75,7 +77,7 @@ def pending(
             "--cancel, --move-by, --release and --apply are about what --select names: give it, such as"
             " --select topic=orders"
         )
-    source = _source(url or [], http_port, data_dir)
+    source = _source(url or [], http_port, data_dir, token_file)
     if id_ is not None:
         named = source.named(id_)
         if as_json:
@@ -114,14 +116,15 @@ def _act_on(
     act_on(urls[0] if urls else f"http://127.0.0.1:{http_port}", token_file, selector, action, more, apply=apply)
 
 
-def _source(urls: list[str], http_port: int | None, data_dir: Path | None) -> PendingSource:
+def _source(urls: list[str], http_port: int | None, data_dir: Path | None, token_file: Path | None) -> PendingSource:
     if urls and data_dir is not None:
         raise SettingsError("--url asks a running bridge, --data-dir reads a stopped one: give one of them")
     if data_dir is not None:
         return Directory(data_dir)
     if not urls and not http_port:
         raise SettingsError("give --http-port or --url of a running bridge, or --data-dir of a stopped one")
-    return RunningBridges(urls or [f"http://127.0.0.1:{http_port}"])
+    token = None if token_file is None else read_token(token_file)
+    return RunningBridges(urls or [f"http://127.0.0.1:{http_port}"], token)
 
 
 # -- telling

@@ -22,6 +22,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 _TIMEOUT_S = 30.0
 _NOT_FOUND = 404
+_UNAUTHORIZED = 401
 _REMEDY = "ask it by its --http-port (or --url); where it was started without one, stop it first"
 
 
@@ -38,13 +39,14 @@ class _Reason(BaseModel):
 
 
 class RunningBridges:
-    """Instances of one group, by their addresses; together they have all its partitions."""
+    """Instances of one group, by their addresses; together they have all its partitions. `token`: asked for by id."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], token: str | None = None) -> None:
         for url in urls:
             if not url.startswith(("http://", "https://")):
                 raise SettingsError(f"--url {url}: write http://host:port")
         self._urls = urls
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a bridge is a neighbour
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
@@ -56,11 +58,15 @@ class RunningBridges:
         return Named(at_ms=found[0].at_ms, id=id_, timers=[timer for each in found for timer in each.timers])
 
     def _ask(self, url: str, asked: dict[str, str], kind: type[Answer]) -> Answer:
+        where = f"{url.rstrip('/')}/pending?{urlencode(asked)}"
+        request = urllib.request.Request(where, headers=self._headers)  # noqa: S310  (http or https, as checked)
         try:
-            with self._opener.open(f"{url.rstrip('/')}/pending?{urlencode(asked)}", timeout=_TIMEOUT_S) as answer:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as refusal:
             text = refusal.read()
+            if refusal.code == _UNAUTHORIZED:
+                raise BridgeError(f"{url}: give a token of it in a file, --token-file") from refusal
             if refusal.code != _NOT_FOUND:
                 raise BridgeError(f"{url}: {_reason(text) or refusal}") from refusal
         except OSError as wrong:

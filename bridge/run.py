@@ -32,6 +32,7 @@ from bridge.status import Status
 from bridge.turn import Bridge
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from starlette.routing import BaseRoute
 
 log = logging.getLogger(__name__)
@@ -108,13 +109,25 @@ def run(settings: Settings) -> None:
                 others = ends.enter_context(page_routes(settings, asked.status, asked.desk, SystemClock()))
             limits = Limits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
             exposition = Exposition(asked.metrics, asked.status, limits)
-            answers = application(asked.status, asked.desk, SystemClock(), exposition, others=others)
+            answers = application(
+                asked.status, asked.desk, SystemClock(), exposition, others=others, demand=_demand_of(settings)
+            )
             ends.enter_context(serving(settings.http_host, settings.http_port, answers))
         try:
             _run(settings, folder, stop, patience, asked)
         except BrokerUnavailableError:
             if not stop.asked or stop.bridge is not None:
                 raise
+
+
+def _demand_of(settings: Settings) -> "Callable[[Request], None]":
+    """Also of an instance without a page: what asks for a token on one does on each."""
+    if settings.page_read_tokens is None and settings.page_operator_tokens is None:
+        return lambda _: None
+    from bridge.page.service import demand_token
+    from bridge.page.wiring import access_of
+
+    return demand_token(access_of(settings))
 
 
 def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: Asked) -> None:

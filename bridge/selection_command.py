@@ -21,6 +21,7 @@ from bridge.page.answers import ActedOnSelection, Counted, Refused
 from bridge.page.operations import API
 from bridge.page.questions import Selector
 from bridge.page.service import explained
+from bridge.token_file import read_token
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -112,7 +113,7 @@ class _Api:
         if not url.startswith(("http://", "https://")):
             raise SettingsError(f"--url {url}: write http://host:port")
         self._url = url.rstrip("/")
-        self._token = None if token_file is None else _token(token_file)
+        self._token = None if token_file is None else read_token(token_file)
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def post(self, path: str, asked: dict[str, Any], kind: type[Answer]) -> Answer:
@@ -139,12 +140,3 @@ def _reason(refused: urllib.error.HTTPError) -> str:
         return Refused.model_validate_json(text).reason
     except ValidationError:
         return f"{refused}: start it with --page true"
-
-
-def _token(file: Path) -> str:
-    """The first line, with or without its name."""
-    try:
-        line = file.read_text().strip().splitlines()[0]
-    except (OSError, IndexError, UnicodeDecodeError) as wrong:
-        raise SettingsError(f"--token-file {file}: give a file with a token in its first line") from wrong
-    return line.partition(":")[2] or line

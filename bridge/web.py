@@ -3,12 +3,14 @@
     /health/live    200; 503 where the loop hangs: the process is to be started again    from Status, at once
     /health/ready   200; 503 with the reason                                             from Status, at once
     /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
-    /pending?id=    the timers under one id; 404 where there is none                     the same
+    /pending?id=    the timers under one id; 404 where there is none; a token, if any    the same
     /metrics        Prometheus; see bridge.metric_table                                  from Metrics, and by Desk
 
-Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting.
+Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting; whether an
+id is pending, only where there are no tokens.
 """
 
+import asyncio
 import errno
 import logging
 import socket
@@ -25,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bridge.asker import ANSWER_WITHIN_S, LOOK_S, Asker, soon_over
+from bridge.connections import BACKLOG, Connection, tell_trouble
 from bridge.desk import Desk
 from bridge.errors import SettingsError
 from bridge.exposition import Exposition
@@ -49,8 +52,12 @@ def application(
     exposition: Exposition,
     answer_within_s: float = ANSWER_WITHIN_S,
     others: Sequence[BaseRoute] = (),
+    demand: Callable[[Request], None] = lambda _: None,
 ) -> Starlette:
-    """The routes, and `others` (bridge.page). None of them looks into the bridge itself."""
+    """The routes, and `others` (bridge.page). None of them looks into the bridge itself.
+
+    `demand`: who asks about one id has to pass it; raises HTTPException.
+    """
     ask = Asker(status, desk, answer_within_s).ask
     see_soon = Asker(status, desk, min(SEE_WITHIN_S, answer_within_s)).ask
 
@@ -64,6 +71,7 @@ def application(
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
+            demand(request)
             named = await ask(lambda bridge: named_in_bridge(bridge, id_, clock.now_ms()))
             return _told(named, 200 if named.timers else 404)
         try:
@@ -113,11 +121,13 @@ async def _refused(_: Request, wrong: Exception) -> Response:
 
 
 @contextmanager
-def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
+def serving(host: str, port: int, application_: Starlette, protocol: type[Connection] = Connection) -> Iterator[None]:
     """Answers until it is left. Raises SettingsError where the port is not to be had."""
     with _listening(host, port) as listener:
         config = uvicorn.Config(
             application_,
+            http=protocol,
+            backlog=BACKLOG,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -127,7 +137,7 @@ def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
             timeout_graceful_shutdown=_END_S,
         )
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
+        thread = threading.Thread(target=asyncio.run, args=(_serve(server, listener),), name="http", daemon=True)
         thread.start()
         log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         try:
@@ -135,6 +145,11 @@ def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
         finally:
             server.should_exit = True
             thread.join(2 * _END_S)
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    asyncio.get_running_loop().set_exception_handler(tell_trouble)
+    await server.serve([listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -3,7 +3,8 @@
 access.py      who may: tokens, sessions, passes to neighbours        audit.py       who did what
 api.py         the operations of /api/v1, each a row of a table       openapi.py     the same for machines
 answers.py     what they tell                                         questions.py   what they are asked
-neighbours.py  reads are put to the owner of each partition           machine.py     disk and memory
+neighbours.py  reads are put to the owner of each partition           fetching.py    by a client that none can hold
+machine.py     disk and memory
 actions.py     what changes something, each a row of a table          requests.py    sent, and what came of it
 rejected.py    what was parked, and why                               site.py        the page
 counted.py     what a selection came to, as a token

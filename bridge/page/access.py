@@ -3,7 +3,7 @@
     tokens file       ops-ada:3f0c...   one a line, `name:token`; a line without a name has that of its file
     API               Authorization: Bearer <token>
     page              a cookie           name.end.signature, made at the login
-    neighbour         Authorization: Pass name.end.signature of what is asked       a read alone, for 30 s
+    neighbour         Authorization: Pass name.end.signature of what is asked where    a read alone, for 30 s
 
 No tokens: everybody who reaches the port may do everything, so that is for loopback alone (bridge.settings).
 """
@@ -80,10 +80,14 @@ def _token(path: Path, number: int, line: str, role: Role) -> Token:
 
 
 class Access:
-    """`now_s`: epoch seconds, alike on all instances. Raises SettingsError where two tokens have one name."""
+    """`now_s`: epoch seconds, alike on all instances. `address`: that by which others ask us.
 
-    def __init__(self, tokens: Iterable[Token], now_s: Callable[[], float]) -> None:
+    Raises SettingsError where two tokens have one name.
+    """
+
+    def __init__(self, tokens: Iterable[Token], now_s: Callable[[], float], address: str = "") -> None:
         self._now_s = now_s
+        self._address = address
         self._tokens: dict[str, Token] = {}
         self._nobody = Token("nobody", "read", secrets.token_bytes(32))
         for token in tokens:
@@ -109,13 +113,13 @@ class Access:
     def by_session(self, text: str) -> Caller | None:
         return self._by_signed(text, "session")
 
-    def pass_for(self, caller: Caller, asked: str) -> str:
-        """For the neighbour that is asked for `asked`, a path with its query."""
-        return self._signed(caller, _PASS_S, f"pass {asked}")
+    def pass_for(self, caller: Caller, address: str, asked: str) -> str:
+        """For the neighbour at `address` that is asked for `asked`, a path with its query; of use nowhere else."""
+        return self._signed(caller, _PASS_S, f"pass {address} {asked}")
 
     def by_pass(self, text: str, asked: str) -> Caller | None:
         """It may read, whoever sent it."""
-        caller = self._by_signed(text, f"pass {asked}")
+        caller = self._by_signed(text, f"pass {self._address} {asked}")
         return caller and caller._replace(role="read", is_passed=True)
 
     def form_key(self, caller: Caller, session: str) -> str:

@@ -4,26 +4,29 @@
     own ones from here, the others' by HTTP with `local=true` and a pass in the name of who asks -> joined
     whatever nobody has answered for is told as missing, with the reason
 
-A pass is signed with the caller's token and good for this one read: whoever announces a false address learns nothing
-that is of use elsewhere.
+A pass is signed with the caller's token and good for this one read at this one address: whoever announces a false
+address learns nothing that is of use elsewhere. Of its answer nothing is taken but what is about its own partitions.
 """
 
 import asyncio
+import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from urllib.parse import urlencode
 
+import h11
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from bridge.errors import BridgeError
 from bridge.page.access import Access, Caller
-from bridge.page.answers import Missing, Refused
+from bridge.page.answers import GroupFound, GroupListing, Instance, Missing, Refused
+from bridge.page.fetching import fetch
 from bridge.page.kafka_side import Group, KafkaSide
 from bridge.page.questions import Read
+from bridge.pending import Pending
 from schemas.origin import Shard
 
 Part = TypeVar("Part", bound=BaseModel)
@@ -31,6 +34,9 @@ Part = TypeVar("Part", bound=BaseModel)
 _ANSWER_WITHIN_S = 15.0
 _GROUP_GOOD_FOR_S = 2.0
 _MOST_BYTES = 64 << 20
+_OK = 200
+_NAMES_AT_ONCE = 4
+_NO_BRIDGE = "does not answer as a bridge of this version does"
 
 
 class Neighbours:
@@ -49,7 +55,7 @@ class Neighbours:
         self._access = access
         self._within_s = within_s
         self._good_for_s = good_for_s
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._names = ThreadPoolExecutor(_NAMES_AT_ONCE, "names")  # of its own: a cancel waits for none of them
         self._group = Group(frozenset(), ())
         self._looked_s: float | None = None
         self._lock = asyncio.Lock()
@@ -69,12 +75,12 @@ class Neighbours:
     ) -> tuple[list[Part], list[Missing]]:
         """What each instance tells, and partitions that are in none of it. Raises HTTPException where none answers."""
         group, unknown = await self._look()
-        others = [each for each in group.members if each.address not in ("", self._address) and each.shards]
+        others = self._others(group)
         answers = await asyncio.gather(
-            self._own(own), *(self._other(each.address, caller, path, asked, kind) for each in others)
+            self._own(own), *(self._other(place, caller, path, asked, kind, its) for place, its in others.items())
         )
         parts = [each for each in answers if not isinstance(each, str)]
-        addresses = [self._address, *(each.address for each in others)]
+        addresses = [self._address, *others]
         failed = {address: why for address, why in zip(addresses, answers, strict=True) if isinstance(why, str)}
         if not parts:
             raise HTTPException(503, failed[self._address])
@@ -86,6 +92,14 @@ class Neighbours:
         """Address of the instance that has it, as far as known; else its name."""
         group, _ = await self._look()
         return {shard: each.address or each.name for each in group.members for shard in each.shards}
+
+    def _others(self, group: Group) -> dict[str, frozenset[str]]:
+        """Partitions by address; each is asked once, however many tell it."""
+        found: dict[str, frozenset[str]] = {}
+        for each in group.members:
+            if each.address not in ("", self._address) and each.shards:
+                found[each.address] = found.get(each.address, frozenset()) | {str(shard) for shard in each.shards}
+        return found
 
     async def _look(self) -> tuple[Group, str]:
         """The group as of a moment ago, and why it is not known where it is not."""
@@ -115,30 +129,55 @@ class Neighbours:
         except HTTPException as refused:
             return refused.detail
 
-    async def _other(self, address: str, caller: Caller, path: str, asked: Read, kind: type[Part]) -> Part | str:
+    async def _other(
+        self, address: str, caller: Caller, path: str, asked: Read, kind: type[Part], its: frozenset[str]
+    ) -> Part | str:
         told = asked.model_dump(mode="json", exclude_defaults=True) | {"local": "true"}
         query = f"{path}?{urlencode({name: str(value) for name, value in told.items()})}"
-        request = urllib.request.Request(f"http://{address}{query}")
+        headers = {}
         if caller.token is not None:
-            request.add_header("Authorization", f"Pass {self._access.pass_for(caller, query)}")
+            headers["Authorization"] = f"Pass {self._access.pass_for(caller, address, query)}"
         try:
-            text = await asyncio.to_thread(self._fetch, request)
-            return kind.model_validate_json(text)
-        except urllib.error.HTTPError as refused:
-            return _reason(refused)
+            async with asyncio.timeout(self._within_s):
+                status, text = await fetch(address, query, headers, self._names, _MOST_BYTES)
+            if status != _OK:
+                return _reason(status, text)
+            return _only(kind.model_validate_json(text), address, its)
+        except TimeoutError:
+            return f"does not answer within {self._within_s:g} s: is its --advertised-http right?"
         except OSError as wrong:
-            return f"does not answer ({getattr(wrong, 'reason', wrong)}): is its --advertised-http right?"
-        except ValidationError:
-            return "does not answer as a bridge of this version does"
-
-    def _fetch(self, request: urllib.request.Request) -> bytes:
-        with self._opener.open(request, timeout=self._within_s) as answer:
-            text: bytes = answer.read(_MOST_BYTES)
-        return text
+            return f"does not answer ({_why(wrong)}): is its --advertised-http right?"
+        except (ValidationError, h11.ProtocolError):
+            return _NO_BRIDGE
+        except ValueError:
+            return "is no address: give that instance host:port as --advertised-http"
 
 
-def _reason(refused: urllib.error.HTTPError) -> str:
+def _only(part: Part, address: str, its: frozenset[str]) -> Part | str:
+    """What it tells of its own partitions; why nothing is taken where its sums are about others too."""
+    if isinstance(part, Instance):
+        own = {name: state for name, state in part.partitions.items() if name in its}
+        return part.model_copy(update={"address": address, "partitions": own})
+    if isinstance(part, GroupFound):
+        timers = [timer for timer in part.timers if timer.shard in its]
+        return part.model_copy(update={"timers": timers, "partitions": sorted(its.intersection(part.partitions))})
+    told: set[str] = set()
+    if isinstance(part, GroupListing):
+        told = {*part.partitions, *(timer.shard for timer in part.timers)}
+    if isinstance(part, Pending):
+        told = set(part.shards)
+    if told <= its:
+        return part
+    return f"tells of {min(told - its)}, which is another's by the group: it changes hands, so ask again"
+
+
+def _why(wrong: OSError) -> str:
+    """Without asyncio's words around it; errors of names are negative."""
+    return os.strerror(wrong.errno) if wrong.errno is not None and wrong.errno > 0 else wrong.strerror or str(wrong)
+
+
+def _reason(status: int, text: bytes) -> str:
     try:
-        return Refused.model_validate_json(refused.read(_MOST_BYTES)).reason
-    except (ValidationError, OSError):
-        return f"answers {refused.code}"
+        return Refused.model_validate_json(text).reason
+    except ValidationError:
+        return f"answers {status}"

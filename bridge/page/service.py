@@ -77,6 +77,16 @@ def caller_of(request: Request, access: Access) -> Caller:
     return caller._replace(where=where)
 
 
+def demand_token(access: Access) -> Callable[[Request], None]:
+    """For what is served beside the API. Raises HTTPException where there are tokens, and none is given."""
+
+    def demand(request: Request) -> None:
+        if not access.is_open:
+            caller_of(request, access)
+
+    return demand
+
+
 def demand_host(request: Request, access: Access) -> None:
     """Where no token is asked for, a page elsewhere must not reach us under a name of its own (DNS rebinding)."""
     host = request.headers.get("host", "")

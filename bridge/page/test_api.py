@@ -11,6 +11,7 @@ import pytest
 from bridge.errors import BridgeError
 from bridge.page.access import Token
 from bridge.page.testing import TIMERS, Page, Place
+from bridge.pending_sources import RunningBridges
 from schemas.origin import Shard
 
 HOUR_MS = 3_600_000
@@ -383,6 +384,13 @@ def test_a_token_says_who_may_read_and_who_may_change(guarded: Place) -> None:
         assert (status, "rita may only read" in told["reason"]) == (403, True)
     assert operator.post("/api/v1/timer/cancel", {"id": "id-1"})[1]["outcomes"] == {"cancelled": 1}
     assert page.get("/pending")[0] == page.get("/health/live")[0] == 200, "as before, for all"
+    for id_ in ("id-2", "nobody"):
+        assert page.get(f"/pending?id={id_}")[0] == page.holding("wrong").get(f"/pending?id={id_}")[0] == 401
+    answers = [each.holding("r" * 32).get("/pending?id=id-2")[0] for each in guarded.pages]
+    assert sorted(answers) == [200, 404], "its owner's, and the other's"
+    with pytest.raises(BridgeError, match=r"give a token of it in a file, --token-file"):
+        RunningBridges([page.url]).named("id-2")
+    assert len(RunningBridges([page.url, guarded.pages[1].url], "r" * 32).named("id-2").timers) == 1
 
 
 def test_a_pass_is_good_for_one_read_alone(guarded: Place) -> None:
@@ -391,8 +399,11 @@ def test_a_pass_is_good_for_one_read_alone(guarded: Place) -> None:
     access = Access([READER, OPERATOR], lambda: guarded.kafka.timeline.now_ms / 1000)
     caller = access.by_secret("o" * 32)
     assert caller is not None
-    given = {"Authorization": f"Pass {access.pass_for(caller, '/api/v1/timers?limit=1')}"}
-    page = guarded.pages[0]
+    page, other = guarded.pages
+    here = page.url.removeprefix("http://")
+    given = {"Authorization": f"Pass {access.pass_for(caller, here, '/api/v1/timers?limit=1')}"}
+    for host in (here, "127.0.0.1:1"):
+        assert other.get("/api/v1/timers?limit=1", Host=host, **given)[0] == 401, "at another address"
     assert page.get("/api/v1/timers?limit=1", **given)[0] == 200
     assert page.get("/api/v1/timers?limit=2", **given)[0] == 401
     assert page.get("/api/v1/pending?limit=1", **given)[0] == 401

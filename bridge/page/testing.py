@@ -33,7 +33,7 @@ from bridge.page.kafka_side import Group, Member, Reader, Resent
 from bridge.page.neighbours import Neighbours
 from bridge.page.rejected import RejectedTopic
 from bridge.page.requests import Requests
-from bridge.page.service import routes
+from bridge.page.service import demand_token, routes
 from bridge.page.site import Site
 from bridge.ports import Record
 from bridge.redrive import Parked, mark_key, mark_of, request_headers
@@ -239,7 +239,7 @@ class Place:
         address = f"127.0.0.1:{port}"
         side = MemorySide(self)
         desk = _Served(self, instance)
-        access = Access(self._tokens, lambda: self.kafka.timeline.now_ms / 1000)
+        access = Access(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address)
         api = Api(
             Parts(
                 status=instance.status,
@@ -257,7 +257,8 @@ class Place:
         self.routes = routes(api.operations, access, "0")
         site = Site(api.operations, access, instance.clock.now_ms)
         exposition = Exposition(instance.metrics, instance.status, Limits("0", 1, 1000))
-        app = application(instance.status, desk, instance.clock, exposition, 1.0, [*self.routes, *site.routes()])
+        others = [*self.routes, *site.routes()]
+        app = application(instance.status, desk, instance.clock, exposition, 1.0, others, demand_token(access))
         self._ends.enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address
         self.sides.append(side)

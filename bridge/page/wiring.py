@@ -57,4 +57,4 @@ def access_of(settings: Settings) -> Access:
     operating = settings.page_operator_tokens
     tokens = [] if reading is None else read_tokens(reading, "read")
     tokens += [] if operating is None else read_tokens(operating, "operate")
-    return Access(tokens, time.time)
+    return Access(tokens, time.time, own_address(settings))
