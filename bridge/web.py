@@ -131,6 +131,7 @@ def serving(host: str, port: int, application_: Starlette, protocol: type[Connec
             log_config=None,
             log_level="warning",
             access_log=False,
+            proxy_headers=False,  # anybody may write X-Forwarded-For
             lifespan="off",
             ws="none",
             server_header=False,

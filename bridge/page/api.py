@@ -63,7 +63,7 @@ from bridge.traffic import joined_traffic
 from bridge.turn import Bridge
 
 Part = TypeVar("Part", bound=BaseModel)
-Requesting: TypeAlias = Callable[[TimerProducer], "list[Future[Sent]]"]
+Requesting: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
 
 MOST_ACTED_ON = 20_000
 """Timers of one count, and of one action on it: what is more is left for the next one."""
@@ -313,7 +313,11 @@ class Api:
         async def act(caller: Caller, asked: ActionAsked) -> Acted:
             with audit.noted(caller, action.name, asked.model_dump(exclude={"value"}, exclude_none=True)) as came:
                 topics = self._topics_for(action, asked.timer_topic)
-                sent = await self._send(action, [(topic, lambda timers: action.one(timers, asked)) for topic in topics])
+                came["sent"] = []
+                parts: list[tuple[str, Requesting]] = [
+                    (each, lambda timers: action.one(timers, asked)) for each in topics
+                ]
+                sent = await self._send(action, parts, came["sent"].append)
                 told = Acted(
                     action=action.name, sent=sent.sent, outcomes=dict(sent.outcomes), unanswered=sent.unanswered
                 )
@@ -322,11 +326,13 @@ class Api:
 
         return act
 
-    async def _send(self, action: Action, parts: list[tuple[str, Requesting]]) -> Came:
+    async def _send(self, action: Action, parts: list[tuple[str, Requesting]], on_sent: Callable[[str], None]) -> Came:
         """By timer topic."""
         whole = Came([], Counter(), 0)
         for topic, requests in parts:
-            part = await asyncio.to_thread(self._parts.requests.send, topic, requests, has_receipts=action.has_receipts)
+            part = await asyncio.to_thread(
+                self._parts.requests.send, topic, requests, on_sent, has_receipts=action.has_receipts
+            )
             whole = Came(whole.sent + part.sent, whole.outcomes + part.outcomes, whole.unanswered + part.unanswered)
         return whole
 
@@ -370,7 +376,8 @@ class Api:
                     raise HTTPException(409, f"{later} match now that were not counted: nothing was sent, count again")
                 named = [timer for timer in chosen if action.reaches(timer)]
                 parts = [(topic, _each(action, part, asked)) for topic, part in _by_topic(named).items()]
-                sent = await self._send(action, parts)
+                came.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
+                sent = await self._send(action, parts, came["sent"].append)
                 told = ActedOnSelection(
                     action=action.name,
                     sent=sent.sent,
@@ -379,8 +386,7 @@ class Api:
                     without_id=len(chosen) - len(named),
                     left=found.matching - len(chosen),
                 )
-                ids = [timer.id or timer.id_base64 for timer in named]
-                came.update(told.model_dump(exclude={"action"}) | {"ids": ids})
+                came.update(told.model_dump(exclude={"action"}))
             return told
 
         return act
@@ -415,7 +421,7 @@ def _by_topic(timers: list[NamedTimer]) -> dict[str, list[NamedTimer]]:
 def _each(action: Action, chosen: list[NamedTimer], asked: SelectionActed) -> Requesting:
     each = action.each
     assert each is not None
-    return lambda timers: [future for timer in chosen for future in each(timers, timer, asked)]
+    return lambda timers: (future for timer in chosen for future in each(timers, timer, asked))
 
 
 def _paused(bridge: Bridge) -> set[str]:

@@ -1,12 +1,15 @@
-"""Who did what, one line of the log for each action, well or not; logger `bridge.audit`.
+"""Who did what, in the log, well or not; logger `bridge.audit`, whatever `log_level` says.
 
-    who=ada where=10.1.2.3 did=cancel what={"id": "reminder-7"} came={"sent": ["timer.requests/3/81200"], ...}
+    who=ada where="10.1.2.3" act=5f2c9e01 did=cancel what={"id": "r-7"} came={"sent": ["timer.requests/3/81200"], ...}
+    who=ada where="10.1.2.3" act=5f2c9e01 did=cancel more={"ids": ["r-108", ...]}
 
-What people wrote stands in JSON, so that nobody can begin a line of their own.
+One line for each action. A list goes on in further lines of its `act`, a hundred a line. What people wrote, and an
+address, stand in JSON, so that nobody can begin a line of their own.
 """
 
 import json
 import logging
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,34 +17,43 @@ from typing import Any
 from bridge.page.access import Caller
 
 log = logging.getLogger("bridge.audit")
+log.setLevel(logging.INFO)
 
-_MOST_TOLD = 100
+_A_LINE = 100
+"""Of a list."""
 
 
-def note(caller: Caller, did: str, what: Any, came: Any) -> None:
-    """Long lists are cut; their length is told."""
-    log.info("who=%s where=%s did=%s what=%s came=%s", caller.name, caller.where, did, _told(what), _told(came))
+def note(caller: Caller, did: str, what: dict[str, Any], came: dict[str, Any]) -> None:
+    head = f"who={caller.name} where={json.dumps(caller.where)} act={secrets.token_hex(4)} did={did}"
+    log.info("%s what=%s came=%s", head, _told(_begun(what)), _told(_begun(came)))
+    for name, each in (what | came).items():
+        if isinstance(each, list):
+            for at in range(_A_LINE, len(each), _A_LINE):
+                log.info("%s more=%s", head, _told({name: each[at : at + _A_LINE]}))
 
 
 @contextmanager
-def noted(caller: Caller, did: str, what: Any) -> Iterator[dict[str, Any]]:
-    """What came of it is put into the dict; or it is what was raised."""
+def noted(caller: Caller, did: str, what: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What came of it is put into the dict, as it comes; what is raised is told beside that."""
     came: dict[str, Any] = {}
     try:
         yield came
     except BaseException as wrong:
-        note(caller, did, what, {"failed": getattr(wrong, "detail", None) or str(wrong) or type(wrong).__name__})
+        failed = getattr(wrong, "detail", None) or str(wrong) or type(wrong).__name__
+        note(caller, did, what, came | {"failed": failed})
         raise
     note(caller, did, what, came)
 
 
-def _told(what: Any) -> str:
-    return json.dumps(_cut(what), default=str)
+def _told(what: dict[str, Any]) -> str:
+    return json.dumps(what, default=str)
 
 
-def _cut(what: Any) -> Any:
-    if isinstance(what, dict):
-        return {name: _cut(each) for name, each in what.items()}
-    if isinstance(what, list) and len(what) > _MOST_TOLD:
-        return [*what[:_MOST_TOLD], f"and {len(what) - _MOST_TOLD} more"]
-    return what
+def _begun(what: dict[str, Any]) -> dict[str, Any]:
+    """With the beginning of each list."""
+    return {
+        name: [*each[:_A_LINE], f"and {len(each) - _A_LINE} more"]
+        if isinstance(each, list) and len(each) > _A_LINE
+        else each
+        for name, each in what.items()
+    }

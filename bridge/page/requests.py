@@ -8,7 +8,7 @@ seen in time, the request is `unanswered`: it stands all the same.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -55,19 +55,23 @@ class Requests:
     def send(
         self,
         timer_topic: str,
-        requests: "Callable[[TimerProducer], Sequence[Future[Sent]]]",
+        requests: "Callable[[TimerProducer], Iterable[Future[Sent]]]",
+        on_sent: Callable[[str], None],
         *,
         has_receipts: bool = True,
     ) -> Came:
-        """Raises BridgeError where one is not acknowledged, ValueError where one is not a request."""
+        """Raises BridgeError where one is not acknowledged, ValueError where one is not a request.
+
+        `on_sent` is told of each that was acknowledged, also where another was not.
+        """
         producer = self._kafka.producer(timer_topic)
         if not has_receipts or self._receipts == "none":
-            sent = _acknowledged(requests(producer))
+            sent = _acknowledged(requests(producer), on_sent)
             return Came(sent, Counter(), len(sent))
         with self._kafka.reader() as reader:
             places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
             ends = {place: reader.bounds(place)[1] for place in places}
-            sent = _acknowledged(requests(producer))
+            sent = _acknowledged(requests(producer), on_sent)
             return self._answered(reader, ends, sent)
 
     def _answered(self, reader: Reader, ends: dict[Shard, int], sent: list[str]) -> Came:
@@ -88,13 +92,32 @@ class Requests:
         return Came(sent, outcomes, len(waiting))
 
 
-def _acknowledged(futures: "Sequence[Future[Sent]]") -> list[str]:
+def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], None]) -> list[str]:
+    """All that went out are waited for. Raises the first failure."""
+    out: list[Future[Sent]] = []
+    failures: list[Exception] = []
     try:
-        return ["/".join(map(str, future.result(_ACKNOWLEDGED_WITHIN_S))) for future in futures]
-    except TimeoutError as wrong:
-        raise BridgeError(
-            "no broker has acknowledged it in time: look whether it was sent, then do it again"
-        ) from wrong
+        out.extend(futures)
+    except (BridgeError, ValueError) as wrong:
+        failures.append(wrong)
+    sent: list[str] = []
+    within_s = _ACKNOWLEDGED_WITHIN_S
+    for future in out:
+        try:
+            place = "/".join(map(str, future.result(within_s)))
+        except TimeoutError:
+            within_s = 0.0
+            failures.append(
+                BridgeError("no broker has acknowledged it in time: look whether it was sent, then do it again")
+            )
+        except BridgeError as wrong:
+            failures.append(wrong)
+        else:
+            sent.append(place)
+            on_sent(place)
+    if failures:
+        raise failures[0]
+    return sent
 
 
 def _receipt(value: bytes | None) -> Receipt | None:

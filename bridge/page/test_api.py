@@ -2,15 +2,18 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from bridge.client import Sent
 from bridge.errors import BridgeError
 from bridge.page.access import Token
-from bridge.page.testing import TIMERS, Page, Place
+from bridge.page.testing import TIMERS, MemoryOutbox, Page, Place
 from bridge.pending_sources import RunningBridges
 from schemas.origin import Shard
 
@@ -427,7 +430,7 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
     schedule(guarded, 3)
     operator = guarded.pages[0].holding("o" * 32)
     with caplog.at_level(logging.INFO, "bridge.audit"):
-        operator.post("/api/v1/timer/cancel", {"id": "id-0\nwho=root"})
+        operator.post("/api/v1/timer/cancel", {"id": "id-0\nwho=root"}, **{"X-Forwarded-For": "10.0.0.1 did=nothing"})
         operator.post("/api/v1/timer/cancel", {"id": "a", "timer_topic": "orders"})
         operator.get("/api/v1/timer?id=id-1&value=true")
         operator.get("/api/v1/timer?id=id-1&value=true&local=true")
@@ -435,18 +438,45 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
         token = operator.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
         operator.post("/api/v1/selection/cancel", {"selector": selector, "token": token})
     lines = [record.getMessage() for record in caplog.records if record.name == "bridge.audit"]
-    assert [line.split(" what=")[0] for line in lines] == [
-        "who=otto where=127.0.0.1 did=cancel",
-        "who=otto where=127.0.0.1 did=cancel",
-        "who=otto where=127.0.0.1 did=read value",
-        "who=otto where=127.0.0.1 did=read value",
-        "who=otto where=127.0.0.1 did=cancel selection",
+    assert [re.sub("act=[0-9a-f]{8} ", "", line).split(" what=")[0] for line in lines] == [
+        'who=otto where="127.0.0.1" did=cancel',
+        'who=otto where="127.0.0.1" did=cancel',
+        'who=otto where="127.0.0.1" did=read value',
+        'who=otto where="127.0.0.1" did=read value',
+        'who=otto where="127.0.0.1" did=cancel selection',
     ]
     what, came = (json.loads(each) for each in lines[0].split(" what=")[1].split(" came="))
     assert (what["id"], came["outcomes"]) == ("id-0\nwho=root", {"not-found": 1})
     assert "failed" in lines[1]
     assert all("\n" not in line for line in lines)
     assert sorted(json.loads(lines[4].split(" came=")[1])["ids"]) == ["id-0", "id-1", "id-2"]
+
+
+def test_what_was_sent_before_it_failed_is_in_the_audit_log(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(place, 6)
+    selector = {"topic": "orders"}
+    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    sending, calls = MemoryOutbox.send, iter(range(9))
+
+    def send(outbox: MemoryOutbox, *given: Any) -> Future[Sent]:
+        number = next(calls)
+        if number == 4:
+            raise BridgeError("the queue is full")
+        if number == 1:
+            refused: Future[Sent] = Future()
+            refused.set_exception(BridgeError("not taken"))
+            return refused
+        return sending(outbox, *given)
+
+    monkeypatch.setattr(MemoryOutbox, "send", send)
+    with caplog.at_level(logging.INFO, "bridge.audit"):
+        status, _ = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})
+    assert status == 503
+    came = json.loads(caplog.records[-1].getMessage().split(" came=")[1])
+    assert (len(came["sent"]), sorted(came["ids"])) == (3, [f"id-{n}" for n in range(6)])
+    assert came["failed"] == "the queue is full"
 
 
 def test_what_is_too_long_is_refused(place: Place) -> None:
