@@ -132,6 +132,7 @@ def test_either_bridge_tells_of_both_and_moves_what_is_the_others(group: Group) 
         overview = group.ask(number, "overview")
         assert {each["owner"] for each in overview["partitions"]} == addresses
         assert (overview["pending"], overview["missing"]) == (COUNT, [])
+        assert get(group.ports[number], "/pending?id=id-1")[0] == 401
         own = group.ask(number, "pending?local=true")
         assert 0 < own["pending"] < COUNT
         assert group.ask(number, "timers?limit=0", secret=READER)["matching"] == COUNT
