@@ -35,7 +35,7 @@ UNDELIVERABLE = ("unknown-topic", "unknown-partition", "not-authorized", "too-la
 """Codes of what its target does not take."""
 RECEIPTS = ("accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected")
 ABORTS = ("refused", "earlier", "stale-member", "fault")
-PAUSES = ("disk", "wheel", "rate")
+PAUSES = ("disk", "wheel", "held", "rate")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
 _CODE, _KIND = itemgetter(0), itemgetter(0)

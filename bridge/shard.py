@@ -38,11 +38,16 @@ _TOO_LARGE_TO_WAIT = Refusal(
     "its target had it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
 )
 _MOST_HELD = 100_000
-"""Timers of one shard that wait by themselves: K had passed their place before they were read."""
+"""Timers of one shard that wait by themselves: K had passed their place before they were read. More are rolled."""
+_CROWDED_SHARE = 4
 _COPY_EXTRA_BYTES = 128
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 _KIND = itemgetter(Told._fields.index("kind"))
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
+
+
+class TooManyHeldError(Exception):
+    """Intake waits until some of those that are held are rolled."""
 
 
 @dataclass(slots=True)
@@ -160,7 +165,7 @@ class OwnedShard:
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
         """Puts `records` where they belong, at most `most` (None: all) of those that wait.
 
-        Raises OSError or WheelFullError. What is not taken in waits in `backlog`.
+        Raises OSError, WheelFullError or TooManyHeldError. What is not taken in waits in `backlog`.
         Raises StillLeavingError where that is to be called again, without records, when no transaction is under way.
         A batch that spans more than a lap of the wheel goes in by parts, as far as it goes.
         """
@@ -187,8 +192,8 @@ class OwnedShard:
             self._leave(list(late.values()), now_ms)
 
     def _demand_room(self) -> None:
-        if self.backlog and self.store.held_count >= _MOST_HELD:
-            raise WheelFullError(f"{_MOST_HELD} late requests wait for targets that are paused or limited")
+        if self.backlog and self.store.held >= _MOST_HELD:
+            raise TooManyHeldError(f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled")
         if self.backlog and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
             raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
 
@@ -262,9 +267,17 @@ class OwnedShard:
 
     def find_due(self, now_ms: int) -> None:
         """Takes out what leaves now. Where intake cannot go on, room has to be made, so nothing waits for it."""
-        if self.reads_first_until is not None and not self.backlog:
-            return
-        room = self._options.max_due_records - len(self._staged.bodies) - len(self._staged.copies)
+        if self.reads_first_until is None or self.backlog:
+            self._release(now_ms)
+        if self.store.held >= _MOST_HELD:
+            self._roll_crowded(now_ms)
+        self._note_waits(now_ms)
+
+    def _room_to_leave(self) -> int:
+        return self._options.max_due_records - len(self._staged.bodies) - len(self._staged.copies)
+
+    def _release(self, now_ms: int) -> None:
+        room = self._room_to_leave()
         if room <= 0:
             return
         gate = OPEN if self._limits is None else self._limits.at(now_ms)
@@ -273,7 +286,13 @@ class OwnedShard:
             self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
             self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
-        self._note_waits(now_ms)
+
+    def _roll_crowded(self, now_ms: int) -> None:
+        """Rolled instead of held, also beside a full load: intake has to come to what ends a pause."""
+        room = max(self._room_to_leave(), self._options.max_due_records // _CROWDED_SHARE)
+        rows = self.store.crowded_out(now_ms, room, self._options.max_due_bytes)
+        self._staged.released += rows["origin"].tolist()
+        self._roll(self.store.bodies(rows), now_ms)
 
     def _note_waits(self, now_ms: int) -> None:
         """What waits is to be journalled where it has changed, and again before Kafka forgets the last record."""

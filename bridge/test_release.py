@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bridge import shard
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
@@ -231,7 +232,7 @@ def test_memory_and_journal_are_bounded_however_many_wait() -> None:
     waiting = owned.store._waiting.get("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
-    assert owned.store.held_count == 0
+    assert owned.store.held == 0
     assert sum(len(stretch.queue) for stretch in waiting.stretches) <= 4096
     assert max(len(entry.value or b"") for entry in world.read("timer.journal")) < 1000
     world.pass_time(ms=20_000)
@@ -260,6 +261,37 @@ def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile
     assert world.bridge.bridge is not None
     assert sum(world.bridge.bridge.pending.values()) == 0
     assert values(world, "limited") == [str(number) for number in range(100)]
+
+
+@THERE
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "limited"])
+def test_however_many_are_held_intake_comes_to_what_ends_the_pause(
+    monkeypatch: pytest.MonkeyPatch, trouble: Callable[[TimerWorld], None], *, is_paused: bool
+) -> None:
+    """Intake lags, so K has passed the place of what it reads; the way out, and others' timers, stand behind that."""
+    monkeypatch.setattr(shard, "_MOST_HELD", 10)
+    world = limited(TargetLimit(10**6 if is_paused else 2), max_requests_per_s=20, window_ms=200_000)
+    for number in range(200):
+        send(world, "other", str(number), 100 * number)
+    world.pass_time(ms=1)
+    if is_paused:
+        ask(world, b"pause", b"limited")
+    for number in range(60):
+        send(world, "limited", str(number), 0, ("timer-id", b"%d" % number))
+    world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"59")])
+    if is_paused:
+        ask(world, b"resume", b"limited")
+    send(world, "other", "innocent", 0)
+    world.pass_time(ms=11_000)
+    trouble(world)
+    world.pass_time(ms=9_000)
+    assert "innocent" in values(world, "other")
+    world.pass_time(ms=40_000)
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(59)]
+    assert 0 < max(told(world, "limited", "timer-rolls")) < 5
+    assert world.bridge.bridge is not None
+    (owned,) = world.bridge.bridge.shards.values()
+    assert (owned.store.held, owned.store.pending) == (0, 0)
 
 
 # -- pause

@@ -23,7 +23,7 @@ from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Publisher
 from bridge.recovery import Recovered, distrust, look, recover
-from bridge.shard import OwnedShard
+from bridge.shard import OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
 from bridge.status import Status
 from bridge.throttle import Throttle
@@ -352,9 +352,9 @@ class Bridge:
         self._throttled.discard(owned.shard)
         try:
             self._admit(owned, records, now_ms)
-        except (OSError, WheelFullError) as full:
+        except (OSError, WheelFullError, TooManyHeldError) as full:
             self._source.pause(owned.shard)
-            what = "disk" if isinstance(full, OSError) else "wheel"
+            what = "disk" if isinstance(full, OSError) else "wheel" if isinstance(full, WheelFullError) else "held"
             self._status.paused(owned.shard, what, str(full))
             self._metrics.pauses_intake(owned.shard, what)
             self._complaints.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)

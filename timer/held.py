@@ -9,6 +9,7 @@ rest   waits for `until` or its due time, but not beyond a step back of the cloc
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timer.entry import RUN, Ints, Rows
 from timer.plan import DueQueue
@@ -49,9 +50,16 @@ class HeldTimers:
         self._resting: list[_Resting] = []
         self._blocked: dict[int, DueQueue] = {}
         """By the hash of their target."""
+        self._units: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._queue) + sum(len(run) for each in self._resting for run in each.runs)
+        return len(self._units)
+
+    def has(self, units: Ints) -> NDArray[np.bool_]:
+        """Which of `units` are here."""
+        if not self._units:
+            return np.zeros(len(units), np.bool_)
+        return np.fromiter((unit in self._units for unit in units.tolist()), np.bool_, len(units))
 
     def rows(self) -> Rows:
         """All of them."""
@@ -59,6 +67,7 @@ class HeldTimers:
         return np.concatenate([self._queue.rows(), *(each.rows() for each in self._resting), *blocked])
 
     def push(self, run: Rows) -> None:
+        self._units.update(run["unit"].tolist())
         self._queue.push(run)
 
     def rest(self, run: Rows, since_ms: int, until_ms: int) -> None:
@@ -70,18 +79,24 @@ class HeldTimers:
             last = _Resting(since_ms, until_ms)
             self._resting.append(last)
         last.runs.append(run)
+        self._units.update(run["unit"].tolist())
 
     def remove(self, units: Ints) -> None:
         """Those of `units` that are here leave without being taken."""
+        units = units[self.has(units)]
+        if len(units) == 0:
+            return
         for queue in (self._queue, *self._blocked.values()):
             queue.remove(units)
         for each in self._resting:
             each.runs = [kept for run in each.runs if len(kept := run[~np.isin(run["unit"], units)])]
         self._forget_empty()
+        self._units.difference_update(units.tolist())
 
     def block(self, hash_: int, run: Rows) -> None:
         """`run`, which was taken, waits until its target may have it."""
         self._blocked.setdefault(hash_, DueQueue()).push(run)
+        self._units.update(run["unit"].tolist())
 
     def blocked(self) -> list[int]:
         """Hashes of the targets of which some are blocked."""
@@ -94,14 +109,22 @@ class HeldTimers:
 
     def take_blocked(self, hash_: int, limit: int, now_ms: int, limit_bytes: int) -> Rows:
         """Removes and returns the first of those of a target that are blocked."""
-        return self._blocked[hash_].take(now_ms, limit, limit_bytes) if limit > 0 else np.empty(0, RUN)
+        return self._gone(self._blocked[hash_].take(now_ms, limit, limit_bytes)) if limit > 0 else np.empty(0, RUN)
+
+    def block_due(self, hashes: list[int], now_ms: int) -> None:
+        """Those of these targets that have come to their visit by `now_ms`, and were not taken yet, are blocked."""
+        run = self._queue.rows()
+        run = run[(run["visit_ms"] <= now_ms) & np.isin(run["topic_hash"], hashes)]
+        self._queue.remove(run["unit"])
+        for hash_ in np.unique(run["topic_hash"]).tolist():
+            self.block(hash_, run[run["topic_hash"] == hash_])
 
     def take_old_blocked(self, hash_: int, before_ms: int, units_end: int, limit: int) -> Rows:
         """Of those of a target that are blocked, ones with a visit before `before_ms` and a unit below `units_end`."""
         run = self._blocked[hash_].rows()
         old = run[(run["visit_ms"] <= before_ms) & (run["unit"] < units_end)][:limit]
         self._blocked[hash_].remove(old["unit"])
-        return old
+        return self._gone(old)
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Rows that are here have their bodies elsewhere now."""
@@ -125,7 +148,11 @@ class HeldTimers:
                 for run in each.take(now_ms):
                     self._queue.push(run)
             self._forget_empty()
-        return self._queue.take(now_ms, limit, limit_bytes)
+        return self._gone(self._queue.take(now_ms, limit, limit_bytes))
+
+    def _gone(self, run: Rows) -> Rows:
+        self._units.difference_update(run["unit"].tolist())
+        return run
 
     def _forget_empty(self) -> None:
         for each in self._resting:

@@ -41,7 +41,7 @@ from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
 from timer.release import Release
-from timer.scan import LiveScan, above, blocks, is_among, to_come
+from timer.scan import LiveScan, above, blocks, to_come
 from timer.waiting import OPEN, Gate, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
@@ -289,7 +289,7 @@ class Store:
 
     @property
     def held(self) -> int:
-        """Live timers of which K says nothing."""
+        """Live timers of which K says nothing: the journal knows them one by one."""
         return len(self._held)
 
     @property
@@ -438,7 +438,7 @@ class Store:
         self._count_out(ended)
 
     def _is_held(self, rows: Rows) -> NDArray[np.bool_]:
-        return is_among(rows["unit"], self._held.rows()["unit"])
+        return self._held.has(rows["unit"])
 
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
         """For each id under which a timer lives: its row, a RUN of one."""
@@ -475,12 +475,34 @@ class Store:
             self._settle(rows)
             due = Due(rows, released)
         for part in (due.released, due.old_released):
-            if len(part):
-                self._count_out(part)
-            if self._low_unit in part["unit"]:
-                self._low_row = _NO_ROWS
+            self._let_go(part)
         self._has_staged |= due.total > 0
         return due
+
+    def crowded_out(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
+        """The oldest of those that are held for their targets, which are to be rolled: their copies find a place.
+
+        So their targets wait from here on, also those that are beyond their rate for a moment.
+        """
+        self._held.block_due([waiting.hash for waiting in self._waiting], now_ms)
+        parts = [_NO_ROWS]
+        for hash_ in self._held.blocked():
+            target = self._dues.name(hash_)
+            if self._waiting.get(target) is None:
+                self._begin_to_wait(target, self._settled)
+            run = self._held.take_blocked(hash_, limit, now_ms, limit_bytes)
+            limit, limit_bytes = limit - len(run), max(0, limit_bytes - int(run["body_size"].sum()))
+            parts.append(run)
+        rows = np.concatenate(parts)
+        self._let_go(rows)
+        self._has_staged |= len(rows) > 0
+        return rows
+
+    def _let_go(self, held: Rows) -> None:
+        if len(held):
+            self._count_out(held)
+        if self._low_unit in held["unit"]:
+            self._low_row = _NO_ROWS
 
     def _let_wait(self, rows: Rows, released: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
         """Without what has to wait, and with what may leave, or is too old, of what has waited."""
@@ -523,6 +545,8 @@ class Store:
         """Where nothing of it waits any more, it goes on in the order of all."""
         if waiting.is_paused or len(waiting.stretches) > 1 or not self._waiting.is_read_to(waiting, until_tick):
             return
+        if waiting.hash in self._held.blocked():
+            return
         (last,) = waiting.stretches
         first_ms, main_ms = last.first_visit_ms(), self._queue.next_visit_ms()
         is_waiting = first_ms is not None and first_ms <= max(now_ms, self._settled.visit_ms)
@@ -544,11 +568,6 @@ class Store:
     def waits(self) -> tuple[Wait, ...]:
         """All of them, as staged."""
         return self._waiting.told()
-
-    @property
-    def held_count(self) -> int:
-        """Timers that wait by themselves, and are known to the journal one by one."""
-        return len(self._held.rows())
 
     def is_to_come(self, target: str, place: tuple[int, int]) -> bool:
         """Whether a timer of `target` with this (visit_ms, origin) has not left."""
@@ -678,12 +697,12 @@ class Store:
 
     def _find_low_offset(self) -> int:
         """The lowest live offset. The search only moves forward: over the life of a store it reads each unit once."""
-        held, spans = self._held.rows()["unit"], self._waiting.spans()
+        spans = self._waiting.spans()
         for start, end in blocks(self._units, self._low_unit, _FIRST_BLOCK):
             units = self._units.read(start, end)
             run = run_of(units, np.zeros(end - start, BESIDE), start)
             ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
-            live = run[(to_come(units, run, self._settled, spans) | is_among(run["unit"], held)) & ~ended]
+            live = run[(to_come(units, run, self._settled, spans) | self._is_held(run)) & ~ended]
             if len(live):
                 self._low_unit = int(live["unit"][0])
                 self._low_row = live[:1].copy()
