@@ -53,6 +53,14 @@ _BEYOND_QUOTA = Refusal(
 )
 
 
+MOST_PAUSED = 1000
+"""Targets of one shard: each record of the journal tells them all."""
+_TOO_MANY_PAUSED = Refusal(
+    "quota-exceeded",
+    f"{MOST_PAUSED} targets of its partition are paused: resume some, or stop their senders instead",
+)
+
+
 _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
 
 
@@ -64,6 +72,8 @@ class Pending(Protocol):
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
 
     def bodies(self, rows: Rows) -> list[Body]: ...
+
+    def paused(self) -> set[str]: ...
 
 
 class Told(NamedTuple):
@@ -190,6 +200,9 @@ class _Taking:
         self.taken = Intake(late=dict(late))
         self._is_to_come = store.is_to_come
         self._bodies = store.bodies
+        self._paused_before = store.paused
+        self._paused: set[str] | None = None
+        """All that are paused now; None: not asked for yet."""
         self._most_bytes = max_message_bytes - ROLLED_EXTRA_BYTES
         self._must_wait = must_wait
         self._flights = flights
@@ -280,11 +293,16 @@ class _Taking:
         return going
 
     def _pause(self, record: Record, ask: Pause) -> None:
+        if self._paused is None:
+            self._paused = self._paused_before()
         denied = self._policy and ask.is_paused and self._policy.refusal(ask.target)
         if denied:
             self._refuse(record, denied)
+        elif ask.is_paused and ask.target not in self._paused and len(self._paused) >= MOST_PAUSED:
+            self._refuse(record, _TOO_MANY_PAUSED)
         else:
             self.taken.paused[ask.target] = ask.is_paused
+            (self._paused.add if ask.is_paused else self._paused.discard)(ask.target)
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
         """Whether a timer with this id waits for this real topic; in the store, as far as the topic's hash tells."""

@@ -333,7 +333,7 @@ STORE = Chapter(
     (
         Metric(
             *(f"{PREFIX}paused_partitions", "gauge", ("reason",)),
-            "Partitions whose intake pauses: `disk`, `wheel` or `held` (release.md) full, or `rate`: max_requests_per_s.",
+            "Partitions whose intake pauses: `disk`, `wheel` or `held` (release.md) full, `rate`: max_requests_per_s.",
             "Disk: make room. Rate: as you set it. What is stored is delivered all the same.",
             _paused,
         ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge import shard
+from bridge import intake, shard
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
@@ -357,6 +357,27 @@ def test_a_pause_is_a_matter_of_the_timer_topics_policy() -> None:
     world.pass_time(ms=100)
     assert [dict(entry.headers)["timer-error"] for entry in world.read("timer.rejected")] == [b"denied-target"]
     assert values(world, "other") == []
+
+
+def test_so_many_targets_are_paused_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record of the journal tells them all, so that it has to have a bound."""
+    monkeypatch.setattr(intake, "MOST_PAUSED", 3)
+    world = limited(TargetLimit(10**6), targets={})
+    for name in (b"a", b"b"):
+        ask(world, b"pause", name)
+    world.pass_time(ms=100)
+    for name in (b"c", b"limited", b"a"):
+        ask(world, b"pause", name)
+    send(world, "limited", "m", 10)
+    world.pass_time(ms=100)
+    refused = world.read("timer.rejected")
+    assert [dict(entry.headers)["timer-error"] for entry in refused] == [b"quota-exceeded"]
+    assert values(world, "limited") == ["m"]
+    ask(world, b"resume", b"b")
+    ask(world, b"pause", b"limited")
+    send(world, "limited", "n", 10)
+    world.pass_time(ms=100)
+    assert values(world, "limited") == ["m"]
 
 
 # -- move

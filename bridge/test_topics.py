@@ -1,9 +1,11 @@
 """What topics have to be like: rules over their configuration."""
 
 from bridge.flights import id_hash
+from bridge.intake import MOST_PAUSED
 from bridge.topics import journal_bytes, journal_faults, journal_topic, missing_right
 from schemas.headers import MAX_INT64, Rules
-from schemas.journal import Flight, JournalRecord
+from schemas.journal import END, Flight, JournalRecord, Wait
+from schemas.progress import Key
 
 DAY_MS = 86_400_000
 
@@ -17,8 +19,9 @@ def test_the_journal_has_room_for_the_most_that_one_transaction_decides() -> Non
         refused=(MAX_INT64,) * 2000,
         ended=(MAX_INT64,) * 4000,
         rolled=(flight,) * 4000,
+        waits=tuple(Wait("x" * 249, True, ((Key(MAX_INT64, MAX_INT64), END),)) for _ in range(2 * MOST_PAUSED)),
     )
-    assert 1_300_000 < len(most.to_bytes()) < journal_bytes(max_poll_records=2000, max_due_records=4000)
+    assert 2_000_000 < len(most.to_bytes()) < journal_bytes(max_poll_records=2000, max_due_records=4000)
 
 
 def test_a_journal_without_that_room_is_refused_with_what_to_set() -> None:

@@ -24,6 +24,9 @@ _FLIGHT_BYTES = 450
 """Of a copy that is told of: its real topic's name has 249 characters at most."""
 _DECISION_BYTES = 100
 """Of all that may be told of one request that was read."""
+_MOST_WAITS = 2000
+_WAIT_BYTES = 450
+"""Of a target that is paused or beyond its rate: each record tells them all."""
 
 
 class Found(NamedTuple):
@@ -45,7 +48,12 @@ def timer_topic(roll_window_ms: int) -> dict[str, str]:
 
 def journal_bytes(max_poll_records: int, max_due_records: int) -> int:
     """What one record of the journal may come to."""
-    return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES
+    return (
+        (64 << 10)
+        + 2 * max_poll_records * _DECISION_BYTES
+        + max_due_records * _FLIGHT_BYTES
+        + _MOST_WAITS * _WAIT_BYTES
+    )
 
 
 def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:

@@ -585,6 +585,10 @@ class Store:
             self._begin_to_wait(target, self._settled, is_paused=True)
         self._has_staged = True
 
+    def paused(self) -> set[str]:
+        """Targets that are paused."""
+        return {waiting.target for waiting in self._waiting if waiting.is_paused}
+
     def must_wait(self, target: str) -> bool:
         """Whether timers of `target` wait, whoever comes next."""
         return self._waiting.get(target) is not None
