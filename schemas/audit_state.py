@@ -32,6 +32,8 @@ EVIDENCE = Table(
         Column("told_missed", Kind.STRING, "not-found or too-late, where a receipt says so"),
         Column("told_ended", Kind.INT64, "receipts which say that it was cancelled or replaced"),
         Column("next", Kind.NEXT, "the next request with its id"),
+        Column("moved_low", Kind.INT64, "the earliest time that a request has moved it to"),
+        Column("moved_high", Kind.INT64, "the latest of these times"),
     ),
 )
 

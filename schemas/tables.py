@@ -29,6 +29,7 @@ class AuditClass(StrEnum):
     MISSING = "missing"
     EXPIRED = "expired"
     REJECTED = "rejected"
+    MOVED = "moved"
     LATE = "late"
     DELIVERED = "delivered"
     CANCELLED = "cancelled"
@@ -37,6 +38,7 @@ class AuditClass(StrEnum):
     CANCEL_TOO_LATE = "cancel-too-late"
     CANCEL_NOT_FOUND = "cancel-not-found"
     SWITCH = "switch"
+    MOVE = "move"
     PENDING = "pending"
 
     @property
@@ -161,9 +163,15 @@ REQUESTS = Table(
         Column("partition", Kind.INT32, "partition of the request"),
         Column("offset", Kind.INT64, "offset of the request"),
         Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
-        Column("kind", Kind.STRING, "schedule, replace, cancel, pause, resume, or copy (says it is one, but is none)"),
+        Column(
+            "kind", Kind.STRING, "schedule, replace, cancel, move, pause, resume, or copy (says it is one, but is none)"
+        ),
         Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
-        Column("due_ms", Kind.INT64, "when it was to be delivered; null: its headers do not say, or it is a cancel"),
+        Column(
+            "due_ms",
+            Kind.INT64,
+            "when it was to be delivered, moves counted; null: its headers do not say, or it is a cancel",
+        ),
         Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
         Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
         Column("faults", Kind.STRINGS, "every fault that was found, worst first; empty: none"),

@@ -90,6 +90,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             gone=plan.gone,
             has_claims=census.has_claims,
             has_ids=census.has_ids,
+            has_moves=census.has_moves,
         )
         elsewhere = _write_requests(judged(seen), plan, arguments, limits)
     notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, census.topics)

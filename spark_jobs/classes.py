@@ -59,7 +59,7 @@ RULES = (
     Rule(
         _A.MALFORMED_BUT_DELIVERED,
         True,
-        "deliveries > 0 AND (malformed OR kind IN ('cancel', 'pause', 'resume'))",
+        "deliveries > 0 AND (malformed OR kind IN ('cancel', 'move', 'pause', 'resume'))",
         "its headers do not say when or where, or it is no timer; it was never to be delivered",
     ),
     Rule(
@@ -86,6 +86,12 @@ RULES = (
     ),
     Rule(_A.EXPIRED, False, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
     Rule(_A.REJECTED, False, "rejections > 0", "on the rejected topic, with a code that says why"),
+    Rule(
+        _A.MOVED,
+        False,
+        "deliveries > 0 AND moved_low IS NOT NULL",
+        "delivered; a request had given it another time, and which of its times held is not proved",
+    ),
     Rule(_A.LATE, False, "delivered_ms - expected_ms > late_ms", "delivered, later than the limit"),
     Rule(_A.DELIVERED, False, "deliveries > 0", "once, as it was sent, not before it was due"),
     Rule(_A.CANCELLED, False, "kind_of_timer AND ended AND next.kind = 'cancel'", "ended by a cancel with its id"),
@@ -106,6 +112,7 @@ RULES = (
         "a cancel with nothing pending under its id",
     ),
     Rule(_A.SWITCH, False, "is_switch", "pauses or resumes a real topic"),
+    Rule(_A.MOVE, False, "is_move", "gives what is pending under its id another time"),
     Rule(_A.PENDING, False, "true", "not due yet, or so lately that it may still be on its way"),
 )
 
@@ -114,7 +121,8 @@ FAULTS = tuple(rule.name for rule in RULES if rule.fault)
 _FACTS = {
     "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
     "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
-    "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'pause', 'resume') AND NOT malformed), false)",
+    "is_move": "coalesce(kind = 'move' AND NOT malformed, false)",
+    "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'move', 'pause', 'resume') AND NOT malformed), false)",
     # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read.
     "read_before_release": "coalesce(next.answered_ms + skew_ms, next.ms + tolerance_ms) < delivered_ms",
     # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.

@@ -179,6 +179,7 @@ def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, li
             carried_claims=claims,
             gone=gone,
             has_ids=census.has_ids,
+            has_moves=census.has_moves,
         )
         elsewhere = daily.judge(spark, seen, day, limits)
     finally:

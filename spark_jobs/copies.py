@@ -6,6 +6,7 @@
                               claim says X, rolls 1, a second time     none: the same
 
 A copy has all in common with its request, stands behind it in its partition, and its `timer-rolls` is the next number.
+Its time may be another, where a request moved what has its id to that.
 A forgery with the very bytes of a copy that is awaited stands in for it: the bridge takes it, and nothing differs.
 Where the request itself is gone (retention; the audit begins at the log's start), its earliest copy speaks for it.
 """
@@ -17,6 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.brokers import Span
 from spark_jobs.requests import ASKED, says_of
+
+_MOVED = ("move", "moved_low", "moved_high")
 
 
 def claims(parsed: DataFrame) -> DataFrame:
@@ -32,17 +35,28 @@ def claims(parsed: DataFrame) -> DataFrame:
     )
 
 
-def judged(claimed: DataFrame, asked: DataFrame, refused: DataFrame, gone: Sequence[Span]) -> DataFrame:
+def judged(
+    claimed: DataFrame, asked: DataFrame, refused: DataFrame, gone: Sequence[Span], moves: DataFrame
+) -> DataFrame:
     """`claimed` with `is_copy`, and `is_witness` where the request itself is gone.
 
-    `asked`: origin and asked of every request in sight. `refused`: the places on the rejected topic, as `place`.
+    `asked`: origin, asked, moved_low and moved_high of every request in sight. `refused`: the places on the rejected
+    topic, as `place`. `moves`: parsed requests, of which those that move are looked at.
     `gone`: of these partitions everything before the span's start is gone.
     """
-    known = asked.select("origin", says_of(F.col("asked")).alias("wanted"), F.lit(True).alias("is_known"))
+    known = asked.select(
+        "origin", says_of(F.col("asked")).alias("wanted"), F.lit(True).alias("is_known"), "moved_low", "moved_high"
+    )
     turned_down = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
-    looked = claimed.join(known, "origin", "left").join(turned_down, "place", "left")
+    found = claimed.join(known, "origin", "left").join(turned_down, "place", "left")
+    says, wanted = F.col("says"), F.col("wanted")
+    of_move = F.col("partition") == F.col("move.partition")
+    of_move &= (says["id"] == F.col("move.id")) & (says["due_ms"] == F.col("move.due_ms"))
+    looked = found.join(_times(moves), of_move, "left")
+    is_moved = F.col("move").isNotNull() | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
+    as_moved = is_moved & wanted["id"].isNotNull() & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
     witness, unknown = _is_gone(gone), F.col("is_known").isNull()
-    agrees = F.when(unknown, witness).otherwise(F.col("says").eqNullSafe(F.col("wanted")))
+    agrees = F.when(unknown, witness).otherwise(says.eqNullSafe(wanted) | F.coalesce(as_moved, F.lit(False)))
     may_be = F.col("is_refused").isNull() & F.col("origin").isNotNull() & agrees
     # One that cannot be a copy stands for itself, so that a flood of forgeries makes no long partition.
     group = F.when(F.col("may_be"), F.col("origin")).otherwise(F.col("place"))
@@ -53,7 +67,16 @@ def judged(claimed: DataFrame, asked: DataFrame, refused: DataFrame, gone: Seque
     before = F.when(F.col("is_witness"), F.first("rolls").over(by_rolls) - 1).otherwise(0)
     in_turn = F.col("rolls") - before == F.dense_rank().over(Window.partitionBy("group").orderBy("rolls"))
     counted = numbered.withColumn("is_copy", F.col("may_be") & first_of_number & in_turn)
-    return counted.drop("group", "may_be", "wanted", "is_known", "is_refused")
+    return counted.drop("group", "may_be", "wanted", "is_known", "is_refused", *_MOVED)
+
+
+def _times(moves: DataFrame) -> DataFrame:
+    """To which times an id was moved, each once, as `move`."""
+    asked = F.col("asked")
+    times = moves.where((asked["kind"] == "move") & asked["id"].isNotNull())
+    return times.select(
+        F.struct(*(asked[name].alias(name) for name in ("partition", "id", "due_ms"))).alias("move")
+    ).distinct()
 
 
 def evidence(told: DataFrame) -> DataFrame:

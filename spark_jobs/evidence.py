@@ -25,7 +25,7 @@ _ENDS = ("cancelled", "replaced")
 _MISSES = ("not-found", "too-late")
 _ANSWERS = ("accepted", *_ENDS, *_MISSES)
 _SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
-_HIGHEST = ("rolls", "got_high", "returned_high")
+_HIGHEST = ("rolls", "got_high", "returned_high", "moved_high")
 
 
 def evidence(rows: DataFrame) -> DataFrame:

@@ -16,6 +16,8 @@ from spark_jobs.brokers import Span
 from spark_jobs.outcomes import outcomes
 from spark_jobs.succession import in_line
 
+_ASKED = ("origin", "asked", "moved_low", "moved_high")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
@@ -31,17 +33,18 @@ class Seen:
     """Before these spans the timer topic holds nothing any more."""
     has_claims: bool = True
     has_ids: bool = True
+    has_moves: bool = True
 
 
 def claims_of(seen: Seen) -> DataFrame:
     """Every record in sight that says it is a copy, with `is_copy`."""
-    claimed, asked = copies.claims(seen.parsed), evidence.requests(seen.parsed).select("origin", "asked")
+    claimed, asked = copies.claims(seen.parsed), evidence.requests(seen.parsed).select(*_ASKED)
     if seen.carried_claims is not None:
         claimed = claimed.unionByName(seen.carried_claims)
     if seen.carried is not None:
-        asked = asked.unionByName(seen.carried.where(F.col("asked").isNotNull()).select("origin", "asked"))
+        asked = asked.unionByName(seen.carried.where(F.col("asked").isNotNull()).select(*_ASKED))
     refused = seen.rejections.select(F.col("origin").alias("place"))
-    return copies.judged(claimed, asked, refused, seen.gone)
+    return copies.judged(claimed, asked, refused, seen.gone, seen.parsed)
 
 
 def judged(seen: Seen) -> DataFrame:
@@ -55,4 +58,4 @@ def judged(seen: Seen) -> DataFrame:
     if not seen.has_ids:
         empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
         return outcomes(folded.withColumn("previous", F.expr(empty)))
-    return outcomes(in_line(folded))
+    return outcomes(in_line(folded, has_moves=seen.has_moves))

@@ -20,8 +20,14 @@ def outcomes(lined: DataFrame) -> DataFrame:
     requested = counted.select(
         "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _parts_that_differ().alias("altered")
     )
-    return requested.withColumns(
+    is_moved = F.col("moved_low").isNotNull()
+    said_ms = F.when(F.col("deliveries") > 0, F.col("got_low.deliver_ms"))
+    due_ms = F.coalesce(said_ms, F.greatest("due_ms", "moved_high"))
+    timed = requested.withColumn("due_ms", F.when(is_moved, due_ms).otherwise(F.col("due_ms")))
+    expected_ms = F.when(is_moved, F.greatest("requested_ms", "due_ms")).otherwise(F.col("expected_ms"))
+    return timed.withColumns(
         {
+            "expected_ms": expected_ms,
             "lateness_ms": F.col("delivered_ms") - F.col("due_ms"),
             "ended_by": F.col("next.origin"),
             "ended_by_ms": F.col("next.ms"),
@@ -33,9 +39,10 @@ def _parts_that_differ() -> Column:
     """Of the records that name the origin, against the request. Null where nothing can be compared."""
     asked, place = F.col("asked"), F.col("place")
     want = {part: asked["want"][part] for part in _PARTS}
-    got = want | {"topic": asked["target"], "deliver_ms": asked["due_ms"], "control": F.lit(True)}
-    told = {"deliver_ms": names.DELIVER_MS, "control": "control-headers"}
+    got = want | {"topic": asked["target"], "control": F.lit(True)}
+    told = {"control": "control-headers"}
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
+    parts.append(_other_time(asked["due_ms"]))
     parts.append(F.when(place["delivered_partition"] != asked["want_partition"], "partition"))
     # It may have been delivered from an earlier copy than the last; not from one that is not there.
     parts.append(F.when(place["delivered_rolls"] > F.coalesce("rolls", F.lit(0)), names.ROLLS))
@@ -44,8 +51,15 @@ def _parts_that_differ() -> Column:
     other_key = asked["own_key"] != F.col("returned_low.key")
     parts.append(F.when(other_key, _differs("returned", "key", want["key"], "key")))
     differ = F.array_distinct(F.array_compact(F.array(*parts)))
-    is_timer = ~asked["kind"].isin("cancel", "pause", "resume")
+    is_timer = ~asked["kind"].isin("cancel", "move", "pause", "resume")
     return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, differ)
+
+
+def _other_time(own_ms: Column) -> Column:
+    """A time that is neither its own nor between those that requests moved it to."""
+    low, high = F.col("got_low.deliver_ms"), F.col("got_high.deliver_ms")
+    fits = (low >= F.least(own_ms, "moved_low")) & (high <= F.greatest(own_ms, "moved_high"))
+    return F.when(F.col("got_low").isNotNull() & ~F.coalesce(fits, F.lit(False)), names.DELIVER_MS)
 
 
 def _differs(record: str, part: str, want: Column, name: str) -> Column:

@@ -117,6 +117,7 @@ class Census:
     """Some, at most 100, of those that no broker has."""
     has_ids: bool
     has_claims: bool
+    has_moves: bool
 
 
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
@@ -128,10 +129,11 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     named = asked.groupBy(F.col("asked.target").alias("target")).agg(
         F.count_if(F.col("asked.id").isNotNull()).alias("ids"),
         F.count_if(F.col("asked.kind") == "copy").alias("claims"),
+        F.count_if(F.col("asked.kind") == "move").alias("moves"),
     )
     found = (
         named.groupBy(F.when(exists, F.col("target")).alias("topic"))
-        .agg(F.max("ids").alias("ids"), F.max("claims").alias("claims"), F.count_if(~exists).alias("unknown"))
+        .agg(*(F.max(name).alias(name) for name in ("ids", "claims", "moves")), F.count_if(~exists).alias("unknown"))
         .collect()
     )
     unknown: list[str] = []
@@ -142,6 +144,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         tuple(unknown),
         any(row.ids for row in found),
         any(row.claims for row in found),
+        any(row.moves for row in found),
     )
 
 

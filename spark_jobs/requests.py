@@ -2,6 +2,7 @@
 
     timer-topic, one time header           schedule | replace     stands, and ends what is pending under its id
     timer-action: cancel, timer-id         cancel                 ends what is pending under its id
+    timer-action: move, timer-id, a time   move                   gives what is pending under its id another time
     timer-action: pause, resume            switch                 about a real topic alone; no timer
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.copies
     anything else                          malformed: only the rejected topic may hold it
@@ -24,7 +25,7 @@ LEVELS_MS = parse_levels(DEFAULT)
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 EXPIRE_MS = "timer-expire-ms"
 _SWITCHES = ("pause", "resume")
-_ACTIONS = ("schedule", "cancel", "replace", *_SWITCHES)
+_ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
 _TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 _SAYS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
 
@@ -67,10 +68,10 @@ def requests(
 
 
 def _described(read: DataFrame) -> DataFrame:
-    """The rows as documented above. A cancel is to be acted on at once, a malformed request to be refused at once."""
+    """The rows as documented above. Cancels and moves are acted on at once, malformed requests refused at once."""
     says_due, is_timer = F.col("due_ms"), ~F.col("kind").isin("cancel", *_SWITCHES)
     due_ms = F.when(~F.col("malformed") & is_timer, says_due)
-    asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", due_ms)}
+    asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", F.when(F.col("kind") != "move", due_ms))}
     asked["id"] = F.when(~F.col("malformed") & ~F.col("kind").isin(*_SWITCHES), F.col("id"))
     struct = F.struct(*(asked.get(name, F.col(name)).alias(name) for name in ASKED))
     return read.select(
@@ -125,12 +126,17 @@ def _bad_schedule(headers: Column) -> Column:
 
 
 def _malformed() -> Column:
-    """A cancel's time and target are not looked at: the id alone says what ends. A claim is a copy or bad."""
+    """A cancel's time and target are not looked at: the id alone says what ends; of a move the time. A claim is a copy
+    or bad."""
     kind = F.col("kind")
-    no_id = kind.isin("cancel", "replace") & F.col("id").isNull()
+    no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull()
     schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull()
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
-    timer = (kind == "copy") | wrong | ((kind != "cancel") & schedule)
+    timer = (
+        (kind == "copy")
+        | wrong
+        | F.when(kind == "move", F.col("due_ms").isNull()).otherwise((kind != "cancel") & schedule)
+    )
     return F.when(kind.isin(*_SWITCHES), F.col("doubled") | F.col("target").isNull()).otherwise(timer)
 
 
