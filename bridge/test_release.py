@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bridge.flights import Flights
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
@@ -14,6 +15,7 @@ from bridge.shard import OwnedShard, Sealed
 from bridge.test_histories import TROUBLE, Trouble, World
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
+from schemas.journal import Flight
 from schemas.progress import Progress
 
 
@@ -452,3 +454,53 @@ def test_targets_take_turns_where_not_all_have_room(transactions: list[tuple[int
     served = [targets for _, _, targets in transactions if targets]
     for start in range(30):
         assert set.union(*served[start : start + 8]) == {"limited", "other", "third"}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_requests_per_s": 2000}, {"max_pending": 1000}], ids=str)
+@THERE
+def test_moves_are_bounded_in_a_transaction_and_keep_nothing_from_leaving(
+    transactions: list[tuple[int, int, set[str]]], trouble: Callable[[TimerWorld], None], options: dict[str, Any]
+) -> None:
+    """And a cancel behind them, sent while nobody looked, still comes before what is due."""
+    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_bytes=20_000, **options)
+    for number in range(200):
+        send(world, "limited", "x" * 1000, 100_000, ("timer-id", b"%d" % number))
+    send(world, "other", "cancelled", 500, ("timer-id", b"c"))
+    send(world, "other", "m", 500)
+    world.pass_time(ms=400)
+    trouble(world)
+    world.bridge.kill()
+    world.kafka.timeline.advance(1000)
+    del transactions[:]
+    for number in range(200):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
+        world.producer.produce(TIMERS, headers=headers)
+    world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"c")])
+    world.bridge.start()
+    world.pass_time(ms=1000)
+    trouble(world)
+    world.pass_time(ms=2000)
+    assert values(world, "other") == ["m"]
+    assert len(values(world, "limited")) == 200
+    assert max(size_bytes for _, size_bytes, _ in transactions) <= 20_000
+
+
+def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = limited(TargetLimit(10**6), window_ms=200_000, max_pending=1000)
+    for number in range(200):
+        send(world, "limited", "m", 100_000, ("timer-id", b"%d" % number))
+    world.pass_time(ms=100)
+    looks: list[int] = []
+    alive = Flights.alive
+
+    def looked(self: Flights) -> list[Flight]:
+        looks.append(len(self))
+        return alive(self)
+
+    monkeypatch.setattr(Flights, "alive", looked)
+    for number in range(200):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"0")]
+        world.producer.produce(TIMERS, headers=headers)
+    world.pass_time(ms=100)
+    assert len(values(world, "limited")) == 200
+    assert len(looks) < 20
