@@ -95,6 +95,14 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._flights
+
+    @property
+    def alive_count(self) -> int:
+        """How many `alive` tells: an origin has one copy on its way at most."""
+        return len(self._flights) - len(self.ended)
+
     def alive(self) -> list[Flight]:
         """Those whose timer has not ended."""
         return [flight for flight in self._flights.values() if flight.origin not in self.ended]

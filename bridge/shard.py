@@ -63,6 +63,8 @@ class Staged:
     standing: set[int] = field(default_factory=set)
     """By row of `bodies`: delivered ahead of a transaction that was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of what leaves and of copies, about."""
     rolled: list[Flight] = field(default_factory=list)
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
@@ -95,6 +97,15 @@ class Staged:
             if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
                 self.parked[row] = why
 
+    def leave(self, body: Body) -> None:
+        self.bodies.append(body)
+        self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
+
+    def go_round(self, copy: Outgoing, flight: Flight) -> None:
+        self.copies.append(copy)
+        self.rolled.append(flight)
+        self.size_bytes += _size(copy)
+
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
 
@@ -122,7 +133,9 @@ class OwnedShard:
         self.store, self.flights = recovered
         self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
         self.backlog: list[Record] = []
-        """Read, but not taken in: the disk or the wheel is full."""
+        """Read, but not taken in: the disk, the wheel or the next transaction is full."""
+        self.is_full = False
+        """The next transaction has no room for what moves: the backlog goes on behind it."""
         self.admitted = 0
         """Requests taken in; not counted are copies, which were requests before."""
         self.reads_first_until: int | None = readable_end
@@ -167,24 +180,28 @@ class OwnedShard:
 
         Raises OSError, WheelFullError or TooManyHeldError. What is not taken in waits in `backlog`.
         Raises StillLeavingError where that is to be called again, without records, when no transaction is under way.
-        A batch that spans more than a lap of the wheel goes in by parts, as far as it goes.
+        A batch that spans more than a lap of the wheel goes in by parts, as far as it goes. What moves may fill half
+        of a transaction; the rest is for what is due.
         """
         self.backlog += records
+        self.is_full = False
         left = count = len(self.backlog) if most is None else min(most, len(self.backlog))
         late, self._late = self._late, {}
         try:
             self._demand_room()
-            while left:
+            rolling = self._rolling()
+            while left and not self._has_moved_enough():
                 count = min(count, left)
                 before = len(self.backlog)
                 try:
-                    late = self._take_in_first(count, late, now_ms)
+                    late = self._take_in_first(count, late, rolling, now_ms)
                 except WheelFullError:
                     if count == 1:
                         raise
                     count = max(1, count // 2)
                 else:
                     left -= before - len(self.backlog)
+            self.is_full = left > 0
         except StillLeavingError:
             self._late, late = late, {}
             raise
@@ -197,7 +214,13 @@ class OwnedShard:
         if self.backlog and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
             raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
 
-    def _take_in_first(self, count: int, late: dict[int, Body], now_ms: int) -> dict[int, Body]:
+    def _has_moved_enough(self) -> bool:
+        staged, options = self._staged, self._options
+        return 2 * len(staged.copies) >= options.max_due_records or (
+            bool(staged.copies) and 2 * staged.size_bytes >= options.max_due_bytes
+        )
+
+    def _take_in_first(self, count: int, late: dict[int, Body], rolling: int, now_ms: int) -> dict[int, Body]:
         """`late`: those of the parts before, of which this part may end some; returned with its own."""
         part = self.backlog[:count]
         del part[until_move(part) :]
@@ -213,7 +236,7 @@ class OwnedShard:
             [sealed.ids for sealed in self._sealed],
             tells_accepted=is_sent("accepted", self._options.receipts),
             policy=self._options.policy,
-            room=self._room(len(late)),
+            room=self._room(len(late) + rolling),
             must_wait=lambda target: self._must_wait(target, now_ms),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
@@ -236,20 +259,20 @@ class OwnedShard:
         """On their way from now on, as the next request may name them; the journal tells it with their copies."""
         for body, due_ms in taken.moved:
             copy, flight = copy_of(self.shard, body._replace(due_ms=due_ms), now_ms)
-            self._staged.copies.append(copy)
-            self._staged.rolled.append(flight)
+            self._staged.go_round(copy, flight)
             self.flights.stage(flight)
         self._staged.rolled += taken.moved_in_flight
         self.flights.depart(taken.moved_in_flight)
 
-    def _room(self, late: int) -> int | None:
-        """How many more timers may be pending, `late` ones and copies on their way among those that are."""
+    def _rolling(self) -> int:
+        """Copies that are staged and not among `flights` yet."""
+        return sum((flight.origin, flight.rolls) not in self.flights for flight in self._staged.rolled)
+
+    def _room(self, uncounted: int) -> int | None:
+        """How many more timers may be pending: copies on their way are, and `uncounted` ones."""
         if self._options.max_pending is None:
             return None
-        ended = self.flights.ended
-        staged = {(flight.origin, flight.rolls) for flight in self._staged.rolled if flight.origin not in ended}
-        on_their_way = len(staged.union((flight.origin, flight.rolls) for flight in self.flights.alive()))
-        return self._options.max_pending - self.store.pending - on_their_way - late
+        return self._options.max_pending - self.store.pending - self.flights.alive_count - uncounted
 
     def _must_wait(self, target: str, now_ms: int) -> bool:
         """Whether a late one may not leave at once."""
@@ -267,7 +290,7 @@ class OwnedShard:
 
     def find_due(self, now_ms: int) -> None:
         """Takes out what leaves now. Where intake cannot go on, room has to be made, so nothing waits for it."""
-        if self.reads_first_until is None or self.backlog:
+        if self.reads_first_until is None or (self.backlog and not self.is_full):
             self._release(now_ms)
         if self.store.held >= _MOST_HELD:
             self._roll_crowded(now_ms)
@@ -280,8 +303,9 @@ class OwnedShard:
         room = self._room_to_leave()
         if room <= 0:
             return
+        room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
         gate = OPEN if self._limits is None else self._limits.at(now_ms)
-        due = self.store.due(now_ms, room, self._options.max_due_bytes, gate, self._most_wait_ms)
+        due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
@@ -308,7 +332,7 @@ class OwnedShard:
         """To the real topic, or, where the due time has not come, back to the timer topic."""
         for body in bodies:
             if body.due_ms <= now_ms:
-                self._staged.bodies.append(body)
+                self._staged.leave(body)
             else:
                 self._roll([body], now_ms)
 
@@ -317,11 +341,10 @@ class OwnedShard:
         for body in bodies:
             copy, flight = copy_of(self.shard, body, now_ms)
             if body.due_ms <= now_ms and _size(copy) > self._options.max_message_bytes:
-                self._staged.bodies.append(body)
+                self._staged.leave(body)
                 self._staged.too_large.add(body.origin)
             else:
-                self._staged.copies.append(copy)
-                self._staged.rolled.append(flight)
+                self._staged.go_round(copy, flight)
 
     def is_urgent(self, now_ms: int) -> bool:
         """Something is to be published, or stored requests have waited long enough for their commit."""
@@ -339,7 +362,7 @@ class OwnedShard:
 
     def next_look_ms(self, until_ms: int) -> int:
         """When something is to be done without a new message, at the latest `until_ms`."""
-        looks = [until_ms]
+        looks = [0 if self.is_full else until_ms]
         if self.reads_first_until is None or self.backlog:
             visit_ms = self.store.next_visit_ms(until_ms)
             release_ms = self.store.next_release_ms(self._may_leave_ms, self._most_wait_ms)

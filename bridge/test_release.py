@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from bridge import intake, shard
+from bridge.flights import Flights
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
+from bridge.shard import OwnedShard, Sealed
 from bridge.test_histories import TROUBLE, Trouble, World
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
+from schemas.journal import Flight
+from schemas.progress import Progress
 
 
 def until(world: World, ms: int) -> Headers:
@@ -431,3 +435,125 @@ def test_what_is_moved_again_and_again_can_still_be_ended(trouble: Trouble) -> N
     kinds = [kind for kind, _ in world.receipts("accepted", "delivered")]
     assert kinds[:-1] == ["moved"] * 4 + ["cancelled"]
     assert kinds[-1] in ("too-late", "not-found")
+
+
+# -- how much at once
+
+
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[str]]]:
+    """Of each transaction: how many timers leave or go round, how many bytes their values have, and who gets any."""
+    found: list[tuple[int, int, set[str]]] = []
+    seal = OwnedShard.seal
+
+    def sealed(self: OwnedShard, progress: Progress, now_ms: int) -> Sealed:
+        part = seal(self, progress, now_ms)
+        bodies, copies = part.staged.bodies, part.staged.copies
+        out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
+        found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
+        return part
+
+    monkeypatch.setattr(OwnedShard, "seal", sealed)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["resumed", "rolled", "held", "held and rolled"])
+def test_a_transaction_is_bounded_however_many_targets_have_waited(
+    transactions: list[tuple[int, int, set[str]]], kind: str
+) -> None:
+    world = limited(TargetLimit(10**6), max_due_records=4, max_due_bytes=4000)
+    topics = [f"t{number}" for number in range(20)]
+    for topic in topics:
+        world.kafka.create(topic)
+        ask(world, b"pause", topic.encode())
+    if kind.startswith("held"):
+        send(world, "other", "moves K", 200)
+        world.pass_time(ms=1000)
+    for topic in topics:
+        for number in range(4):
+            headers = [("timer-topic", topic.encode()), ("timer-deliver-ms", b"%d" % (world.now_ms - 900))]
+            world.producer.produce(TIMERS, b"%d" % number + b"x" * 899, headers=headers)
+    send(world, "other", "in between", 1000)
+    world.pass_time(ms=17_000 if kind.endswith("rolled") else 1000)
+    for topic in topics:
+        ask(world, b"resume", topic.encode())
+    world.pass_time(ms=10)
+    timers, size_bytes, _ = zip(*transactions, strict=True)
+    assert max(timers) <= 4
+    assert max(size_bytes) <= 4000
+    assert [len(values(world, topic)) for topic in topics] == [4] * len(topics)
+    assert (max(told(world, "t0", "timer-rolls")) > 0) == kind.endswith("rolled")
+
+
+def test_targets_take_turns_where_not_all_have_room(transactions: list[tuple[int, int, set[str]]]) -> None:
+    """What is in its place in the order is one of them."""
+    world = limited(TargetLimit(10**6), max_due_records=4)
+    world.kafka.create("third")
+    for topic in (b"limited", b"other"):
+        ask(world, b"pause", topic)
+    for number in range(100):
+        send(world, "limited", str(number), number)
+        send(world, "other", str(number), number)
+        send(world, "third", str(number), 1000)
+    world.pass_time(ms=990)
+    ask(world, b"resume", b"limited")
+    ask(world, b"resume", b"other")
+    del transactions[:]
+    world.bridge.kill()
+    world.kafka.timeline.advance(100)
+    world.bridge.start()
+    world.pass_time(ms=100)
+    assert [len(values(world, topic)) for topic in ("limited", "other", "third")] == [100] * 3
+    served = [targets for _, _, targets in transactions if targets]
+    for start in range(30):
+        assert set.union(*served[start : start + 8]) == {"limited", "other", "third"}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_requests_per_s": 2000}, {"max_pending": 1000}], ids=str)
+@THERE
+def test_moves_are_bounded_in_a_transaction_and_keep_nothing_from_leaving(
+    transactions: list[tuple[int, int, set[str]]], trouble: Callable[[TimerWorld], None], options: dict[str, Any]
+) -> None:
+    """And a cancel behind them, sent while nobody looked, still comes before what is due."""
+    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_bytes=20_000, **options)
+    for number in range(200):
+        send(world, "limited", "x" * 1000, 100_000, ("timer-id", b"%d" % number))
+    send(world, "other", "cancelled", 500, ("timer-id", b"c"))
+    send(world, "other", "m", 500)
+    world.pass_time(ms=400)
+    trouble(world)
+    world.bridge.kill()
+    world.kafka.timeline.advance(1000)
+    del transactions[:]
+    for number in range(200):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
+        world.producer.produce(TIMERS, headers=headers)
+    world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"c")])
+    world.bridge.start()
+    world.pass_time(ms=1000)
+    trouble(world)
+    world.pass_time(ms=2000)
+    assert values(world, "other") == ["m"]
+    assert len(values(world, "limited")) == 200
+    assert max(size_bytes for _, size_bytes, _ in transactions) <= 20_000
+
+
+def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = limited(TargetLimit(10**6), window_ms=200_000, max_pending=1000)
+    for number in range(200):
+        send(world, "limited", "m", 100_000, ("timer-id", b"%d" % number))
+    world.pass_time(ms=100)
+    looks: list[int] = []
+    alive = Flights.alive
+
+    def looked(self: Flights) -> list[Flight]:
+        looks.append(len(self))
+        return alive(self)
+
+    monkeypatch.setattr(Flights, "alive", looked)
+    for number in range(200):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"0")]
+        world.producer.produce(TIMERS, headers=headers)
+    world.pass_time(ms=100)
+    assert len(values(world, "limited")) == 200
+    assert len(looks) < 20

@@ -359,6 +359,9 @@ class Bridge:
             self._metrics.pauses_intake(owned.shard, what)
             self._complaints.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
         else:
+            if owned.is_full:
+                self._source.pause(owned.shard)
+                return
             if owned.backlog:
                 self._wait_for_rate(owned, now_ms)
                 return

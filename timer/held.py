@@ -119,10 +119,15 @@ class HeldTimers:
         for hash_ in np.unique(run["topic_hash"]).tolist():
             self.block(hash_, run[run["topic_hash"] == hash_])
 
-    def take_old_blocked(self, hash_: int, before_ms: int, units_end: int, limit: int) -> Rows:
-        """Of those of a target that are blocked, ones with a visit before `before_ms` and a unit below `units_end`."""
+    def take_old_blocked(self, hash_: int, before_ms: int, units_end: int, limit: int, limit_bytes: int) -> Rows:
+        """Of those of a target that are blocked, ones with a visit before `before_ms` and a unit below `units_end`.
+
+        The first row comes whatever its size.
+        """
         run = self._blocked[hash_].rows()
         old = run[(run["visit_ms"] <= before_ms) & (run["unit"] < units_end)][:limit]
+        fits = int(np.searchsorted(np.cumsum(old["body_size"], dtype=np.int64), limit_bytes, side="right"))
+        old = old[: max(1, fits)]
         self._blocked[hash_].remove(old["unit"])
         return self._gone(old)
 

@@ -6,27 +6,53 @@ waiting          -> backlog and fresh, as far as the gate lets them out; the old
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from schemas.progress import Key
 from timer.entry import RUN, Rows
 from timer.held import HeldTimers
-from timer.waiting import Gate, WaitingTarget, WaitingTargets, last_key
+from timer.waiting import Gate, Stretch, WaitingTarget, WaitingTargets, last_key
+
+
+@dataclass(slots=True)
+class Room:
+    """What one turn may still take out, all targets together; the last body may go beyond the bytes."""
+
+    timers: int
+    size_bytes: int
+    short: list[int] = field(default_factory=list)
+    """Hashes of targets that got nothing, as there was no room left."""
+
+    def fill(self, run: Rows) -> None:
+        self.size_bytes -= int(run["body_size"].sum(dtype=np.int64))
+        self.timers = self.timers - len(run) if self.size_bytes > 0 else 0
+
+    def at_most(self, wanted: int | None, hash_: int) -> int:
+        """Of `wanted` timers (None: any number) of a target that has some."""
+        if wanted != 0 and self.timers == 0:
+            self.short.append(hash_)
+        return self.timers if wanted is None else min(wanted, self.timers)
+
+
+def beginning_with(first: int, hashes: list[int]) -> list[int]:
+    """All of `hashes`, so that nobody is always the last."""
+    at = hashes.index(first) if first in hashes else 0
+    return hashes[at:] + hashes[:at]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """At `now_ms`; of each part at most `limit` timers and `limit_bytes`. `name_of`: a target by its hash."""
+    """At `now_ms`, as far as there is `room`. `name_of`: a target by its hash; `first`: who is served first."""
 
     gate: Gate
     waiting: WaitingTargets
     held: HeldTimers
     name_of: Callable[[int], str]
     now_ms: int
-    limit: int
-    limit_bytes: int
+    room: Room
+    first: int
 
     def let_through(self, rows: Rows, before: Key) -> tuple[Rows, dict[str, Key]]:
         """Those of `rows` that may leave, and the targets of the others: they wait from that key on, K was `before`."""
@@ -41,7 +67,9 @@ class Release:
                 if allowed < len(own):
                     stays[own[allowed:]] = True
                     begin[target] = last_key(rows[own[:allowed]]) if allowed else before
-        return rows[~stays], begin
+        through: Rows = rows[~stays]
+        self.room.fill(through)
+        return through, begin
 
     def of_held(self, taken: Rows) -> Rows:
         """Those of `taken`, and of the ones that were blocked before, that may leave; the others are blocked."""
@@ -52,17 +80,23 @@ class Release:
                 self.held.block(hash_, taken[own])
                 is_free[own] = False
         parts = [taken[is_free]]
-        for hash_ in self.held.blocked():
-            run = self.held.take_blocked(
-                hash_, self._at_most(self._allowed(self.name_of(hash_))), self.now_ms, self.limit_bytes
-            )
+        self.room.fill(parts[0])
+        for hash_ in beginning_with(self.first, self.held.blocked()):
+            if self.held.first_blocked_ms(hash_) > self.now_ms:
+                continue
+            most = self.room.at_most(self._allowed(self.name_of(hash_)), hash_)
+            run = self.held.take_blocked(hash_, most, self.now_ms, self.room.size_bytes)
             self.gate.spend(self.name_of(hash_), len(run))
+            self.room.fill(run)
             parts.append(run)
         return np.concatenate(parts)
 
     def of_waiting(self, waiting: WaitingTarget, read_ahead: Callable[[WaitingTarget], None]) -> Rows:
         """Those of one target that may leave: its oldest, and, for their share, its fresh ones."""
-        allowed = self._at_most(self._allowed(waiting.target))
+        first_ms = waiting.first_visit_ms()
+        if first_ms is None or first_ms > self.now_ms:
+            return np.empty(0, RUN)
+        allowed = self.room.at_most(self._allowed(waiting.target), waiting.hash)
         if allowed == 0:
             return np.empty(0, RUN)
         share, fresh_ms = self.gate.fresh(waiting.target)
@@ -72,10 +106,10 @@ class Release:
             read_ahead(waiting)
             if len(waiting.stretches) > 1:
                 for_fresh = waiting.fresh_part(allowed, share)
-                parts.append(waiting.stretches[-1].take(self.now_ms, for_fresh, self.limit_bytes))
+                parts.append(self._take(waiting.stretches[-1], self.now_ms, for_fresh))
         for stretch in waiting.heads() if share > 0 else waiting.stretches[:1]:
             left = allowed - sum(map(len, parts))
-            parts.append(stretch.take(self.now_ms, left, self.limit_bytes))
+            parts.append(self._take(stretch, self.now_ms, left))
         run = np.concatenate(parts)
         self.gate.spend(waiting.target, len(run))
         return run
@@ -86,23 +120,33 @@ class Release:
         first_ms = oldest.first_visit_ms()
         if first_ms is None or first_ms > before_ms or before_ms < 0:
             return np.empty(0, RUN)
+        if self.room.at_most(None, waiting.hash) == 0:
+            return np.empty(0, RUN)
         units_end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
-        run = oldest.queue.rows()[: self.limit]
+        run = oldest.queue.rows()
         stops = np.flatnonzero((run["visit_ms"] > before_ms) | (run["unit"] >= units_end))
-        return oldest.take(before_ms, int(stops[0]) if len(stops) else len(run), self.limit_bytes)
+        old = int(stops[0]) if len(stops) else len(run)
+        taken = self._take(oldest, before_ms, old)
+        if len(taken) < old:
+            self.room.short.append(waiting.hash)
+        return taken
 
     def too_old_held(self, before_ms: int, units_end: int) -> Rows:
         """The same of those that are held and blocked."""
         parts = [np.empty(0, RUN)]
-        for hash_ in self.held.blocked():
-            if self.held.first_blocked_ms(hash_) <= before_ms:
-                end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
-                parts.append(self.held.take_old_blocked(hash_, before_ms, end, self.limit))
+        for hash_ in beginning_with(self.first, self.held.blocked()):
+            if self.held.first_blocked_ms(hash_) > before_ms or (most := self.room.at_most(None, hash_)) == 0:
+                continue
+            end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
+            parts.append(self.held.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
+            self.room.fill(parts[-1])
         return np.concatenate(parts)
+
+    def _take(self, stretch: Stretch, until_ms: int, most: int) -> Rows:
+        run = stretch.take(until_ms, min(most, self.room.timers), self.room.size_bytes)
+        self.room.fill(run)
+        return run
 
     def _allowed(self, target: str) -> int | None:
         waiting = self.waiting.get(target)
         return 0 if waiting is not None and waiting.is_paused else self.gate.allowance(target)
-
-    def _at_most(self, allowed: int | None) -> int:
-        return self.limit if allowed is None else min(allowed, self.limit)

@@ -40,7 +40,7 @@ from timer.migration import linked_anew
 from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
-from timer.release import Release
+from timer.release import Release, Room, beginning_with
 from timer.scan import LiveScan, above, blocks, to_come
 from timer.waiting import OPEN, Gate, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
@@ -150,6 +150,9 @@ class Store:
         self._live_units = LiveCounts()
         self._live_bodies = LiveCounts()
         self._pending = 0
+        self._turns = 0
+        self._short: int | None = None
+        """The hash of the first target that had no room in the last turn, 0 for those that are held."""
         self._has_staged = False
         self._checkpointing: Checkpointing | None = None
         self._checkpointed: Progress | None = None
@@ -457,23 +460,28 @@ class Store:
         return run_of(self._units.read(unit, unit + 1), self._units.beside(unit, unit + 1), unit)
 
     def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = _FOREVER_MS) -> Due:
-        """Takes what leaves now, at most `limit` of each part; K moves over what was looked at.
+        """Takes what leaves now, at most `limit` in all; K moves over what was looked at.
 
         Targets wait that are paused, and those of which `gate` lets no more out. Who has waited for `most_wait_ms` is
-        to be rolled.
+        to be rolled. Where there was no room for somebody, the order of all has half of it in the next turns.
         """
-        self._open_ticks(now_ms, limit)
+        room, self._turns = Room(limit, limit_bytes), self._turns + 1
+        in_order = (limit, limit_bytes)
+        if self._short is not None:
+            in_order = ((limit + self._turns // 2 % 2) // 2, max(1, limit_bytes // 2))
+        self._open_ticks(now_ms, in_order[0])
         before = self._settled
-        rows = self._queue.take(now_ms, limit, limit_bytes)
+        rows = self._queue.take(now_ms, *in_order)
         if len(rows):
             self._settled = last_key(rows)
-        released = self._held.take(now_ms, limit, limit_bytes)
+        release = Release(gate, self._waiting, self._held, self._dues.name, now_ms, room, self._short or 0)
         if gate is not OPEN or len(self._waiting) or self._held.blocked():
-            release = Release(gate, self._waiting, self._held, self._dues.name, now_ms, limit, limit_bytes)
-            due = self._let_wait(rows, released, release, before, max(-1, now_ms - most_wait_ms))
+            due = self._let_wait(rows, release, before, max(-1, now_ms - most_wait_ms))
         else:
+            room.fill(rows)
             self._settle(rows)
-            due = Due(rows, released)
+            due = Due(rows, release.of_held(self._take_held(release)))
+        self._short = room.short[0] if room.short else None
         for part in (due.released, due.old_released):
             self._let_go(part)
         self._has_staged |= due.total > 0
@@ -504,20 +512,43 @@ class Store:
         if self._low_unit in held["unit"]:
             self._low_row = _NO_ROWS
 
-    def _let_wait(self, rows: Rows, released: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
-        """Without what has to wait, and with what may leave, or is too old, of what has waited."""
+    def _take_held(self, release: Release) -> Rows:
+        """Those that are to be looked at now, as far as there is room."""
+        next_ms, room = self._held.next_visit_ms(), release.room
+        if room.at_most(None if next_ms is not None and next_ms <= release.now_ms else 0, 0) == 0:
+            return _NO_ROWS
+        return self._held.take(release.now_ms, room.timers, room.size_bytes)
+
+    def _let_wait(self, rows: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
+        """Without what has to wait, and with what may leave, or is too old, of what has waited.
+
+        Those that are held, and those that wait in their order, take turns in being the first.
+        """
         rows, begin = release.let_through(rows, before)
         for target, after in begin.items():
             self._begin_to_wait(target, after)
         self._settle(rows)
-        released = release.of_held(released)
-        leaving, old = [rows], [_NO_ROWS]
+        if self._turns % 2:
+            released, old_released = self._of_held(release, old_before_ms)
+            leaving, old = self._of_waiting(release, old_before_ms)
+        else:
+            leaving, old = self._of_waiting(release, old_before_ms)
+            released, old_released = self._of_held(release, old_before_ms)
+        return Due(np.concatenate([rows, leaving]), released, old, old_released)
+
+    def _of_held(self, release: Release, old_before_ms: int) -> tuple[Rows, Rows]:
+        released = release.of_held(self._take_held(release))
+        return released, release.too_old_held(old_before_ms, self._units.end)
+
+    def _of_waiting(self, release: Release, old_before_ms: int) -> tuple[Rows, Rows]:
+        leaving, old = [_NO_ROWS], [_NO_ROWS]
         until_tick = max(max(release.now_ms, self._settled.visit_ms) // self._options.tick_ms, self._cursor)
 
         def read_ahead(waiting: WaitingTarget) -> None:
             self._waiting.read_ahead(waiting, until_tick, self._wheel.next_time, self._load)
 
-        for waiting in self._waiting:
+        for hash_ in beginning_with(release.first, self._waiting.hashes()):
+            waiting = self._waiting.by_hash(hash_)
             read_ahead(waiting)
             leaving.append(release.of_waiting(waiting, read_ahead))
             self._settle(leaving[-1])
@@ -526,8 +557,7 @@ class Store:
             read_ahead(waiting)
             waiting.forget(old_before_ms, release.now_ms)
             self._end_wait(waiting, release.now_ms, until_tick)
-        old_released = release.too_old_held(old_before_ms, self._units.end)
-        return Due(np.concatenate(leaving), released, np.concatenate(old), old_released)
+        return np.concatenate(leaving), np.concatenate(old)
 
     def _settle(self, rows: Rows) -> None:
         """`rows`, which had their place in the order, leave."""
@@ -595,12 +625,11 @@ class Store:
 
     def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:
         """When the first of those that wait may leave, or is to be rolled. `may_leave_ms`: of a target by its rate."""
-        looks = []
+        looks = [] if self._short is None else [0]
         for waiting in self._waiting:
-            found = (each.first_visit_ms() for each in waiting.heads())
-            heads = [first_ms for first_ms in found if first_ms is not None]
-            if heads:
-                looks.append(self._release_ms(waiting.target, min(heads), may_leave_ms, most_wait_ms))
+            first_ms = waiting.first_visit_ms()
+            if first_ms is not None:
+                looks.append(self._release_ms(waiting.target, first_ms, may_leave_ms, most_wait_ms))
         for hash_ in self._held.blocked():
             first_ms = self._held.first_blocked_ms(hash_)
             looks.append(self._release_ms(self._dues.name(hash_), first_ms, may_leave_ms, most_wait_ms))

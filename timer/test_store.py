@@ -161,12 +161,14 @@ class StoreAgainstList(RuleBasedStateMachine):
     def take_due(self, limit: int, passed_ms: int) -> None:
         self.now_ms = max(START_MS, self.now_ms + passed_ms)
         live = self.staged.live()
-        rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms][:limit]
+        rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms]
         now_ms = self.now_ms
         self.resting = {o: r for o, r in self.resting.items() if r[0] <= now_ms < min(r[1:])}
         awake = [k for k in live if k.origin in self.staged.held - self.resting.keys()]
-        released = [k for k in awake if k.visit_ms <= now_ms][:limit]
+        released = [k for k in awake if k.visit_ms <= now_ms]
         due = self.store.due(self.now_ms, limit, 1 << 20)
+        assert due.total <= limit
+        rows, released = rows[: len(due.rows)], released[: len(due.released)]
         assert origins(self.store, due) == [k.origin for k in rows + released]
         if rows:
             self.staged.settled = rows[-1]

@@ -114,6 +114,11 @@ class WaitingTarget:
         """Those from which timers are taken: the oldest, and the newest."""
         return self.stretches[:1] if len(self.stretches) == 1 else [self.stretches[0], self.stretches[-1]]
 
+    def first_visit_ms(self) -> int | None:
+        """Of those that are read ahead."""
+        found = [first_ms for each in self.heads() if (first_ms := each.first_visit_ms()) is not None]
+        return min(found, default=None)
+
     def push(self, run: Rows) -> None:
         """Rows of this target that were stored just now, as far as they have to be in what is read ahead."""
         for each in self.stretches:
@@ -168,6 +173,12 @@ class WaitingTargets:
 
     def __iter__(self) -> Iterator[WaitingTarget]:
         return iter(list(self._by_hash.values()))
+
+    def hashes(self) -> list[int]:
+        return list(self._by_hash)
+
+    def by_hash(self, hash_: int) -> WaitingTarget:
+        return self._by_hash[hash_]
 
     def __len__(self) -> int:
         return len(self._by_hash)
