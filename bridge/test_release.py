@@ -1,5 +1,6 @@
 """What may keep a timer from leaving when it is due, and what becomes of it: seen from outside."""
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge import intake, shard
+from bridge.errors import BridgeError
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
@@ -378,6 +380,29 @@ def test_so_many_targets_are_paused_and_no_more(monkeypatch: pytest.MonkeyPatch)
     send(world, "limited", "n", 10)
     world.pass_time(ms=100)
     assert values(world, "limited") == ["m"]
+
+
+def test_a_journal_tells_of_waits_only_where_there_are_any() -> None:
+    """So that instances that are not upgraded yet can read it, as long as nothing is paused or limited."""
+    world = limited(TargetLimit(10**6), targets={})
+    send(world, "other", "m", 10)
+    world.pass_time(ms=100)
+    assert not any(b"waits" in (entry.value or b"") for entry in world.read("timer.journal"))
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100)
+    assert b"waits" in (world.read("timer.journal")[-1].value or b"")
+
+
+def test_a_journal_of_a_newer_bridge_ends_this_one_with_the_remedy() -> None:
+    world = limited(TargetLimit(10**6), targets={})
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100)
+    world.bridge.kill()
+    newest = json.loads(world.read("timer.journal")[-1].value or b"")
+    world.kafka.produce("timer.journal", json.dumps({**newest, "news": 1}).encode())
+    world.restart(lose_disk=True)
+    with pytest.raises(BridgeError, match="written by a newer bridge, or by none: upgrade this one"):
+        world.pass_time(ms=100)
 
 
 # -- move
