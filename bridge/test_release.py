@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge import intake, shard
+from bridge import intake, limits, shard
 from bridge.errors import BridgeError
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
@@ -207,6 +207,26 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     assert len(old) > 250
     world.pass_time(ms=60_000)
     assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
+
+
+def test_a_rate_holds_for_more_targets_than_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate that is forgotten in use would begin with a full second's worth."""
+    monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
+    world = limited(TargetLimit(1), targets={"*": TargetLimit(1)})
+    for number in range(10):
+        world.kafka.create(f"t{number}")
+        for _ in range(5):
+            send(world, f"t{number}", "m", 10)
+    world.pass_time(ms=2_500)
+    assert [len(values(world, f"t{number}")) for number in range(10)] == [3] * 10
+
+
+def test_a_rate_that_is_full_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
+    kept = limits.Limits({"*": TargetLimit(1)})
+    for number in range(10):
+        kept.at(10_000 * number).spend(str(number), 1)
+    assert list(kept._buckets) == ["7", "8", "9"]
 
 
 def test_a_target_that_is_limited_no_longer_gets_at_once_what_waits() -> None:
