@@ -209,6 +209,23 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
 
 
+def test_late_requests_that_a_full_disk_refuses_use_nothing_of_the_rate_up() -> None:
+    world = limited(TargetLimit(5))
+    (disk,) = world.bridge.disks.values()
+    for number in range(20):
+        send(world, "other", str(number), 100 * number)
+    world.pass_time(ms=50)
+    disk.fail_append(0)
+    for number in range(5):
+        send(world, "limited", str(number), 0)
+    send(world, "other", "later", 5_000)
+    world.pass_time(ms=1_000)
+    assert values(world, "limited") == []
+    disk.mend()
+    world.pass_time(ms=20)
+    assert values(world, "limited") == [str(number) for number in range(5)]
+
+
 def test_a_rate_holds_for_more_targets_than_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is forgotten in use would begin with a full second's worth."""
     monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
