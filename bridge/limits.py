@@ -15,6 +15,9 @@ from functools import lru_cache
 from math import ceil
 
 _MOST_BUCKETS = 10_000
+"""Beyond these, the ones that are full again are thrown away; one that is in use never is."""
+_LOOKED_AT = 16
+"""Of the least recently used, for each new one: so all of them are come to."""
 _LOTS_PER_S = 10
 _DUST = 1e-9
 """Of a timer: what adding up tenths loses."""
@@ -47,6 +50,11 @@ class _Bucket:
 
     def spend(self, timers: int) -> None:
         self._timers -= timers
+
+    def is_full(self, now_ms: int) -> bool:
+        """As a new one would be."""
+        self.allowance(now_ms)
+        return self._timers >= self._most
 
     def next_ms(self, now_ms: int) -> int:
         """When the next one may leave."""
@@ -95,9 +103,18 @@ class Limits:
         limit = self._limit_of(target)
         if limit is None:
             return None
-        bucket = self._buckets.get(target)
+        bucket = self._buckets.pop(target, None)
         if bucket is None:
-            if len(self._buckets) >= _MOST_BUCKETS:
-                del self._buckets[next(iter(self._buckets))]
-            bucket = self._buckets[target] = _Bucket(limit.max_per_s, self._now_ms)
+            self._make_room()
+            bucket = _Bucket(limit.max_per_s, self._now_ms)
+        self._buckets[target] = bucket
         return bucket
+
+    def _make_room(self) -> None:
+        for _ in range(_LOOKED_AT):
+            if len(self._buckets) < _MOST_BUCKETS:
+                return
+            target, bucket = next(iter(self._buckets.items()))
+            del self._buckets[target]
+            if not bucket.is_full(self._now_ms):
+                self._buckets[target] = bucket

@@ -235,7 +235,15 @@ class _Recovery:
         else:
             values = self._history.journal(self._shard, from_offset=None, since_ms=self._since_ms())
         for value in values:
-            yield JournalRecord.from_bytes(value)
+            yield self._read(value)
+
+    def _read(self, value: bytes) -> JournalRecord:
+        try:
+            return JournalRecord.from_bytes(value)
+        except ValueError as wrong:
+            raise BridgeError(
+                f"{self._shard}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
+            ) from wrong
 
     def _last_waits(self) -> tuple[Wait, ...]:
         """What waits by the last record of the journal, wherever that stands: a paused target may have no timer."""
@@ -245,7 +253,7 @@ class _Recovery:
             for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
                 last = value
             if last is not None:
-                return JournalRecord.from_bytes(last).waits
+                return self._read(last).waits
         return ()
 
     def _since_ms(self) -> int | None:

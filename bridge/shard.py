@@ -224,6 +224,7 @@ class OwnedShard:
         """`late`: those of the parts before, of which this part may end some; returned with its own."""
         part = self.backlog[:count]
         del part[until_move(part) :]
+        spent: Counter[str] = Counter()
         taken = intake(
             part,
             self.store,
@@ -237,9 +238,10 @@ class OwnedShard:
             tells_accepted=is_sent("accepted", self._options.receipts),
             policy=self._options.policy,
             room=self._room(len(late) + rolling),
-            must_wait=lambda target: self._must_wait(target, now_ms),
+            must_wait=lambda target: self._must_wait(target, spent, now_ms),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
+        self._spend(spent, now_ms)
         for target, is_paused in taken.paused.items():
             self.store.pause(target, is_paused=is_paused)
         del self.backlog[: len(part)]
@@ -274,14 +276,23 @@ class OwnedShard:
             return None
         return self._options.max_pending - self.store.pending - self.flights.alive_count - uncounted
 
-    def _must_wait(self, target: str, now_ms: int) -> bool:
-        """Whether a late one may not leave at once."""
+    def _must_wait(self, target: str, spent: Counter[str], now_ms: int) -> bool:
+        """Whether a late one may not leave at once; those that may are counted in `spent`."""
         if self.store.must_wait(target):
             return True
         allowed = None if self._limits is None else self._limits.at(now_ms).allowance(target)
-        if self._limits is not None and allowed:
-            self._limits.spend(target, 1)
-        return allowed == 0
+        if allowed is None:
+            return False
+        if spent[target] >= allowed:
+            return True
+        spent[target] += 1
+        return False
+
+    def _spend(self, spent: Counter[str], now_ms: int) -> None:
+        """Once they are taken in: what the disk refuses comes again."""
+        if self._limits is not None:
+            for target, timers in spent.items():
+                self._limits.at(now_ms).spend(target, timers)
 
     def note_read(self, *, nothing_more: bool) -> None:
         """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""

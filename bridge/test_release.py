@@ -1,5 +1,6 @@
 """What may keep a timer from leaving when it is due, and what becomes of it: seen from outside."""
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge import intake, shard
+from bridge import intake, limits, shard
+from bridge.errors import BridgeError
 from bridge.flights import Flights
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
@@ -211,6 +213,43 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
 
 
+def test_late_requests_that_a_full_disk_refuses_use_nothing_of_the_rate_up() -> None:
+    world = limited(TargetLimit(5))
+    (disk,) = world.bridge.disks.values()
+    for number in range(20):
+        send(world, "other", str(number), 100 * number)
+    world.pass_time(ms=50)
+    disk.fail_append(0)
+    for number in range(5):
+        send(world, "limited", str(number), 0)
+    send(world, "other", "later", 5_000)
+    world.pass_time(ms=1_000)
+    assert values(world, "limited") == []
+    disk.mend()
+    world.pass_time(ms=20)
+    assert values(world, "limited") == [str(number) for number in range(5)]
+
+
+def test_a_rate_holds_for_more_targets_than_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate that is forgotten in use would begin with a full second's worth."""
+    monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
+    world = limited(TargetLimit(1), targets={"*": TargetLimit(1)})
+    for number in range(10):
+        world.kafka.create(f"t{number}")
+        for _ in range(5):
+            send(world, f"t{number}", "m", 10)
+    world.pass_time(ms=2_500)
+    assert [len(values(world, f"t{number}")) for number in range(10)] == [3] * 10
+
+
+def test_a_rate_that_is_full_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
+    kept = limits.Limits({"*": TargetLimit(1)})
+    for number in range(10):
+        kept.at(10_000 * number).spend(str(number), 1)
+    assert list(kept._buckets) == ["7", "8", "9"]
+
+
 def test_a_target_that_is_limited_no_longer_gets_at_once_what_waits() -> None:
     world = limited(TargetLimit(1))
     for number in range(100):
@@ -382,6 +421,29 @@ def test_so_many_targets_are_paused_and_no_more(monkeypatch: pytest.MonkeyPatch)
     send(world, "limited", "n", 10)
     world.pass_time(ms=100)
     assert values(world, "limited") == ["m"]
+
+
+def test_a_journal_tells_of_waits_only_where_there_are_any() -> None:
+    """So that instances that are not upgraded yet can read it, as long as nothing is paused or limited."""
+    world = limited(TargetLimit(10**6), targets={})
+    send(world, "other", "m", 10)
+    world.pass_time(ms=100)
+    assert not any(b"waits" in (entry.value or b"") for entry in world.read("timer.journal"))
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100)
+    assert b"waits" in (world.read("timer.journal")[-1].value or b"")
+
+
+def test_a_journal_of_a_newer_bridge_ends_this_one_with_the_remedy() -> None:
+    world = limited(TargetLimit(10**6), targets={})
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100)
+    world.bridge.kill()
+    newest = json.loads(world.read("timer.journal")[-1].value or b"")
+    world.kafka.produce("timer.journal", json.dumps({**newest, "news": 1}).encode())
+    world.restart(lose_disk=True)
+    with pytest.raises(BridgeError, match="written by a newer bridge, or by none: upgrade this one"):
+        world.pass_time(ms=100)
 
 
 # -- move

@@ -76,7 +76,8 @@ class JournalRecord(BaseModel):
     """In each record as long as there are any, so that the last record tells all."""
 
     def to_bytes(self) -> bytes:
-        return self.model_dump_json(exclude_defaults=False).encode()
+        """Without `waits` where there are none: a bridge of before, beside this one, refuses what it does not know."""
+        return self.model_dump_json(exclude=None if self.waits else {"waits"}).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> "JournalRecord":

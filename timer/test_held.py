@@ -73,3 +73,16 @@ def test_removed_and_repointed() -> None:
     held.remove(units(1, 3))
     assert len(held.rows()) == 0
     assert held.next_visit_ms() is None
+
+
+def test_all_are_counted_and_known_wherever_they_wait() -> None:
+    held = HeldTimers()
+    held.push(rows((1, 0, 0), (4, 0, 0)))
+    held.rest(rows((2, 0, 900)), 10, 10 + REST_MS)
+    held.block(7, rows((3, 0, 0)))
+    assert (len(held), held.has(units(1, 2, 3, 4, 5)).tolist()) == (4, [True, True, True, True, False])
+    held.block_due([0], 10)
+    assert (len(held), held.blocked()) == (4, [7, 0])
+    assert held.take_blocked(0, 1, 10, 1 << 20)["unit"].tolist() == [1]
+    held.remove(units(2, 3))
+    assert sorted(held.rows()["unit"].tolist()) == [unit for unit in range(6) if held.has(units(unit))[0]] == [4]
