@@ -504,3 +504,30 @@ def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.M
     world.pass_time(ms=100)
     assert len(values(world, "limited")) == 200
     assert len(looks) < 20
+
+
+# -- rolls
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["limited", "paused"])
+@THERE
+def test_rolls_are_not_charged_to_the_rate_and_nothing_that_is_due_waits_for_them(
+    trouble: Callable[[TimerWorld], None], *, paused: bool
+) -> None:
+    world = limited(TargetLimit(2))
+    for number in range(200):
+        send(world, "limited", f"far {number}", 35_000 + number)
+    world.pass_time(ms=1000)
+    if paused:
+        ask(world, b"pause", b"limited")
+    trouble(world)
+    send(world, "limited", "urgent", 19_900)
+    world.pass_time(ms=20_000)
+    copies = [entry for entry in world.read(TIMERS) if ("timer-rolls", b"1") in entry.headers]
+    assert len(copies) == 200
+    if paused:
+        ask(world, b"resume", b"limited")
+    world.pass_time(ms=3_000)
+    assert values(world, "limited") == ["urgent"]
+    if not paused:
+        assert told(world, "limited", "timer-released-ms") == told(world, "limited", "timer-deliver-ms")
