@@ -20,6 +20,8 @@ from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.journal import Flight
 from schemas.progress import Progress
+from timer.entry import Rows
+from timer.store import Due, Store
 
 
 def until(world: World, ms: int) -> Headers:
@@ -619,3 +621,67 @@ def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.M
     world.pass_time(ms=100)
     assert len(values(world, "limited")) == 200
     assert len(looks) < 20
+
+
+# -- many targets
+
+
+def test_a_turn_loads_each_tick_once_for_all_that_wait_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = limited(TargetLimit(1), window_ms=100_000, targets={"t*": TargetLimit(0.5)})
+    topics = [f"t{number}" for number in range(30)]
+    for number, topic in enumerate(topics):
+        world.kafka.create(topic)
+        ask(world, b"pause", topic.encode())
+        for each in range(10):
+            send(world, topic, "m", 1000 + 10 * number + 300 * each)
+    world.pass_time(ms=500)
+    world.bridge.kill()
+    world.kafka.timeline.advance(5_000)
+    turns: list[list[int]] = []
+    due, load = Store.due, Store._load
+
+    def counted(self: Store, *arguments: Any) -> Due:
+        turns.append([])
+        return due(self, *arguments)
+
+    def loaded(self: Store, tick: int) -> Rows:
+        turns[-1].append(tick)
+        return load(self, tick)
+
+    monkeypatch.setattr(Store, "due", counted)
+    monkeypatch.setattr(Store, "_load", loaded)
+    world.bridge.start()
+    for topic in topics:
+        ask(world, b"resume", topic.encode())
+    world.pass_time(ms=30_000)
+    assert [len(values(world, topic)) for topic in topics] == [10] * 30
+    opened = 300
+    assert max(len(ticks) - len(set(ticks)) for ticks in turns) <= 64
+    assert max(len(ticks) for ticks in turns) <= opened + 64
+
+
+# -- rolls
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["limited", "paused"])
+@THERE
+def test_rolls_are_not_charged_to_the_rate_and_nothing_that_is_due_waits_for_them(
+    trouble: Callable[[TimerWorld], None], *, paused: bool
+) -> None:
+    world = limited(TargetLimit(2))
+    for number in range(200):
+        send(world, "limited", f"far {number}", 35_000 + number)
+    world.pass_time(ms=1000)
+    if paused:
+        ask(world, b"pause", b"limited")
+    trouble(world)
+    send(world, "limited", "urgent", 19_900)
+    world.pass_time(ms=20_000)
+    copies = [entry for entry in world.read(TIMERS) if ("timer-rolls", b"1") in entry.headers]
+    assert len(copies) == 200
+    if paused:
+        ask(world, b"resume", b"limited")
+    world.pass_time(ms=3_000)
+    assert values(world, "limited") == ["urgent"]
+    if not paused:
+        assert told(world, "limited", "timer-released-ms") == told(world, "limited", "timer-deliver-ms")

@@ -63,10 +63,11 @@ class Release:
             allowed = self.gate.allowance(target)
             if allowed is not None:
                 own = np.flatnonzero(rows["topic_hash"] == hash_)
-                self.gate.spend(target, min(allowed, len(own)))
-                if allowed < len(own):
-                    stays[own[allowed:]] = True
-                    begin[target] = last_key(rows[own[:allowed]]) if allowed else before
+                passing = self._passing(rows[own], allowed)
+                self.gate.spend(target, self._due(rows[own[:passing]]))
+                if passing < len(own):
+                    stays[own[passing:]] = True
+                    begin[target] = last_key(rows[own[:passing]]) if passing else before
         through: Rows = rows[~stays]
         self.room.fill(through)
         return through, begin
@@ -76,7 +77,7 @@ class Release:
         is_free = np.ones(len(taken), np.bool_)
         for hash_ in np.unique(taken["topic_hash"]).tolist():
             if self._allowed(self.name_of(hash_)) is not None:
-                own = taken["topic_hash"] == hash_
+                own = (taken["topic_hash"] == hash_) & (taken["due_ms"] <= self.now_ms)
                 self.held.block(hash_, taken[own])
                 is_free[own] = False
         parts = [taken[is_free]]
@@ -96,22 +97,24 @@ class Release:
         first_ms = waiting.first_visit_ms()
         if first_ms is None or first_ms > self.now_ms:
             return np.empty(0, RUN)
-        allowed = self.room.at_most(self._allowed(waiting.target), waiting.hash)
-        if allowed == 0:
+        allowed = self._allowed(waiting.target)
+        if allowed == 0 and self._passing(waiting.stretches[0].queue.rows(), 0) == 0:
             return np.empty(0, RUN)
-        share, fresh_ms = self.gate.fresh(waiting.target)
+        if self.room.at_most(None, waiting.hash) == 0:
+            return np.empty(0, RUN)
+        allowed = self.room.timers if allowed is None else allowed
+        share, fresh_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
         parts: list[Rows] = []
         if share > 0:
             waiting.part_fresh(self.now_ms, fresh_ms)
             read_ahead(waiting)
             if len(waiting.stretches) > 1:
                 for_fresh = waiting.fresh_part(allowed, share)
-                parts.append(self._take(waiting.stretches[-1], self.now_ms, for_fresh))
+                parts.append(self._take_passing(waiting.stretches[-1], for_fresh))
         for stretch in waiting.heads() if share > 0 else waiting.stretches[:1]:
-            left = allowed - sum(map(len, parts))
-            parts.append(self._take(stretch, self.now_ms, left))
+            parts.append(self._take_passing(stretch, allowed - sum(map(self._due, parts))))
         run = np.concatenate(parts)
-        self.gate.spend(waiting.target, len(run))
+        self.gate.spend(waiting.target, self._due(run))
         return run
 
     def too_old(self, waiting: WaitingTarget, before_ms: int, units_end: int) -> Rows:
@@ -141,6 +144,16 @@ class Release:
             parts.append(self.held.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
             self.room.fill(parts[-1])
         return np.concatenate(parts)
+
+    def _due(self, run: Rows) -> int:
+        return int((run["due_ms"] <= self.now_ms).sum())
+
+    def _passing(self, run: Rows, allowed: int) -> int:
+        """How many of the first of `run` may leave where `allowed` due ones may: those to be rolled are not limited."""
+        return int(np.searchsorted(np.cumsum(run["due_ms"] <= self.now_ms), allowed, side="right"))
+
+    def _take_passing(self, stretch: Stretch, allowed: int) -> Rows:
+        return self._take(stretch, self.now_ms, self._passing(stretch.queue.rows(), allowed))
 
     def _take(self, stretch: Stretch, until_ms: int, most: int) -> Rows:
         run = stretch.take(until_ms, min(most, self.room.timers), self.room.size_bytes)

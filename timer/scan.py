@@ -48,10 +48,12 @@ def among_stretches(run: Rows, stretches: Stretches) -> NDArray[np.bool_]:
 def above(run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.bool_]:
     """Which rows of a RUN live by their key: those > `settled`, or in the stretches of their target where it waits."""
     found = _above(run, settled)
-    for hash_, stretches in waits.items():
-        own = run["topic_hash"] == hash_
-        if own.any():
-            found[own] = among_stretches(run[own], stretches)
+    if not waits:
+        return found
+    waiting = np.flatnonzero(np.isin(run["topic_hash"], list(waits)))
+    for hash_ in np.unique(run["topic_hash"][waiting]).tolist():
+        own = waiting[run["topic_hash"][waiting] == hash_]
+        found[own] = among_stretches(run[own], waits[hash_])
     return found
 
 

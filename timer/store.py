@@ -42,7 +42,7 @@ from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
 from timer.release import Release, Room, beginning_with
 from timer.scan import LiveScan, above, blocks, to_come
-from timer.waiting import OPEN, Gate, WaitingTarget, WaitingTargets, last_key
+from timer.waiting import OPEN, Gate, LoadedTicks, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -544,12 +544,18 @@ class Store:
         leaving, old = [_NO_ROWS], [_NO_ROWS]
         until_tick = max(max(release.now_ms, self._settled.visit_ms) // self._options.tick_ms, self._cursor)
 
+        ticks = LoadedTicks(self._load)
+
         def read_ahead(waiting: WaitingTarget) -> None:
-            self._waiting.read_ahead(waiting, until_tick, self._wheel.next_time, self._load)
+            if not self._waiting.read_ahead(waiting, until_tick, self._wheel.next_time, ticks):
+                release.room.short.append(waiting.hash)
 
         for hash_ in beginning_with(release.first, self._waiting.hashes()):
             waiting = self._waiting.by_hash(hash_)
             read_ahead(waiting)
+            if waiting.is_paused and waiting.first_visit_ms() is None:
+                waiting.forget(old_before_ms, release.now_ms)
+                continue
             leaving.append(release.of_waiting(waiting, read_ahead))
             self._settle(leaving[-1])
             old.append(release.too_old(waiting, old_before_ms, self._units.end))

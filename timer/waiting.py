@@ -24,6 +24,8 @@ from timer.scan import Stretches, among_stretches
 
 _MOST_ROWS = 4096
 _MOST_STRETCHES = 32
+_MOST_TICKS = 64
+_MOST_KEPT_ROWS = 1 << 18
 _ANY = 2**31 - 1
 
 
@@ -91,6 +93,27 @@ class Stretch:
 
 def last_key(rows: Rows) -> Key:
     return Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
+
+
+class LoadedTicks:
+    """The ticks that one turn loads, each once for all targets that wait."""
+
+    def __init__(self, load: Callable[[int], Rows]) -> None:
+        self._load = load
+        self._rows: dict[int, Rows] = {}
+        self._kept = 0
+        self._left = _MOST_TICKS
+
+    def get(self, tick: int) -> Rows | None:
+        """None where this turn has loaded enough."""
+        rows = self._rows.get(tick)
+        if rows is None and self._left > 0:
+            rows = self._load(tick)
+            self._left -= 1
+            if self._kept + len(rows) <= _MOST_KEPT_ROWS:
+                self._rows[tick] = rows
+                self._kept += len(rows)
+        return rows
 
 
 class WaitingTarget:
@@ -242,16 +265,18 @@ class WaitingTargets:
         waiting: WaitingTarget,
         until_tick: int,
         next_tick: Callable[[int, int], int | None],
-        load: Callable[[int], Rows],
-    ) -> None:
-        """Where nothing is read ahead, the next rows are, up to the end of `until_tick`."""
+        ticks: LoadedTicks,
+    ) -> bool:
+        """Where nothing is read ahead, the next rows are, up to the end of `until_tick`. False: not all, this turn."""
         while waiting.stretches[0].is_over and len(waiting.stretches) > 1:
             del waiting.stretches[0]
+        is_read = True
         for stretch in waiting.heads():
-            self._read_ahead(waiting, stretch, until_tick, next_tick, load)
+            is_read &= self._read_ahead(waiting, stretch, until_tick, next_tick, ticks)
         while waiting.stretches[0].is_over and len(waiting.stretches) > 1:
             del waiting.stretches[0]
-            self._read_ahead(waiting, waiting.stretches[0], until_tick, next_tick, load)
+            is_read &= self._read_ahead(waiting, waiting.stretches[0], until_tick, next_tick, ticks)
+        return is_read
 
     def _read_ahead(
         self,
@@ -259,15 +284,17 @@ class WaitingTargets:
         stretch: Stretch,
         until_tick: int,
         next_tick: Callable[[int, int], int | None],
-        load: Callable[[int], Rows],
-    ) -> None:
+        ticks: LoadedTicks,
+    ) -> bool:
         end = min(stretch.until, self._end_of(until_tick))
         while len(stretch.queue) == 0 and stretch.covered < end:
             tick = next_tick(self._tick_before(stretch.covered), end.visit_ms // self._tick_ms)
             if tick is None:
                 stretch.covered = end
-                return
-            rows = load(tick)
+                return True
+            rows = ticks.get(tick)
+            if rows is None:
+                return False
             own = rows[rows["topic_hash"] == waiting.hash]
             own = in_order(own[among_stretches(own, [(stretch.covered, stretch.until)])])
             if len(own) > _MOST_ROWS:
@@ -276,6 +303,7 @@ class WaitingTargets:
             else:
                 stretch.covered = min(stretch.until, self._end_of(tick))
             stretch.queue.push(own)
+        return True
 
     def _end_of(self, tick: int) -> Key:
         return Key((tick + 1) * self._tick_ms - 1, END.origin)
