@@ -20,7 +20,7 @@ from integration_tests.conftest import JARS_CACHE, ROOT, RUN, missing
 
 pytestmark = pytest.mark.broker
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 HOLDER = """
 import sys
@@ -43,7 +43,9 @@ def jars_cache() -> Path:
 
 
 def values(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex, "auto.offset.reset": "earliest"}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = [consumer.poll(TIMEOUT_S) for _ in range(count)]
     consumer.close()

@@ -211,7 +211,12 @@ class ConfluentHarness:
 
     def read(self, topic: str) -> list[Published]:
         """To the end: a commit is answered before its markers stand, and until then its records cannot be read."""
-        settings = {**self._connection, "group.id": uuid4().hex, "enable.partition.eof": True}
+        settings = {
+            **self._connection,
+            "group.id": uuid4().hex,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
+        }
         partitions = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
         everything = Consumer({**settings, "isolation.level": "read_uncommitted"})
         ends = {

@@ -52,7 +52,12 @@ def send(broker: Broker, names: Names, value: bytes | None, *headers: tuple[str,
 def read(broker: Broker, topic: str, count: int, wait_s: float = 20) -> list[Any]:
     """The first `count` committed records of a topic with one or more partitions."""
     reader = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex, "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": uuid4().hex,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
     )
     partitions = reader.list_topics(topic, timeout=10).topics[topic].partitions
     reader.assign([TopicPartition(topic, number, 0) for number in partitions])

@@ -186,6 +186,7 @@ class Receiver:
                 "group.id": f"reader-{uuid4().hex[:8]}",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
                 "queued.min.messages": 50_000,
                 **_QUIET,
             }
@@ -233,6 +234,7 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
             "group.id": name,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
             "queued.min.messages": 50_000,
         }
     )
