@@ -17,7 +17,7 @@ from spark_jobs.classes import Limits, classify
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.requests import requests
 from spark_jobs.table_io import RECORDS_DDL
-from spark_jobs.testing import AS_OF_MS, OWN, History, cancel, copy, delivery, receipt, rejection, request
+from spark_jobs.testing import AS_OF_MS, OWN, History, cancel, copy, delivery, move, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +30,7 @@ def template() -> tuple[History, dict[int, str]]:
     """Requests, copies and what became of them; offset -> class."""
     asked = {n: request(n) for n in range(9)}
     until = (("timer-expire-ms", b"6000"),)
-    ided = {n: request(n, id=b"%d" % n, due_ms=50_000) for n in (20, 21, 22)}
+    ided = {n: request(n, id=b"%d" % n, due_ms=50_000) for n in (20, 21, 22, 23)}
     replaces = request(30, id=b"21", due_ms=60_000, at_ms=2_000)
     ends = [cancel(b"20", 40), cancel(b"22", 41), cancel(b"none", 42)]
     late_cancel = cancel(b"21", 43, at_ms=80_000)
@@ -38,7 +38,7 @@ def template() -> tuple[History, dict[int, str]]:
     future = request(53, due_ms=AS_OF_MS + 1)
     rolled = [copy(asked[0], 60), copy(asked[0], 61, rolls=2)]
     forged = copy(asked[1], 62, value=b"forged")
-    ghost = request(90)
+    ghost, moves = request(90), move(b"23", 44, 9_000)
     history = History(
         [*asked.values(), *ided.values(), replaces, *ends, late_cancel, malformed, expired, over, future],
         [
@@ -52,19 +52,20 @@ def template() -> tuple[History, dict[int, str]]:
             delivery(asked[6], foreign=()),
             delivery(ided[22]),
             delivery(replaces),
+            delivery(ided[23], due_ms=9_000, rolls=1),
             delivery(malformed, due_ms=1_000),
             delivery(over, at_ms=9_000),
             delivery(ghost),
         ],
         [rejection(asked[5]), rejection(asked[7], "too-large"), rejection(expired, "expired", at_ms=6_100)],
-        [receipt("cancelled", ends[0], ided[20]), receipt("too-late", late_cancel)],
+        [receipt("cancelled", ends[0], ided[20]), receipt("too-late", late_cancel), receipt("moved", moves, ided[23])],
     )
     pause = request(54, due_ms=None, also=((names.ACTION, b"pause"),))
-    history.requests += [*rolled, forged, pause]
+    history.requests += [*rolled, forged, pause, moves, copy(ided[23], 63, due_ms=b"9000")]
     named = ["delivered", "duplicate", "early", "late", "altered", "rejected-but-delivered", "altered", "rejected"]
     classes = dict(enumerate([*named, "missing"]))
-    classes |= {20: "cancelled", 21: "replaced", 22: "cancelled-but-delivered", 30: "delivered"}
-    classes |= {40: "cancel-done", 41: "cancel-too-late", 42: "cancel-not-found", 43: "cancel-too-late"}
+    classes |= {20: "cancelled", 21: "replaced", 22: "cancelled-but-delivered", 23: "moved", 30: "delivered"}
+    classes |= {40: "cancel-done", 41: "cancel-too-late", 42: "cancel-not-found", 43: "cancel-too-late", 44: "move"}
     classes |= {50: "malformed-but-delivered", 51: "expired", 52: "expired-but-delivered", 53: "pending"}
     return history, classes | {54: "switch", 62: "missing", 90: "unexplained"}
 
@@ -137,6 +138,7 @@ def test_a_hot_topic_is_not_one_task_s_work(spark: SparkSession, outcomes: DataF
     """Rows are spread by origin and by id, never by topic; what is told by topic is folded before it is moved."""
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.shuffle.partitions", 8)
+    spark.conf.set("spark.sql.debug.maxToStringFields", 1000)  # a plan tells 25 of the sums, else
     try:
         table = classify(outcomes, LIMITS)
         tasks = [row["count"] for row in table.groupBy(F.spark_partition_id()).count().collect()]

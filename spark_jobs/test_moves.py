@@ -3,15 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
-from spark_jobs.testing import AS_OF_MS, History, Record, cancel, copy, delivery, receipt, rejection, request
+from spark_jobs.testing import AS_OF_MS, History, cancel, copy, delivery, move, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
-
-
-def move(id_: bytes | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000) -> Record:
-    also = ((names.ACTION, b"move"),)
-    return request(offset, due_ms=due_ms, target=None, id=id_, at_ms=at_ms, value=None, foreign=(), also=also)
 
 
 def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers(spark: SparkSession) -> None:

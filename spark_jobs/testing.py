@@ -76,6 +76,12 @@ def cancel(id: bytes | None, offset: int, *, at_ms: int = 2_000, partition: int 
     return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
 
 
+def move(id_: bytes | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000) -> Record:
+    """What is pending under the id is to be due then."""
+    also = ((names.ACTION, b"move"),)
+    return request(offset, due_ms=due_ms, target=None, id=id_, at_ms=at_ms, value=None, foreign=(), also=also)
+
+
 def copy(asked: Record, offset: int, *, rolls: int = 1, at_ms: int = 2_000, **other: Any) -> Record:
     """What the bridge makes of a request that it rolls. `other`: fields of the record in which it differs."""
     due_ms = other.pop("due_ms", asked.header(names.DELIVER_MS))
