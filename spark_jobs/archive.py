@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
 from spark_jobs.brokers import Cluster
+from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.session import session
@@ -121,21 +122,12 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The job as a command."""
-    try:
-        new = run_archive(parse(argv))
-    except UsageError as wrong:
-        return _complain(wrong, 2)
-    except AuditTroubleError as trouble:
-        return _complain(trouble, 1)
-    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
-        return asked.code if isinstance(asked.code, int) else 2
-    print(f"{new:,} records archived")
+    return exit_code("archive", lambda: _job(argv))
+
+
+def _job(argv: Sequence[str] | None) -> int:
+    print(f"{run_archive(parse(argv)):,} records archived")
     return 0
-
-
-def _complain(wrong: Exception, code: int) -> int:
-    print(f"timer-bridge archive: {wrong}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from spark_jobs.arguments import AuditArguments, iso, make_folder
 from spark_jobs.brokers import Cluster
 from spark_jobs.classes import Limits, classify
 from spark_jobs.command import parse
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.ending import exit_code
+from spark_jobs.errors import AuditTroubleError
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.report import write_report
 from spark_jobs.session import session
@@ -157,24 +158,16 @@ def _kept(rows_: DataFrame) -> Iterator[DataFrame]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The job as a command: prints the verdict, returns the exit code."""
-    try:
-        verdict = run_audit(parse(argv))
-    except UsageError as wrong:
-        return _complain(wrong, 2)
-    except AuditTroubleError as trouble:
-        return _complain(trouble, 1)
-    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
-        return asked.code if isinstance(asked.code, int) else 2
+    return exit_code("audit", lambda: _job(argv))
+
+
+def _job(argv: Sequence[str] | None) -> int:
+    verdict = run_audit(parse(argv))
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
     print("".join(f"  {gap}\n" for gap in verdict.gaps), end="")
     print("\n".join(f"  {name}: {count:,}" for name, count in verdict.counts.items() if count))
     print(f"Report: {verdict.report}")
     return verdict.exit_code
-
-
-def _complain(wrong: Exception, code: int) -> int:
-    print(f"timer-bridge audit: {wrong}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

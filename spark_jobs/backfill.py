@@ -35,6 +35,7 @@ from spark_jobs.archive import archived, demand_archive
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.brokers import Cluster, Span
+from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.session import session
@@ -241,24 +242,16 @@ def _now_ms() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The job as a command: prints what became of the missing ones, returns the exit code."""
+    return exit_code("backfill", lambda: _job(argv))
+
+
+def _job(argv: Sequence[str] | None) -> int:
     from spark_jobs.backfill_command import parse
 
-    try:
-        done = run_backfill(parse(argv))
-    except UsageError as wrong:
-        return _complain(wrong, 2)
-    except AuditTroubleError as trouble:
-        return _complain(trouble, 1)
-    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
-        return asked.code if isinstance(asked.code, int) else 2
+    done = run_backfill(parse(argv))
     print("\n".join(f"{name}: {count:,}" for name, count in done.counts.items()) or "nothing is missing")
     print(f"Each of them: {done.out / BACKFILL.name}")
     return done.exit_code
-
-
-def _complain(wrong: Exception, code: int) -> int:
-    print(f"timer-bridge backfill: {wrong}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

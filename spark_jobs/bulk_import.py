@@ -38,6 +38,7 @@ from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import ddl
 from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError, Sender, read
+from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.import_rows import FIELDS, HEADER, Mapped, WrongError
@@ -321,26 +322,18 @@ def _format_of(file: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The job as a command."""
-    try:
-        arguments = parse(argv)
-        done = run_import(arguments)
-    except UsageError as wrong:
-        return _complain(wrong, 2)
-    except AuditTroubleError as trouble:
-        return _complain(trouble, 1)
-    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
-        return asked.code if isinstance(asked.code, int) else 2
+    return exit_code("import", lambda: _job(argv))
+
+
+def _job(argv: Sequence[str] | None) -> int:
+    arguments = parse(argv)
+    done = run_import(arguments)
     print(f"{done.staged:,} requests, of which this run sent {done.sent:,}; {done.rejected:,} rows rejected")
     if done.rejected:
         print(f"Each with its reason: {arguments.out / 'rejects'}")
     if done.failed:
         print(f"{done.failed:,} were not taken by the broker: {arguments.out / 'failed'}")
     return done.exit_code
-
-
-def _complain(wrong: Exception, code: int) -> int:
-    print(f"timer-bridge import: {wrong}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":
