@@ -38,7 +38,7 @@ ABORTS = ("refused", "earlier", "stale-member", "fault")
 PAUSES = ("disk", "wheel", "held", "rate")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
-_CODE, _KIND = itemgetter(0), itemgetter(0)
+_CODE = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,6 @@ class Publisher:
         look: Callable[[], object],
         is_ours: Callable[[OwnedShard], bool],
         is_over: Callable[[], bool],
-        now_ms: Callable[[], int],
     ) -> None:
         """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence."""
         while self._to_repeat and not is_over():
@@ -89,7 +88,7 @@ class Publisher:
                 self._to_repeat.popleft()
                 continue
             for owned, sealed in carried.parts:
-                owned.renew(sealed, now_ms())
+                owned.renew(sealed, self._clock.now_ms())
             self._send(carried, fence)
             self._metrics.retries.add()
             match self._fate_of(carried):

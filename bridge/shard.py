@@ -22,7 +22,7 @@ from bridge.options import TurnOptions
 from bridge.ports import Outgoing, Record
 from bridge.recovery import Recovered
 from schemas.headers import Refusal
-from schemas.journal import Flight, JournalRecord
+from schemas.journal import Flight, JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import Progress
 from schemas.receipts import is_sent
@@ -398,10 +398,11 @@ class OwnedShard:
         }
         staged.park_expired(now_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
-        sealed = Sealed(staged, progress, self._journal(staged, progress), now_ms, ids)
+        waits = self.store.waits
+        sealed = Sealed(staged, progress, self._journal(staged, progress, waits), now_ms, ids)
         self._sealed.append(sealed)
         self._sealed_offset = progress.next_offset
-        self._sealed_waits = self.store.waits
+        self._sealed_waits = waits
         self._journalled_ms = now_ms
         self.flights.depart(staged.rolled, now_ms)
         self._dirty_since_ms = None
@@ -465,9 +466,8 @@ class OwnedShard:
         staged.bare.add(row)
         return True
 
-    def _journal(self, staged: Staged, progress: Progress) -> JournalRecord | None:
+    def _journal(self, staged: Staged, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
-        waits = self.store.waits
         has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
         if progress.next_offset == self._sealed_offset and not has_exceptions:
             return None

@@ -443,7 +443,7 @@ class Bridge:
         def is_ours(owned: OwnedShard) -> bool:
             return self._shards.get(owned.shard) is owned
 
-        self._publisher.repeat(look, is_ours, lambda: self._stopping, self._clock.now_ms)
+        self._publisher.repeat(look, is_ours, lambda: self._stopping)
         return fences[-1]
 
     def _progress(self) -> dict[Shard, Progress]:

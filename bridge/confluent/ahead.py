@@ -40,6 +40,7 @@ class Ahead:
         self._config = clients.ahead(connection)
         self._patience = patience
         self._loaded: Sequence[Outgoing] | None = None
+        self._deliveries: list[tuple[int, Outgoing]] = []
         self._fatal: KafkaError | None = None
         self._make()
 
@@ -50,12 +51,12 @@ class Ahead:
     def load(self, outgoing: Sequence[Outgoing]) -> None:
         """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
         self._loaded = outgoing
-        self._begin()
-        self._try(lambda: self._sending.send(self._deliveries(outgoing)))
+        self._begin(outgoing)
+        self._try(lambda: self._sending.send(self._deliveries))
 
     def fill(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> Sent:
         if outgoing is not self._loaded:
-            self._begin()
+            self._begin(outgoing)
             self._try(lambda: self._send_narrowly(outgoing, narrow))
         self._loaded = None
         self._try(lambda: self._await(outgoing))
@@ -63,7 +64,7 @@ class Ahead:
             self._begin_anew()
             return Sent([], Failed(cause=self._fatal))
         named = self._sending.failures
-        standing = [index for index, _ in self._deliveries(outgoing) if index not in named]
+        standing = [index for index, _ in self._deliveries if index not in named]
         if not _FATAL.isdisjoint(named.values()):
             self._begin_anew()
         if _DENIED in named.values():  # told as a transaction tells it, which names nobody
@@ -87,15 +88,14 @@ class Ahead:
         self._producer: Any = make(Producer, self._config, self._patience)
         self._sending = Sending(self._producer, self._patience)
 
-    def _deliveries(self, outgoing: Sequence[Outgoing]) -> list[tuple[int, Outgoing]]:
-        return [(index, record) for index, record in enumerate(outgoing) if record.topic not in self._own_topics]
-
-    def _begin(self) -> None:
+    def _begin(self, outgoing: Sequence[Outgoing]) -> None:
+        own = self._own_topics
+        self._deliveries = [(index, record) for index, record in enumerate(outgoing) if record.topic not in own]
         self._fatal = None
         self._sending.begin()
 
     def _send_narrowly(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
-        for _ in self._sending.send_narrowly(self._deliveries(outgoing), narrow):
+        for _ in self._sending.send_narrowly(self._deliveries, narrow):
             self._await(outgoing)
 
     def _await(self, outgoing: Sequence[Outgoing]) -> None:
