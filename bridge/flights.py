@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bridge.ports import Outgoing, Record
-from schemas.headers import CONTROL, DELIVER_MS, ID, ORIGIN, PARTITION, ROLLS, TIMES, TOPIC, Claim
+from schemas.headers import CONTROL, DELIVER_MS, ID, ORIGIN, PARTITION, ROLLS, TIMES, TOPIC, Claim, Headers
 from schemas.journal import Flight
 from schemas.origin import Shard, origin
 from schemas.profiles import is_spelled, without_spelling
@@ -64,6 +64,12 @@ def _in_ours(body: Body) -> list[tuple[str, bytes | None]]:
     if body.partition >= 0:
         ours.append((PARTITION, b"%d" % body.partition))
     return [*ours, *without_spelling(stored)]
+
+
+def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """About what the broker counts of a record, without what a batch adds."""
+    payload = len(key or b"") + len(value or b"")
+    return payload + sum(len(name) + len(content or b"") + 8 for name, content in headers)
 
 
 def ranges_of(flights: Iterable[Flight]) -> dict[str, DueRange]:

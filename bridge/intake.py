@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from bridge.flights import Flights
+from bridge.flights import Flights, size_of
 from bridge.policy import Policy
 from bridge.ports import Record
-from schemas.headers import ACTION, MOVE, NOT_OURS, Asked, Cancel, Claim, Headers, Move, Pause, Refusal, Rules, Schedule
+from schemas.headers import ACTION, MOVE, NOT_OURS, Asked, Cancel, Claim, Move, Pause, Refusal, Rules, Schedule
 from schemas.journal import Flight
 from schemas.profiles import marked, read
 from schemas.receipts import Kind
@@ -253,7 +253,7 @@ class _Taking:
             self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
             return
         if body is not None:
-            if body.rolls == 0 and _size(body.key, body.value, unpack_headers(body.headers)) > self._most_bytes:
+            if body.rolls == 0 and size_of(body.key, body.value, unpack_headers(body.headers)) > self._most_bytes:
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return
             self._take_out(ask.id)
@@ -352,7 +352,7 @@ class _Taking:
         return id_ in self._placed or id_ in self._stored or id_ in self._going or bool(self._in_flight(id_))
 
     def _too_large_to_roll(self, record: Record, ask: Schedule) -> bool:
-        size = _size(record.key, record.value, record.headers)
+        size = size_of(record.key, record.value, record.headers)
         if ask.profile:
             size += len(ask.id or b"")  # its copy is in native headers; where the key is the id, both stand there
         return size > self._most_bytes
@@ -443,11 +443,6 @@ class _Taking:
             del self.taken.late[place.at]
         else:
             self.taken.batch.drop(place.at)
-
-
-def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    payload = len(key or b"") + len(value or b"")
-    return payload + sum(len(name) + len(content or b"") + 8 for name, content in headers)
 
 
 class Decided(Protocol):

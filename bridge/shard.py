@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
-from bridge.flights import copy_of, hours_of, ranges_of
+from bridge.flights import copy_of, hours_of, ranges_of, size_of
 from bridge.intake import Intake, StillLeavingError, Told, intake, until_move
 from bridge.lately import Lately
 from bridge.limits import Limits
@@ -498,6 +498,4 @@ class OwnedShard:
 
 
 def _size(copy: Outgoing) -> int:
-    """About what the broker counts."""
-    headers = sum(len(name) + len(value or b"") + 8 for name, value in copy.headers)
-    return len(copy.key or b"") + len(copy.value or b"") + headers + _COPY_EXTRA_BYTES
+    return size_of(copy.key, copy.value, copy.headers) + _COPY_EXTRA_BYTES
