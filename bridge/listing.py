@@ -23,7 +23,7 @@ from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
 from timer.entry import RUN, Rows, topic_hash
-from timer.record import Body, Peek, unpack_headers
+from timer.record import Body, unpack_headers
 
 _BODIES_AT_ONCE = 64
 
@@ -268,7 +268,7 @@ class Search:
     def _tell(self, shards: Mapping[Shard, OwnedShard], place: Place, at: int | Flight, now_ms: int) -> None:
         """What has left or ended meanwhile is left out."""
         if isinstance(at, Flight):
-            self._timers.append(_rolling(place, at))
+            self._timers.append(NamedTimer.rolling(place.shard, at))
             return
         owned = shards.get(place.shard)
         row = np.empty(0, RUN) if owned is None else owned.store.live_at(at)
@@ -276,36 +276,12 @@ class Search:
             return
         if len(row) == 0:  # it has left, or is on its way round
             rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
-            self._timers += [_rolling(place, flight) for flight in rolling]
+            told = (flight._replace(due_ms=place.due_ms) for flight in rolling)
+            self._timers += [NamedTimer.rolling(place.shard, flight) for flight in told]
             return
         seen = owned.store.peek(row)
         if self._wanted.topic in (None, seen.target):
             is_held = not owned.store.is_to_come(seen.target, (int(row["visit_ms"][0]), place.origin))
-            self._timers.append(_listed(place, seen, now_ms, is_held=is_held))
-
-
-def _listed(place: Place, seen: Peek, now_ms: int, *, is_held: bool) -> NamedTimer:
-    return NamedTimer(
-        state=state_of(place.due_ms, now_ms, is_held),
-        shard=str(place.shard),
-        origin=place.origin,
-        offset=seen.offset,
-        topic=seen.target,
-        partition=None if seen.partition < 0 else seen.partition,
-        due_ms=place.due_ms,
-        rolls=seen.rolls,
-        **id_fields(seen.id),
-    )
-
-
-def _rolling(place: Place, flight: Flight) -> NamedTimer:
-    return NamedTimer(
-        state="rolling",
-        shard=str(place.shard),
-        origin=place.origin,
-        offset=None,
-        topic=flight.target,
-        partition=None,
-        due_ms=place.due_ms,
-        rolls=flight.rolls,
-    )
+            state = state_of(place.due_ms, now_ms, is_held)
+            more = id_fields(seen.id)
+            self._timers.append(NamedTimer.stored(place.shard, place.origin, place.due_ms, state, seen, **more))

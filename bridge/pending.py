@@ -9,7 +9,7 @@ A timer that is on its way round through Kafka (rolling) is counted too. Times a
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel
 
@@ -21,7 +21,7 @@ from schemas.journal import Flight
 from schemas.origin import Shard
 from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
 from timer.inspection import StoppedStore
-from timer.record import Body
+from timer.record import Body, Peek
 
 State = Literal["pending", "due", "held", "leaving", "rolling"]
 """Waits for its time; or its time has come; its place in the order has passed (a clock went back); in a transaction
@@ -70,6 +70,37 @@ class Timer(BaseModel):
     """The real topic's; None: the partitioner's choice."""
     due_ms: int
     rolls: int
+
+    @classmethod
+    def stored(
+        cls, shard: Shard, origin: int, due_ms: int, state: State, seen: Body | Peek, **more: str | None
+    ) -> Self:
+        """One that lives in the store; `more`: what a kind of its own adds."""
+        return cls(
+            state=state,
+            shard=str(shard),
+            origin=origin,
+            offset=seen.offset,
+            topic=seen.target,
+            partition=None if seen.partition < 0 else seen.partition,
+            due_ms=due_ms,
+            rolls=seen.rolls,
+            **more,
+        )
+
+    @classmethod
+    def rolling(cls, shard: Shard, flight: Flight) -> Self:
+        """One whose copy is on its way."""
+        return cls(
+            state="rolling",
+            shard=str(shard),
+            origin=flight.origin,
+            offset=None,
+            topic=flight.target,
+            partition=None,
+            due_ms=flight.due_ms,
+            rolls=flight.rolls,
+        )
 
 
 class Named(BaseModel):
@@ -182,22 +213,22 @@ def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Bo
 
 def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
     store = owned.store
-    found: list[tuple[Timer, Body | None]] = [(_timer(shard, body, "leaving"), body) for body in owned.leaving(id_)]
+    found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in owned.leaving(id_)]
     for row in store.find([id_]).values():
         (body,) = store.bodies(row)
         is_held = not store.is_to_come(body.target, (int(row["visit_ms"][0]), body.origin))
-        found.append((_timer(shard, body, state_of(body.due_ms, at_ms, is_held)), body))
-    return found + [(_rolling(shard, flight), None) for flight in owned.flights.with_id(id_)]
+        found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held)), body))
+    return found + [(Timer.rolling(shard, flight), None) for flight in owned.flights.with_id(id_)]
 
 
 def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:
     """In one stopped store."""
     found = [
-        _timer(shard, timer.body, state_of(timer.body.due_ms, at_ms, timer.body.origin in store.checkpoint.held))
+        _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, timer.body.origin in store.checkpoint.held))
         for timer in store.with_id(id_.encode())
     ]
     hash_ = id_hash(id_.encode())
-    found += [_rolling(shard, flight) for flight in _alive(store) if flight.id_hash == hash_]
+    found += [Timer.rolling(shard, flight) for flight in _alive(store) if flight.id_hash == hash_]
     return Named(at_ms=at_ms, id=id_, timers=found)
 
 
@@ -213,27 +244,5 @@ def state_of(due_ms: int, at_ms: int, is_held: bool) -> State:  # noqa: FBT001
     return "due" if due_ms <= at_ms else "pending"
 
 
-def _timer(shard: Shard, body: Body, state: State) -> Timer:
-    return Timer(
-        state=state,
-        shard=str(shard),
-        origin=body.origin,
-        offset=body.offset,
-        topic=body.target,
-        partition=None if body.partition < 0 else body.partition,
-        due_ms=body.due_ms,
-        rolls=body.rolls,
-    )
-
-
-def _rolling(shard: Shard, flight: Flight) -> Timer:
-    return Timer(
-        state="rolling",
-        shard=str(shard),
-        origin=flight.origin,
-        offset=None,
-        topic=flight.target,
-        partition=None,
-        due_ms=flight.due_ms,
-        rolls=flight.rolls,
-    )
+def _stored(shard: Shard, body: Body, state: State) -> Timer:
+    return Timer.stored(shard, body.origin, body.due_ms, state, body)
