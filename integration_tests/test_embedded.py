@@ -22,8 +22,10 @@ pytestmark = pytest.mark.broker
 
 TIMEOUT_S = 90.0
 
+# As a terminal starts it: what a shell runs in the background inherits that Ctrl-C is ignored.
 HOLDER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from bridge.embedded import EmbeddedKafka
 with EmbeddedKafka(Path(sys.argv[1]), jars_cache=Path(sys.argv[2])) as kafka:
