@@ -174,9 +174,16 @@ TRAFFIC = Chapter(
         ),
         Metric(
             *(f"{PREFIX}lateness_seconds", "histogram", ()),
-            "How much later than due timers were released (`timer-released-ms` less `timer-deliver-ms`).",
+            "How much later than due timers were released (`timer-released-ms` less `timer-deliver-ms`); those that"
+            " waited for their real topic count in the next one instead.",
             "The FAQ of lateness: lag, pauses, transactions, recovery, in this order.",
             lambda facts: facts.metrics.lateness,
+        ),
+        Metric(
+            *(f"{PREFIX}waited_seconds", "histogram", ()),
+            "The same of timers whose real topic was paused, or beyond its rate, until just before they were released.",
+            "As you set it: docs/release.md.",
+            lambda facts: facts.metrics.waited,
         ),
         Metric(
             *(f"{PREFIX}transaction_seconds", "histogram", ()),
@@ -223,14 +230,34 @@ TIMERS = Chapter(
         ),
         Metric(
             *(f"{PREFIX}next_due_timestamp_seconds", "gauge", ()),
-            "When the first pending timer is due; not told where none is pending, nor where the search takes more than"
-            " 5 ms.",
+            "When the first pending timer is due, but for real topics that are paused, or beyond their rate; not told"
+            " where none is pending, nor where the search takes more than 5 ms.",
             "In the past by more than seconds: timers are late now.",
             _one(lambda facts: _seconds(facts.seen.first_due_ms)),
         ),
         Metric(
+            *(f"{PREFIX}paused_targets", "gauge", ()),
+            "Real topics that are paused, whether or not anything waits for them.",
+            "`timer-bridge resume`.",
+            _one(lambda facts: facts.seen.paused),
+        ),
+        Metric(
+            *(f"{PREFIX}waiting_timers", "gauge", ("target", "reason")),
+            "Timers of real topics that are `paused`, or `limited`: beyond their rate just now. Those due by the end of"
+            " this hour (UTC), as counts are kept by the hour.",
+            "Limited, and steadily more: more fall due than `max_per_s`.",
+            lambda facts: sorted(facts.seen.waiting.items()),
+        ),
+        Metric(
+            *(f"{PREFIX}waiting_since_timestamp_seconds", "gauge", ("target", "reason")),
+            "Since when the first of these waits; anew where it went round, behind three quarters of a roll window.",
+            "Long: resume it, or raise `max_per_s`.",
+            lambda facts: [(labels, ms / 1000) for labels, ms in sorted(facts.seen.since_ms.items())],
+        ),
+        Metric(
             *(f"{PREFIX}held_timers", "gauge", Shards),
-            "Timers whose place in the order has passed, but that do not leave yet: a clock went back, or they rest.",
+            "Timers whose place in the order has passed, but that do not leave yet: a clock went back, they rest, or"
+            " they came late for a real topic that waits.",
             "Many, and no clock went back: look at the clock skew.",
             _seen(lambda each: each.held),
         ),

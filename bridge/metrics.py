@@ -15,7 +15,7 @@ from bridge.hanging import Hang
 from bridge.meters import Histogram, Names, Tally
 from bridge.ports import Aborted, Committed, Ownership
 from bridge.recovery import Outlook
-from bridge.shard import OwnedShard, Sealed
+from bridge.shard import OwnedShard, Sealed, Staged
 from bridge.traffic import TrafficMeter
 from schemas.origin import Shard
 from timer.record import Body
@@ -23,6 +23,7 @@ from timer.record import Body
 MOST_TARGETS = 100
 """Real topics with a label of their own."""
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
+WAITED_S = (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800)
 TRANSACTION_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 RECOVERY_S = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
 
@@ -57,6 +58,8 @@ class Metrics:
         self.traffic = traffic or TrafficMeter()
         self.targets = Names(MOST_TARGETS)
         self.lateness = Histogram(LATENESS_S)
+        self.waited = Histogram(WAITED_S)
+        """The same of those that waited for their target."""
         self.transactions = Histogram(TRANSACTION_S)
         self.aborts = Tally(ABORTS)
         self.retries = Tally()
@@ -106,7 +109,7 @@ class Metrics:
         staged, at_ms = sealed.staged, sealed.at_ms
         self.last_commit_ms = at_ms
         self.requests.add(owned.shard.topic, amount=staged.requests)
-        self._count_deliveries(staged.bodies, staged.parked.keys(), at_ms, now_ms)
+        self._count_deliveries(staged, at_ms, now_ms)
         _add(self.parked, map(_CODE, staged.parked.values()))
         _add(self.refused, (refusal.code for _, refusal in staged.refused))
         for kind, count in owned.told(sealed).items():
@@ -116,15 +119,20 @@ class Metrics:
         if sealed.journal is not None:
             self.decided_ms[owned.shard] = (at_ms, now_ms)
 
-    def _count_deliveries(self, bodies: list[Body], parked: Iterable[int], at_ms: int, now_ms: int) -> None:
-        out = set(parked)
+    def _count_deliveries(self, staged: Staged, at_ms: int, now_ms: int) -> None:
+        bodies, out = staged.bodies, staged.parked
         delivered = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
         if delivered:
             for target, count in self.targets.labelled(Counter(map(_TARGET, delivered))).items():
                 self.deliveries.add(target, amount=count)
             due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
-            self.lateness.add(np.maximum(at_ms - due_ms, 0) / 1000)
-            self.traffic.delivered(due_ms, now_ms)
+            waited = np.zeros(len(delivered), np.bool_)
+            if staged.waited:
+                waited[:] = [body.origin in staged.waited for body in delivered]
+            late_s = np.maximum(at_ms - due_ms, 0) / 1000
+            self.lateness.add(late_s[~waited])
+            self.waited.add(late_s[waited])
+            self.traffic.delivered(due_ms[~waited], now_ms, waited=int(waited.sum()))
 
     def read(self, requests: int, now_ms: int) -> None:
         """So many have come."""

@@ -1,12 +1,15 @@
 """What a bridge holds at a moment, for metrics: looked at by the turn's thread when somebody asks, at no cost else."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bridge.meters import Names
+from bridge.meters import Labels, Names
 from bridge.shard import OwnedShard
 from bridge.turn import Bridge
 from schemas.origin import Shard
+from timer.dues import joined_ranges
+from timer.waiting import Backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +25,25 @@ class ShardSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`pending`: timers by real topic, or its label. `first_due_ms`: None where none is pending, or where it was not
-    found in time. `free_bytes`: where the stores lie; None: there is none.
+    """`pending`: timers by real topic, or its label. `first_due_ms`: of targets that do not wait; None where none is
+    pending, or where it was not found in time. `free_bytes`: where the stores lie; None: there is none.
+
+    `paused`: how many real topics are. By label and reason of what waits: `waiting` timers, and since when the first.
     """
 
     shards: dict[Shard, ShardSeen]
     pending: dict[str, int]
     first_due_ms: int | None
     free_bytes: int | None
+    paused: int = 0
+    waiting: dict[Labels, int] = field(default_factory=dict)
+    since_ms: dict[Labels, int] = field(default_factory=dict)
 
 
 NOTHING = Seen({}, {}, None, None)
 
 
-def see(bridge: Bridge, targets: Names, is_over: Callable[[], bool]) -> Seen:
+def see(bridge: Bridge, targets: Names, now_ms: int, is_over: Callable[[], bool]) -> Seen:
     """`is_over` ends the search for the first due time."""
     ends: list[bool] = []
 
@@ -43,14 +51,35 @@ def see(bridge: Bridge, targets: Names, is_over: Callable[[], bool]) -> Seen:
         ends.append(is_over())
         return ends[-1]
 
-    ranges, owned = bridge.due_ranges(is_cut), bridge.shards
-    first_due_ms = min((own.first_ms for own in ranges.values()), default=None)
+    owned = bridge.shards
+    backlogs = {shard: each.store.backlogs(now_ms) for shard, each in owned.items()}
+    ranges = {shard: each.due_ranges(is_cut) for shard, each in owned.items()}
+    firsts: list[int] = []
+    for shard, found in ranges.items():
+        waiting = {each.target for each in backlogs[shard]}
+        firsts += [own.first_ms for target, own in found.items() if target not in waiting]
+    of_all = [each for of_shard in backlogs.values() for each in of_shard]
+    counts, since_ms = _waiting(of_all, targets)
     return Seen(
         shards={shard: _of(each) for shard, each in owned.items()},
-        pending=targets.labelled({topic: own.pending for topic, own in ranges.items()}),
-        first_due_ms=None if any(ends) else first_due_ms,
+        pending=targets.labelled({topic: own.pending for topic, own in joined_ranges(ranges.values()).items()}),
+        first_due_ms=None if any(ends) else min(firsts, default=None),
         free_bytes=min((each.disk.free_bytes() for each in owned.values()), default=None),
+        paused=len({each.target for each in of_all if each.is_paused}),
+        waiting=counts,
+        since_ms=since_ms,
     )
+
+
+def _waiting(backlogs: list[Backlog], targets: Names) -> tuple[dict[Labels, int], dict[Labels, int]]:
+    counts: Counter[Labels] = Counter()
+    since_ms: dict[Labels, int] = {}
+    for each in backlogs:
+        labels = targets.label(each.target), "paused" if each.is_paused else "limited"
+        counts[labels] += each.timers
+        if each.since_ms is not None:
+            since_ms[labels] = min(each.since_ms, since_ms.get(labels, each.since_ms))
+    return counts, since_ms
 
 
 def _of(owned: OwnedShard) -> ShardSeen:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+import numpy as np
+
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of, size_of
 from bridge.intake import Intake, StillLeavingError, Told, intake, until_move
@@ -74,6 +76,8 @@ class Staged:
     released: list[int] = field(default_factory=list)
     too_large: set[int] = field(default_factory=set)
     """Origins of those that have waited for too long, and cannot be rolled."""
+    waited: set[int] = field(default_factory=set)
+    """Origins of those that leave later as their target was paused, or beyond its rate."""
     told: list[Told] = field(default_factory=list)
     requests: int = 0
     """That were taken in, copies not counted."""
@@ -316,9 +320,12 @@ class OwnedShard:
             return
         room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
         gate = OPEN if self._limits is None else self._limits.at(now_ms)
+        waiting = self.store.waiting()
         due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
+            for rows in (due.rows, due.released) if waiting else ():
+                self._staged.waited.update(rows["origin"][np.isin(rows["topic_hash"], waiting)].tolist())
             self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
             self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
 

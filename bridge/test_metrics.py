@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.exposition import Exposition
+from bridge.limits import TargetLimit
 from bridge.meters import Histogram, Names, Tally
 from bridge.metric_docs import page
 from bridge.metric_table import Limits, all_metrics
@@ -16,6 +17,7 @@ from bridge.metrics import MOST_TARGETS, REFUSALS, UNDELIVERABLE
 from bridge.seen import see
 from bridge.skew import skew_ms
 from bridge.test_histories import WINDOW_MS, World
+from bridge.test_release import ask, limited, send
 from bridge.timer_world import TIMERS, TimerWorld
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +28,7 @@ def text_of(world: TimerWorld, is_over: Callable[[], bool] = lambda: False) -> s
     instance = world.bridge
     assert instance.bridge is not None
     exposition = Exposition(instance.metrics, instance.status, Limits("1.2.3", 1 << 30, 1000))
-    exposition.seen = see(instance.bridge, exposition.targets, is_over)
+    exposition.seen = see(instance.bridge, exposition.targets, world.now_ms, is_over)
     return exposition.text("text/plain")[0].decode()
 
 
@@ -111,6 +113,62 @@ def test_case_6_a_backlog_is_told_while_it_lasts() -> None:
     assert 'pending_timers{target="orders"}' not in found
     assert "next_due_timestamp_seconds" not in found
     assert (found['lateness_seconds_bucket{le="10.0"}'], found['lateness_seconds_bucket{le="30.0"}']) == (0, 20)
+
+
+def test_what_waits_for_a_paused_target_is_neither_late_nor_the_next_due_one() -> None:
+    world = limited(TargetLimit(1), targets={})
+    ask(world, b"pause", b"limited")
+    due_ms = world.now_ms + 100
+    for delay_ms in (100, 150, 40_000):
+        send(world, "limited", "m", delay_ms)
+        send(world, "other", "m", delay_ms)
+    world.pass_time(ms=15_000)
+    found, waiting = told(world), '{reason="paused",target="limited"}'
+    assert found["paused_targets"] == 1
+    assert found[f"waiting_timers{waiting}"] == found['pending_timers{target="limited"}'] == 3, "due within the hour"
+    assert found[f"waiting_since_timestamp_seconds{waiting}"] == due_ms / 1000
+    assert found["next_due_timestamp_seconds"] == (due_ms + 39_900) / 1000
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=1000)
+    found = told(world)
+    assert (found["paused_targets"], f"waiting_timers{waiting}" in found) == (0, False)
+    assert (found["lateness_seconds_count"], found["waited_seconds_count"]) == (2, 2)
+    assert found['lateness_seconds_bucket{le="5.0"}'] == found['waited_seconds_bucket{le="60.0"}'] == 2
+    assert found['waited_seconds_bucket{le="10.0"}'] == 0
+
+
+def test_a_request_that_comes_late_for_a_paused_target_waits_and_is_not_late() -> None:
+    world = limited(TargetLimit(1), targets={})
+    ask(world, b"pause", b"limited")
+    send(world, "other", "m", 0)
+    world.pass_time(ms=100)
+    came_ms = world.now_ms
+    send(world, "limited", "m", 0)
+    world.pass_time(ms=10_000)
+    found, waiting = told(world), '{reason="paused",target="limited"}'
+    assert found[f"waiting_since_timestamp_seconds{waiting}"] == came_ms / 1000
+    assert "next_due_timestamp_seconds" not in found
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    assert (told(world)["lateness_seconds_count"], told(world)["waited_seconds_count"]) == (1, 1)
+
+
+def test_what_waits_for_a_rate_is_counted_apart_and_an_outage_still_shows() -> None:
+    world = limited(TargetLimit(10))
+    for number in range(100):
+        send(world, "limited", str(number), 100)
+    world.pass_time(ms=50)
+    world.kafka.timeline.advance(10_000)
+    world.pass_time(ms=5_000)
+    found, waiting = told(world), '{reason="limited",target="limited"}'
+    assert found[f"waiting_timers{waiting}"] == found['pending_timers{target="limited"}'] > 0
+    assert (found["paused_targets"], "next_due_timestamp_seconds" in found) == (0, False)
+    assert found["lateness_seconds_count"] == 10, "the first second's worth: these are late by the outage"
+    assert found['lateness_seconds_bucket{le="5.0"}'] == 0
+    world.pass_time(ms=10_000)
+    found = told(world)
+    assert (found["lateness_seconds_count"], found["waited_seconds_count"]) == (10, 90)
+    assert f"waiting_timers{waiting}" not in found
 
 
 def test_a_search_that_was_cut_tells_no_next_due_time_rather_than_a_wrong_one() -> None:

@@ -2,7 +2,8 @@
 
     10 s slots, 30 of them:   | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
 
-Lateness is from a timer's due time to the end of its transaction, when readers see it, in steps of a tenth.
+Lateness is from a timer's due time to the end of its transaction, when readers see it, in steps of a tenth; not of
+those that waited as their target was paused, or beyond its rate.
 """
 
 import threading
@@ -71,14 +72,14 @@ class TrafficMeter:
         with self._lock:
             self._slot(now_ms).taken_in += requests
 
-    def delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int) -> None:
-        """Timers that were due then."""
+    def delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
+        """Timers that were due then, and so many that `waited` for their target, whose lateness was wanted."""
         late_ms = np.maximum(0, now_ms - due_ms)
         at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
         bounds, counts = np.unique(_BOUNDS_MS[at], return_counts=True)
         with self._lock:
             slot = self._slot(now_ms)
-            slot.delivered += len(due_ms)
+            slot.delivered += len(due_ms) + waited
             slot.late.update(dict(zip(bounds.tolist(), counts.tolist(), strict=True)))
 
     def lately(self, now_ms: int) -> Traffic:

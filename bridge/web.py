@@ -85,17 +85,19 @@ def application(
             Route("/health/live", live),
             Route("/health/ready", ready),
             Route("/pending", pending),
-            _metrics(exposition, see_soon),
+            _metrics(exposition, clock.now_ms, see_soon),
             *others,
         ],
         exception_handlers={HTTPException: _refused},
     )
 
 
-def _metrics(exposition: Exposition, ask: Callable[[Callable[[Bridge], Seen]], Awaitable[Seen]]) -> Route:
+def _metrics(
+    exposition: Exposition, now_ms: Callable[[], int], ask: Callable[[Callable[[Bridge], Seen]], Awaitable[Seen]]
+) -> Route:
     async def metrics(request: Request) -> Response:
         with suppress(HTTPException):  # what was seen last stays
-            exposition.seen = await ask(lambda bridge: see(bridge, exposition.targets, soon_over(LOOK_S)))
+            exposition.seen = await ask(lambda bridge: see(bridge, exposition.targets, now_ms(), soon_over(LOOK_S)))
         body, content_type = exposition.text(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 

@@ -80,6 +80,8 @@ def send(kafka: Broker, names: Names) -> None:
             timers.schedule(names.target, b"v", delay="50ms")
             timers.schedule(names.target, b"v", delay="3h", id=f"id-{number}")
         timers.schedule(f"{names.target}-nowhere", b"v", delay="50ms")
+        timers.pause(f"{names.target}-paused")
+        timers.schedule(f"{names.target}-paused", b"v", delay="50ms")
 
 
 def scrape(port: int) -> str:
@@ -107,7 +109,7 @@ def test_the_linter_finds_nothing_to_say() -> None:
 
 
 def test_the_rules_are_well_made() -> None:
-    assert "15 rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    assert "16 rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
 
 
 def test_each_rule_wakes_somebody_when_it_should_and_nobody_else() -> None:
@@ -133,7 +135,12 @@ def test_what_real_bridges_tell(seen: Seen) -> None:
     assert told(f"sum(timer_bridge_deliveries_total{{{target}}})") == [({}, TIMERS)]
     assert told(f"sum(timer_bridge_pending_timers{{{target}}})") == [({}, TIMERS)]
     assert told('sum(timer_bridge_parked_total{code="unknown-topic"})') == [({}, 1)]
-    assert told("sum(timer_bridge_requests_total)") == [({}, 2 * TIMERS + 1)]
+    assert told("sum(timer_bridge_requests_total)") == [({}, 2 * TIMERS + 3)]
+    assert (
+        told("max(timer_bridge_paused_targets)")
+        == told('sum(timer_bridge_waiting_timers{reason="paused"})')
+        == [({}, 1)]
+    )
     assert told("sum(timer_bridge_lateness_seconds_count)") == [({}, TIMERS)]
     assert told("max(abs(timer_bridge_clock_skew_seconds)) < 1") != []
     assert told("min(timer_bridge_retention_seconds) >= max(timer_bridge_needed_retention_seconds)") != []

@@ -94,6 +94,12 @@ class _Topic:
             for within in np.flatnonzero(counts).tolist():
                 yield day * _HOURS + within, int(counts[within])
 
+    def due_by(self, hour: int) -> int:
+        """How many are due by the end of `hour`."""
+        last, within = divmod(hour, _HOURS)
+        before = sum(int(counts.sum()) for day, counts in self._days.items() if day < last)
+        return before + (int(self._days[last][: within + 1].sum()) if last in self._days else 0)
+
     def edge_hours(self) -> tuple[int, int]:
         """The first and the last hour that have any."""
         first, last = min(self._days), max(self._days)
@@ -170,6 +176,11 @@ class DueCounts:
     def name(self, hash_: int) -> str:
         """Of a topic that has had any."""
         return self._topics[hash_].name
+
+    def due_by(self, hash_: int, hour: int) -> int:
+        """How many timers of a topic are due by the end of `hour` (since the epoch)."""
+        topic = self._topics.get(hash_)
+        return 0 if topic is None else topic.due_by(hour)
 
     def counts(self) -> dict[str, int]:
         """By name, without those that have none."""

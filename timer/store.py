@@ -42,7 +42,7 @@ from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
 from timer.release import Release, Room, beginning_with
 from timer.scan import LiveScan, above, blocks, to_come
-from timer.waiting import OPEN, Gate, LoadedTicks, WaitingTarget, WaitingTargets, last_key
+from timer.waiting import OPEN, Backlog, Gate, LoadedTicks, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -628,6 +628,31 @@ class Store:
     def must_wait(self, target: str) -> bool:
         """Whether timers of `target` wait, whoever comes next."""
         return self._waiting.get(target) is not None
+
+    def waiting(self) -> list[int]:
+        """Hashes of the targets of which timers wait, also of those that are held."""
+        return [*dict.fromkeys([*self._waiting.hashes(), *self._held.blocked()])]
+
+    def backlogs(self, now_ms: int) -> list[Backlog]:
+        """Of each of these."""
+        firsts = {hash_: self._held.first_blocked_ms(hash_) for hash_ in self._held.blocked()}
+        names = {hash_: self._dues.name(hash_) for hash_ in firsts}
+        paused: set[int] = set()
+        for each in self._waiting:
+            names[each.hash] = each.target
+            if each.is_paused:
+                paused.add(each.hash)
+            if (first_ms := each.first_visit_ms()) is not None:
+                firsts[each.hash] = min(first_ms, firsts.get(each.hash, first_ms))
+        return [
+            Backlog(
+                target,
+                hash_ in paused,
+                self._dues.due_by(hash_, now_ms // HOUR_MS),
+                since_ms if (since_ms := firsts.get(hash_)) is not None and since_ms <= now_ms else None,
+            )
+            for hash_, target in names.items()
+        ]
 
     def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:
         """When the first of those that wait may leave, or is to be rolled. `may_leave_ms`: of a target by its rate."""

@@ -12,7 +12,7 @@ their names, as units are: two whose names share Java's hash code wait together.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -93,6 +93,18 @@ class Stretch:
 
 def last_key(rows: Rows) -> Key:
     return Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
+
+
+class Backlog(NamedTuple):
+    """Of a target that waits: `timers` are due by the end of the hour, `since_ms` was the place of the first of them.
+
+    None: none has come to its place.
+    """
+
+    target: str
+    is_paused: bool
+    timers: int
+    since_ms: int | None
 
 
 class LoadedTicks:
