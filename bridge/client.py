@@ -297,6 +297,14 @@ class TimerProducer:
         asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
+    def replace_everywhere(self, id: Text, topic: str, value: Text | None, **asked: Any) -> "list[Future[Sent]]":  # noqa: A002
+        """As `replace`, which comes first, and a cancel to every other partition: see `cancel_everywhere`.
+
+        Waits until the replacement is acknowledged. Raises BridgeError where it is not, and ends nothing then.
+        """
+        replaced = self.replace(id, topic, value, **asked)
+        return [replaced, *self.cancel_everywhere(id, but=replaced.result().partition)]
+
     def cancel(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """End what is pending under `id`. Whether something was, its receipt tells.
 
@@ -337,9 +345,9 @@ class TimerProducer:
         """What is pending under `id` becomes due now."""
         return self.move(id, delay=0, partition=partition)
 
-    def cancel_everywhere(self, id: Text) -> "list[Future[Sent]]":  # noqa: A002
-        """A cancel to every partition: for timers that were placed otherwise. All but one receipt says `not-found`."""
-        return self._send_everywhere(_raw(id), cancel_headers(id))
+    def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
+        """A cancel to each partition `but` one: for timers that were placed otherwise. Most receipts: `not-found`."""
+        return self._send_everywhere(_raw(id), cancel_headers(id), but)
 
     def pause(self, topic: str) -> "list[Future[Sent]]":
         """Timers of this timer topic that fall due for `topic` wait until `resume`. To every partition."""
@@ -368,9 +376,9 @@ class TimerProducer:
         """Ends it, without a word about what was not taken: `flush` first."""
         self._outbox.close()
 
-    def _send_everywhere(self, key: bytes, headers: Headers) -> "list[Future[Sent]]":
-        count = self._outbox.partitions(self._timer_topic)
-        return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in range(count)]
+    def _send_everywhere(self, key: bytes, headers: Headers, but: int | None = None) -> "list[Future[Sent]]":
+        numbers = (number for number in range(self._outbox.partitions(self._timer_topic)) if number != but)
+        return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in numbers]
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
         topic, raw_key = self._timer_topic, None if key is None else _raw(key)

@@ -135,8 +135,9 @@ def replace(
     asked, text = request.asked(), request.text()
     with _client(where.settings()) as client:
         if all_partitions:
-            client.cancel_everywhere(id_)
-        sent = [client.replace(id_, request.topic, text, **asked)]
+            sent = client.replace_everywhere(id_, request.topic, text, **asked)[:1]
+        else:
+            sent = [client.replace(id_, request.topic, text, **asked)]
     _tell(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 

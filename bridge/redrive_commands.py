@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from bridge.client_commands import Config, Kafka, Servers, TimerTopic, kafka_set
 from bridge.console import shown
 from bridge.durations import parse_instant_ms
 from bridge.errors import BridgeError, SettingsError
-from bridge.redrive import UNDELIVERABLE, Found, Selection
+from bridge.redrive import UNDELIVERABLE, Found, Parked, Selection
 from bridge.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -84,13 +84,23 @@ def redrive(
         to_ms=_instant("to", to),
     )
     sent = None
+    stands = 0
+
+    def note(records: Sequence[Parked]) -> None:
+        nonlocal stands
+        stands += len(records)
+
     with redriving(settings) as work:
         if apply:
             work.begin(settings.replication_factor)
         found = work.look(selection)
         found.cut(limit)
         if apply:
-            sent = work.apply(found.selected)
+            try:
+                sent = work.apply(found.selected, note)
+            except BridgeError:
+                typer.echo(f"{stands} of {len(found.selected)} sent before it ended", err=True)
+                raise
     if as_json:
         typer.echo(json.dumps(_told(found, sent), indent=2))
     else:

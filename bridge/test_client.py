@@ -1,11 +1,15 @@
 """The client: its headers by tables, and whole histories with a bridge behind it, without a broker."""
 
+import json
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
+from bridge import client
+from bridge.cli import app
 from bridge.client import Headers, Sent, TimerProducer, cancel_headers, headers_for, partition_for, retry_of
 from bridge.errors import BridgeError, SettingsError
 from bridge.options import StoreOptions, TurnOptions
@@ -21,7 +25,9 @@ RULES = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
 
 class FakeOutbox:
-    """Straight into a Kafka in memory; a topic that is missing is told as a broker tells it."""
+    """Straight into a Kafka in memory; a topic that is missing is told as a broker tells it, and what is too large."""
+
+    MOST_BYTES = 2000
 
     def __init__(self, kafka: FakeKafka) -> None:
         self.kafka = kafka
@@ -32,7 +38,9 @@ class FakeOutbox:
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> "Future[Sent]":
         future: Future[Sent] = Future()
-        if topic in self.kafka.topics:
+        if len(value or b"") > self.MOST_BYTES:
+            future.set_exception(BridgeError(f"{topic}: Broker: Message size too large"))
+        elif topic in self.kafka.topics:
             entry = self.kafka.produce(topic, value, key=key, headers=headers, partition=partition)
             numbers = enumerate(self.kafka.topics[topic].partitions)
             number = next(n for n, log in numbers if any(each is entry for each in log.everything()))
@@ -232,6 +240,43 @@ def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> No
     assert [sent.result(0).partition for sent in place.timers.cancel_everywhere("x")] == [0, 1, 2, 3]
     place.bridge.run(1000)
     assert place.values() == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("orders", "new", "--in", "soon"),
+        ("a b", "new", "--in", "5s"),
+        ("orders", "new", "--in", "5s", "-H", "timer-id=y"),
+        ("orders", "x" * (FakeOutbox.MOST_BYTES + 1), "--in", "5s"),
+    ],
+    ids=["no time", "no topic", "a header of ours", "too large"],
+)
+def test_a_replacement_that_is_none_ends_nothing_elsewhere(
+    place: Place, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    astray = (partition_for("x", 4) + 1) % 4
+    place.kafka.produce("timer.requests", b"old", headers=headers_for("orders", delay=500, id="x"), partition=astray)
+    monkeypatch.setattr(client, "_kafka", lambda _: place.outbox)
+    command = ["replace", "x", *asked, "--all-partitions", "--bootstrap-servers", "nowhere:1"]
+    assert isinstance(CliRunner().invoke(app, command).exception, BridgeError)
+    place.bridge.run(1000)
+    assert place.values() == [b"old"]
+
+
+def test_a_replacement_ends_what_was_placed_otherwise(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(4):
+        headers = headers_for("orders", delay=500, id="x")
+        place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
+    monkeypatch.setattr(client, "_kafka", lambda _: place.outbox)
+    command = ["replace", "x", "orders", "new", "--in", "5s", "--all-partitions", "--bootstrap-servers", "nowhere:1"]
+    assert CliRunner().invoke(app, command).output == (
+        f"replacement of x sent to timer.requests/{partition_for('x', 4)}\n"
+    )
+    place.bridge.run(10_000)
+    assert place.values() == [b"new"]
+    kinds = [json.loads(entry.value or b"")["kind"] for entry in place.delivered("timer.receipts")]
+    assert sorted(kinds) == ["cancelled"] * 3 + ["replaced"]
 
 
 def test_a_cancel_for_one_partition_goes_nowhere_else(place: Place) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bridge.confluent import ConfluentRedrive, Patience
 from bridge.connection import Connection
 from bridge.errors import BridgeError, FencedError
-from bridge.redrive import Selection
+from bridge.redrive import Parked, Selection
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
 from integration_tests.test_run import COMMAND, SOON, Names, read, send
@@ -118,11 +118,13 @@ def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -
     first = place.redrive()
     found = first.look(place.everything)
     found.cut(None)
-    assert first.apply(found.selected[:100]).count == 100
+    stands: list[Parked] = []
+    assert first.apply(found.selected[:100], stands.extend).count == 100
     assert place.all_of_it() == 500
     with pytest.raises(FencedError, match="another `timer-bridge redrive"):
-        first.apply(found.selected[100:])
+        first.apply(found.selected[100:], stands.extend)
     first.close()
+    assert stands == found.selected[:100]
     assert place.all_of_it() == 0
     assert sorted(int(record.value()) for record in place.sent()) == list(range(600))
 

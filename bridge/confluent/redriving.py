@@ -9,7 +9,7 @@ So whenever this ends, each record was sent with its mark, or neither stands.
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError
@@ -97,8 +97,8 @@ class ConfluentRedrive:
         self._demand_shards(found.selected)
         return found
 
-    def apply(self, records: Sequence[Parked]) -> Sent:
-        """Sends them in this order, and waits for a broker as long as it takes.
+    def apply(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None] = lambda _: None) -> Sent:
+        """Sends them in this order, and waits for a broker as long as it takes; `on_sent` is told of those that stand.
 
         Raises FencedError where another one has begun.
         """
@@ -107,7 +107,7 @@ class ConfluentRedrive:
         for chunk in chunks(records, most=_MOST_RECORDS, most_bytes=_MOST_BYTES):
             requests = self._requests(chunk)
             sent.gone += len(chunk) - len(requests)
-            self._send(requests, sent)
+            self._send(requests, sent, on_sent)
         return sent
 
     def close(self) -> None:
@@ -154,13 +154,16 @@ class ConfluentRedrive:
 
     # -- sending
 
-    def _send(self, requests: list[tuple[Parked, Outgoing]], sent: Sent) -> None:
+    def _send(
+        self, requests: list[tuple[Parked, Outgoing]], sent: Sent, on_sent: Callable[[Sequence[Parked]], None]
+    ) -> None:
         tries = 0
         while requests:
             outgoing = [request for _, request in requests]
             failed = self._publish(self._batch(requests))
             if failed is None:
                 sent.count += len(requests)
+                on_sent([each for each, _ in requests])
                 return
             self._demand_allowed(failed)
             # The marks' topic is ours: none of its records is ever too large for it.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
-from bridge.client import Sent, TimerProducer, headers_for
+from bridge.client import Sent, TimerProducer
 from bridge.listing import NamedTimer
 from bridge.page.questions import (
     ActionAsked,
@@ -76,22 +76,22 @@ def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) ->
 
 
 def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]":
-    """Nothing is ended for a replacement that is none."""
+    """Nothing is ended before the replacement is acknowledged."""
     id_ = asked.raw()
     given: dict[str, Any] = {
+        "key": asked.key,
         "headers": [(each.name, each.value) for each in asked.headers],
         "at": asked.at,
         "delay": asked.delay,
         "level": asked.level,
         "partition": asked.partition,
     }
-    headers_for(asked.topic, id=id_, replace=True, **given)
-    ended = []
     if asked.everywhere:
-        ended = timers.cancel_everywhere(id_)
-    elif asked.placed not in (None, timers.partition_of(id_)):
-        ended = [timers.cancel(id_, partition=asked.placed)]
-    return [*ended, timers.replace(id_, asked.topic, asked.value, key=asked.key, **given)]
+        return timers.replace_everywhere(id_, asked.topic, asked.value, **given)
+    sent = [timers.replace(id_, asked.topic, asked.value, **given)]
+    if asked.placed not in (None, sent[0].result().partition):
+        sent.append(timers.cancel(id_, partition=asked.placed))
+    return sent
 
 
 def _move(timers: TimerProducer, asked: MoveAsked) -> "list[Future[Sent]]":

@@ -393,7 +393,8 @@ class Api:
 
     async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
         with audit.noted(caller, "redrive", asked.model_dump()) as came:
-            told = await asyncio.to_thread(self._parts.rejected.redrive, asked.records)
+            came["sent_again"] = []
+            told = await asyncio.to_thread(self._parts.rejected.redrive, asked.records, came["sent_again"].append)
             came.update(told.model_dump())
         return told
 

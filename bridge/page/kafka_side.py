@@ -3,7 +3,7 @@
 real: bridge.page.real_kafka     in tests: over a Kafka in memory
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -64,6 +64,8 @@ class KafkaSide(Protocol):
         """Marks of what was sent again."""
         ...
 
-    def redrive(self, records: Sequence[Parked]) -> Resent: ...
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
+        """`on_sent` is told of those that stand, also where it ends before the others."""
+        ...
 
     def close(self) -> None: ...

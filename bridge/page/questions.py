@@ -160,9 +160,9 @@ class SentHeader(Question):
 
 
 class ReplaceAsked(_Id, ActionAsked):
-    everywhere: bool = Field(False, description="Ends what is pending under the id in all partitions first.")
+    everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
     placed: int | None = Field(
-        None, ge=0, description="Where what it replaces stands, if that was not chosen by its id: ended there first."
+        None, ge=0, description="Where what it replaces stands, if that was not chosen by its id: ended there too."
     )
     topic: str
     value: str | None = Field(None, description="Null: a tombstone.")

@@ -1,7 +1,7 @@
 """KafkaSide over librdkafka. Clients are made when they are first needed, and a broker is waited for a few seconds."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from bridge.client import TimerProducer
@@ -67,7 +67,7 @@ class RealKafka:
                     marks.update(record.value for record in records if record.value is not None)
         return frozenset(marks)
 
-    def redrive(self, records: Sequence[Parked]) -> Resent:
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
         chosen = {(each.place, each.offset) for each in records}
         if not chosen:
             return Resent(0, ())
@@ -84,7 +84,7 @@ class RealKafka:
                 work.begin(self._settings.replication_factor)
                 found = work.look(selection)
                 found.cut(None)
-                sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen])
+                sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen], on_sent)
             return Resent(sent.count, sent.refused)
         finally:
             self._redriving.release()

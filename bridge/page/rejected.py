@@ -3,7 +3,7 @@
 Of each partition of the rejected topic the last LOOKED_AT records are read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bridge.errors import BridgeError
 from bridge.listing import id_fields
@@ -44,14 +44,19 @@ class RejectedTopic:
         chosen.sort(key=lambda each: each.parked_ms, reverse=True)
         return RejectedRecords(records=chosen[: asked.limit], looked_at=looked_at, has_older=has_older)
 
-    def redrive(self, names: Sequence[str]) -> Redriven:
-        """Those that are still there and were not sent before."""
+    def redrive(self, names: Sequence[str], on_sent: Callable[[str], None]) -> Redriven:
+        """Those that are still there and were not sent before. `on_sent`: each that was, also where it fails then."""
         with self._kafka.reader() as reader:
             records = [found for name in dict.fromkeys(names) if (found := self._at(reader, name)) is not None]
         marks = self._kafka.redriven()
         fresh = [each for each in records if mark_of(each) not in marks]
-        told = self._kafka.redrive(fresh)
-        refused = {f"{each.place}/{each.offset}": code for each, code in told.refused}
+
+        def note(sent: Sequence[Parked]) -> None:
+            for each in sent:
+                on_sent(_name(each))
+
+        told = self._kafka.redrive(fresh, note)
+        refused = {_name(each): code for each, code in told.refused}
         return Redriven(sent=told.sent, refused=refused, not_sent=len(set(names)) - told.sent - len(refused))
 
     def _at(self, reader: Reader, name: str) -> Parked | None:
@@ -74,7 +79,7 @@ class RejectedTopic:
         is_redriven = mark_of(found) in marks
         detail = dict(record.headers)[ERROR_DETAIL] or b""
         return Rejected(
-            parked=f"{place}/{record.offset}",
+            parked=_name(found),
             parked_ms=found.parked_ms,
             code=found.code,
             detail=detail.decode(errors="replace"),
@@ -85,3 +90,8 @@ class RejectedTopic:
             is_redriven=is_redriven,
             **id_fields(found.id),
         )
+
+
+def _name(parked: Parked) -> str:
+    """As the list names it."""
+    return f"{parked.place}/{parked.offset}"

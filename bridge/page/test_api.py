@@ -479,6 +479,23 @@ def test_what_was_sent_before_it_failed_is_in_the_audit_log(
     assert came["failed"] == "the queue is full"
 
 
+def test_what_was_sent_again_before_it_broke_off_is_in_the_audit_log(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        place.producer.schedule("nowhere", str(number), delay="1s").result(0)
+    place.run(2000)
+    names = [each["parked"] for each in place.pages[0].get("/api/v1/rejected")[1]["records"]]
+    place.sides[0].resends = 2
+    with caplog.at_level(logging.INFO, "bridge.audit"):
+        assert place.pages[0].post("/api/v1/rejected/redrive", {"records": names})[0] == 503
+        place.sides[0].resends = None
+        assert place.pages[0].post("/api/v1/rejected/redrive", {"records": names})[1]["sent"] == 1
+    first, second = (json.loads(each.getMessage().split(" came=")[1]) for each in caplog.records)
+    assert first == {"sent_again": names[:2], "failed": "sending again broke off"}
+    assert (second["sent_again"], second["sent"], second["not_sent"]) == (names[2:], 1, 2)
+
+
 def test_what_is_too_long_is_refused(place: Place) -> None:
     status, told = Page(place.pages[0].url).post("/api/v1/timer/cancel", {"id": "x" * (3 << 20)})
     assert (status, "bytes" in told["reason"]) == (413, True)

@@ -80,11 +80,12 @@ class MemoryOutbox:
 
 
 class MemorySide:
-    """KafkaSide of one instance. `wrong`: what a broker that is gone is told by."""
+    """KafkaSide of one instance. `wrong`: what a broker that is gone is told by; `resends`: so many before it is."""
 
     def __init__(self, place: "Place") -> None:
         self._place = place
         self.wrong: BridgeError | None = None
+        self.resends: int | None = None
 
     def group(self) -> Group:
         if self.wrong is not None:
@@ -110,14 +111,17 @@ class MemorySide:
     def redriven(self) -> frozenset[bytes]:
         return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.redriven"))
 
-    def redrive(self, records: Sequence[Parked]) -> Resent:
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
         kafka = self._place.kafka
-        for each in records:
+        for number, each in enumerate(records):
+            if number == self.resends:
+                raise BridgeError("sending again broke off")
             log = kafka.partition(each.place)
             (entry,) = log.committed(each.offset, each.offset + 1)
             headers = request_headers(entry.headers, each.code)
             kafka.produce(each.shard.topic, entry.value, key=entry.key, headers=headers, partition=each.shard.partition)
             kafka.produce("timer.redriven", mark_of(each), key=mark_key(each))
+            on_sent([each])
         return Resent(len(records), ())
 
     def close(self) -> None:
