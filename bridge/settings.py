@@ -7,7 +7,6 @@ A value `file:/run/secrets/password` stands for what is in that file.
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
@@ -26,7 +25,7 @@ from bridge.target_settings import TargetSettings, check_pattern
 from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
 from bridge.topics import Found
 from schemas.headers import Rules
-from schemas.kafka_table import PREFIX, by_full_name, from_environment, merged
+from schemas.kafka_table import PREFIX, by_full_name, from_environment, from_file, merged
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
 from schemas.profiles import NATIVE
@@ -280,11 +279,9 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path
 
 def _from_file(file: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(file.read_text())
-    except OSError as wrong:
-        raise SettingsError(f"config {file}: {wrong.strerror}: give the path of a TOML file") from wrong
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise SettingsError(f"config {file}: {wrong}: mend the TOML") from wrong
+        return from_file(file)
+    except ValueError as wrong:
+        raise SettingsError(f"config {wrong}") from wrong
 
 
 def _merged(tables: Sequence[object]) -> object:

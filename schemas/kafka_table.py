@@ -4,6 +4,7 @@ the config, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `--kafka sasl.password=x`; flag 
 A value `file:/run/secrets/password` stands for what is in that file. Errors never quote a value: it may be a secret.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]
             yield from _named(value, f"{prefix}{name}.")
         else:
             yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def from_file(file: Path) -> dict[str, object]:
+    """Every setting of a TOML file. Raises ValueError."""
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as wrong:
+        raise ValueError(f"{file}: {wrong.strerror}: give the path of a TOML file") from wrong
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise ValueError(f"{file}: {wrong}: mend the TOML") from wrong
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:

@@ -4,12 +4,11 @@ Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) ov
 """
 
 import argparse
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from schemas.kafka_table import from_environment, merged
+from schemas.kafka_table import from_environment, from_file, merged
 from spark_jobs.access import Access
 from spark_jobs.errors import UsageError
 
@@ -71,11 +70,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
 
 
 def _from_file(file: Path | None) -> dict[str, object]:
-    if file is None:
-        return {}
     try:
-        return tomllib.loads(file.read_text())
-    except OSError as wrong:
-        raise UsageError(f"--config {file}: {wrong.strerror}: give the path of a TOML file") from wrong
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise UsageError(f"--config {file}: {wrong}: mend the TOML") from wrong
+        return {} if file is None else from_file(file)
+    except ValueError as wrong:
+        raise UsageError(f"--config {wrong}") from wrong

@@ -60,11 +60,10 @@ async def run(operation: Operation, caller: Caller, asked: Any) -> Any:
 def caller_of(request: Request, access: Access) -> Caller:
     """By the header Authorization. Raises HTTPException."""
     demand_host(request, access)
-    where = request.client.host if request.client else ""
     if access.is_open:
         if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise HTTPException(400, "send JSON, as Content-Type: application/json")
-        return ANYBODY._replace(where=where)
+        return ANYBODY._replace(where=where_of(request))
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     caller = None
     if kind.lower() == "bearer":
@@ -72,9 +71,14 @@ def caller_of(request: Request, access: Access) -> Caller:
     elif kind == "Pass" and request.method == "GET":
         caller = access.by_pass(given, f"{request.url.path}?{request.url.query}")
     if caller is None:
-        log.warning("%s: refused, as no known token was given for %s", where, request.url.path)
+        log.warning("%s: refused, as no known token was given for %s", where_of(request), request.url.path)
         raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
-    return caller._replace(where=where)
+    return caller._replace(where=where_of(request))
+
+
+def where_of(request: Request) -> str:
+    """The address at the other end of the connection."""
+    return request.client.host if request.client else ""
 
 
 def demand_token(access: Access) -> Callable[[Request], None]:

@@ -24,7 +24,7 @@ from bridge.page.access import ANYBODY, SESSION_S, Access, Caller
 from bridge.page.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, Action
 from bridge.page.operations import Operation
 from bridge.page.rendering import Rendering
-from bridge.page.service import MOST_BYTES, body_of, demand_host, explained, run
+from bridge.page.service import MOST_BYTES, body_of, demand_host, explained, run, where_of
 from bridge.pending import Bucket
 from timer.dues import HOUR_MS
 
@@ -122,11 +122,10 @@ class Site:
         return answer
 
     def _caller(self, request: Request) -> Caller | None:
-        where = request.client.host if request.client else ""
         if self._access.is_open:
-            return ANYBODY._replace(where=where)
+            return ANYBODY._replace(where=where_of(request))
         caller = self._access.by_session(_session(request))
-        return caller and caller._replace(where=where)
+        return caller and caller._replace(where=where_of(request))
 
     async def _login(self, request: Request) -> Response:
         back = _own_path(request.query_params.get("next", "/"))
@@ -134,25 +133,18 @@ class Site:
             return self._page(request, None, "login.html", next=back)
         given = (await _form(request, _MOST_LOGIN_BYTES)).get("token", "")
         caller = self._access.by_secret(given.strip())
-        where = request.client.host if request.client else ""
         if caller is None:
-            log.warning("%s: no session, as the token that was given is not known", where)
+            log.warning("%s: no session, as the token that was given is not known", where_of(request))
             return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
-        audit.note(caller._replace(where=where), "login", {}, {})
+        audit.note(caller._replace(where=where_of(request)), "login", {}, {})
         response = RedirectResponse(back, 303)
-        response.set_cookie(
-            COOKIE,
-            self._access.session(caller),
-            max_age=SESSION_S,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
+        session, secure = self._access.session(caller), _is_behind_tls(request)
+        response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
         return response
 
-    async def _logout(self, _: Request, __: Caller) -> Response:
+    async def _logout(self, request: Request, _: Caller) -> Response:
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_behind_tls(request))
         return response
 
     # -- what is shown
@@ -256,6 +248,11 @@ def _demand_own_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise HTTPException(403, "this form was sent by another site: open this page by its own address")
+
+
+def _is_behind_tls(request: Request) -> bool:
+    """By what the browser says of the page that it shows: what ends TLS before us need not be believed."""
+    return request.headers.get("origin", "").startswith("https://")
 
 
 def _own_path(text: str) -> str:

@@ -154,6 +154,16 @@ def test_nobody_sees_anything_before_the_login(guarded: Place) -> None:
     assert browser.get("/").status == 200
 
 
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_the_session_stays_behind_tls_where_something_in_front_of_the_page_ends_it(guarded: Place, scheme: str) -> None:
+    browser, secure = Browser(guarded.pages[0].url), scheme == "https"
+    origin = {"Origin": f"{scheme}://{browser.url.partition('://')[2]}"}
+    cookie = browser.post("/login", {"token": "o" * 32}, **origin).headers["Set-Cookie"]
+    assert ("Secure" in cookie, "HttpOnly" in cookie, "SameSite=strict" in cookie) == (secure, True, True)
+    ended = browser.post("/logout", {"form_key": browser.form_key()}, **origin).headers["Set-Cookie"]
+    assert ("Max-Age=0" in ended, "Secure" in ended) == (True, secure)
+
+
 def test_whoever_has_no_token_can_not_keep_it_busy(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for fields in (2000, 20_000):
