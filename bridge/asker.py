@@ -3,12 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
 
 from bridge.desk import BusyError, Desk
-from bridge.listing import Listing, Search, Wanted
 from bridge.status import Status
 from bridge.turn import Bridge
 from timer.errors import CorruptStoreError
@@ -21,6 +20,14 @@ SEARCH_S = 0.02
 LOOK_S = 0.005
 """The same for metrics, which are asked for again and again."""
 _LONGEST_SEARCH_S = 60.0
+
+
+class Stepwise(Protocol):
+    """What takes longer than a turn may."""
+
+    def go_on(self, bridge: Bridge, now_ms: int, is_over: Callable[[], bool]) -> bool:
+        """True: it is done."""
+        ...
 
 
 def soon_over(seconds: float = SEARCH_S) -> Callable[[], bool]:
@@ -48,11 +55,9 @@ class Asker:
         except (CorruptStoreError, OSError) as wrong:
             raise HTTPException(503, f"a store cannot be read: {wrong}") from wrong
 
-    async def search(self, wanted: Wanted, now_ms: Callable[[], int]) -> tuple[Listing, list[str]]:
-        """A list, over as many turns as it takes, and the partitions that it is about."""
-        search = Search(wanted)
+    async def search(self, search: Stepwise, now_ms: Callable[[], int]) -> None:
+        """Until it is done, over as many turns as it takes."""
         end_s = time.monotonic() + _LONGEST_SEARCH_S
         while not await self.ask(lambda bridge: search.go_on(bridge, now_ms(), soon_over())):
             if time.monotonic() >= end_s:
                 raise HTTPException(503, f"it is not found in {_LONGEST_SEARCH_S:.0f} s: ask for less, or again")
-        return search.listing(), [str(shard) for shard in search.shards]

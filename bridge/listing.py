@@ -55,7 +55,6 @@ class Wanted(NamedTuple):
     due_from_ms: int = 0
     due_to_ms: int = 2**63 - 1
     after: Place | None = None
-    origin: int | None = None
     limit: int = 100
     bucket_ms: int | None = None
     """Counts them by due time too, in buckets so wide."""
@@ -199,8 +198,6 @@ class Search:
         fits: NDArray[np.bool_] = (due >= wanted.due_from_ms) & (due < wanted.due_to_ms)
         if wanted.topic is not None:
             fits &= run["topic_hash"] == topic_hash(wanted.topic)
-        if wanted.origin is not None:
-            fits &= run["origin"] == wanted.origin
         if wanted.after is not None:
             due_ms, at, origin = wanted.after
             behind = run["origin"] > origin if shard == at else np.full(len(run), shard > at)
@@ -245,7 +242,6 @@ class Search:
             place = Place(flight.due_ms, shard, flight.origin)
             if (
                 wanted.topic in (None, flight.target)
-                and wanted.origin in (None, flight.origin)
                 and wanted.due_from_ms <= flight.due_ms < wanted.due_to_ms
                 and (wanted.after is None or place > wanted.after)
             ):

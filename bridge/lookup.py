@@ -1,16 +1,21 @@
 """One timer, told whole: what lives under an id, with the headers of its request, and its value where it is asked for.
 
-By the index of ids, so however many are pending; bytes that are no UTF-8 are told in base64.
+By the index of ids, so however many are pending. By the place of its request, where it has no id: then its shard's log
+is looked through, bit by bit. Bytes that are no UTF-8 are told in base64.
 """
 
 import base64
 from codecs import utf_8_decode
+from collections.abc import Callable
 
 from pydantic import BaseModel, Field
 
 from bridge.listing import NamedTimer, id_fields
-from bridge.pending import Timer, named_bodies
+from bridge.pending import Timer, named_bodies, told_of
+from bridge.shard import OwnedShard
 from bridge.turn import Bridge
+from schemas.origin import Shard
+from timer.entry import Rows
 from timer.record import Body, unpack_headers
 
 MOST_SHOWN_BYTES = 64 << 10
@@ -68,8 +73,47 @@ def look_up(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> Fou
     return Found(at_ms=now_ms, timers=[_detail(timer, body, id_, with_value=with_value) for timer, body in found])
 
 
-def _detail(timer: Timer, body: Body | None, id_: bytes, *, with_value: bool) -> TimerDetail:
-    told = timer.model_dump() | id_fields(id_)
+class OriginSearch:
+    """The one whose first request stands there. As bridge.listing.Search is, behind a turn each until it is done."""
+
+    def __init__(self, shard: Shard, origin: int, *, with_value: bool) -> None:
+        self.found: Found | None = None
+        """None: the shard is not open here."""
+        self._shard = shard
+        self._origin = origin
+        self._with_value = with_value
+        self._owned: OwnedShard | None = None
+        self._next: int | None = 0
+
+    def go_on(self, bridge: Bridge, now_ms: int, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """True: it is done. Raises CorruptStoreError."""
+        owned = bridge.shards.get(self._shard)
+        if owned is None:
+            return True
+        if owned is not self._owned:  # opened anew: its units are others
+            self._owned, self._next = owned, 0
+        while self._next is not None:
+            run, self._next = owned.store.some_live(self._next)
+            rows = run[run["origin"] == self._origin]
+            if len(rows):
+                self._tell(owned, now_ms, [rows[:1]])
+                return True
+            if self._next is not None and is_over():
+                return False
+        self._tell(owned, now_ms, [])
+        return True
+
+    def _tell(self, owned: OwnedShard, now_ms: int, rows: list[Rows]) -> None:
+        leaving = [body for body in owned.leaving() if body.origin == self._origin]
+        rolling = [flight for flight in owned.flights.alive() if flight.origin == self._origin]
+        told = told_of(self._shard, owned, now_ms, leaving, rows, rolling)
+        timers = [_detail(timer, body, None, with_value=self._with_value) for timer, body in told]
+        self.found = Found(at_ms=now_ms, timers=timers)
+
+
+def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:
+    """`id_`: as it was asked for."""
+    told = timer.model_dump() | id_fields(id_ if body is None else body.id)
     if body is None:
         return TimerDetail(**told)
     return TimerDetail(

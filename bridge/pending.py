@@ -20,6 +20,7 @@ from bridge.turn import Bridge
 from schemas.journal import Flight
 from schemas.origin import Shard
 from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
+from timer.entry import Rows
 from timer.inspection import StoppedStore
 from timer.record import Body, Peek
 
@@ -212,13 +213,26 @@ def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Bo
 
 
 def _in_shard(shard: Shard, owned: OwnedShard, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
+    leaving = (body for body in owned.leaving() if body.id == id_)
+    return told_of(shard, owned, at_ms, leaving, owned.store.find([id_]).values(), owned.flights.with_id(id_))
+
+
+def told_of(
+    shard: Shard,
+    owned: OwnedShard,
+    at_ms: int,
+    leaving: Iterable[Body],
+    rows: Iterable[Rows],
+    flights: Iterable[Flight],
+) -> list[tuple[Timer, Body | None]]:
+    """Each with its body, wherever it is; `rows` are of one timer each."""
     store = owned.store
-    found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in owned.leaving(id_)]
-    for row in store.find([id_]).values():
+    found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in leaving]
+    for row in rows:
         (body,) = store.bodies(row)
         is_held = not store.is_to_come(body.target, (int(row["visit_ms"][0]), body.origin))
         found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held)), body))
-    return found + [(Timer.rolling(shard, flight), None) for flight in owned.flights.with_id(id_)]
+    return found + [(Timer.rolling(shard, flight), None) for flight in flights]
 
 
 def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bridge.console import shown
 from bridge.errors import BridgeError, SettingsError
+from bridge.page.actions import NO_ID
 from bridge.page.answers import ActedOnSelection, Counted, Refused
 from bridge.page.operations import API
 from bridge.page.questions import Selector
@@ -60,15 +61,18 @@ def act_on(
     if action is None or not apply:
         _tell(first, action)
         return
-    later = 0
+    later = without_id = 0
     for after, counted in _parts(api, asked, first):
         done = api.post(
             f"selection/{action}", {**asked, **more, "after": after, "token": counted.token}, ActedOnSelection
         )
         _tell_done(action, done)
         later += max(0, done.left - (counted.matching - counted.taken))
-    if later:
-        raise BridgeError(f"{later} more match that were not counted: look at them, then run it again")
+        without_id += done.without_id
+    left = [f"{later} more match that were not counted: look at them, then run it again"] if later else []
+    left += [f"{without_id} have no id, so no request can name them and they are left: {NO_ID}"] if without_id else []
+    if left:
+        raise BridgeError("; ".join(left))
 
 
 def _parts(api: "_Api", asked: dict[str, Any], first: Counted) -> list[tuple[str | None, Counted]]:
@@ -87,8 +91,6 @@ def _tell_done(action: str, done: ActedOnSelection) -> None:
     typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
     if done.unanswered:
         typer.echo(f"{done.unanswered} without a receipt so far: they are done when the bridge reads them", err=True)
-    if done.without_id:
-        typer.echo(f"{done.without_id} have no id, so no request can name them: left as they are", err=True)
 
 
 def _demand_all(counted: Counted) -> None:
@@ -102,6 +104,8 @@ def _demand_all(counted: Counted) -> None:
 
 def _tell(counted: Counted, action: str | None) -> None:
     typer.echo(f"{counted.matching} timers match")
+    if counted.without_id:
+        typer.echo(f"{counted.without_id} of the first {counted.taken} have no id: no request can name them", err=True)
     for each in counted.first:
         Console().print(f"  {shown(each)}")
     if action is not None:

@@ -174,10 +174,10 @@ class OwnedShard:
         """For each real topic: start of the hour (epoch ms) to the number of live timers that are due in it."""
         return joined_hours((self.store.due_hours(), hours_of(self.flights.alive())))
 
-    def leaving(self, id_: bytes) -> list[Body]:
-        """Timers under `id_` that are staged or sealed to leave."""
+    def leaving(self) -> list[Body]:
+        """Timers that are staged or sealed to leave."""
         parts = [*(sealed.staged for sealed in self._sealed), self._staged]
-        return [body for part in parts for body in part.bodies if body.id == id_]
+        return [body for part in parts for body in part.bodies]
 
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
         """Puts `records` where they belong, at most `most` (None: all) of those that wait.

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from bridge.listing import Listing, NamedTimer, Place, Search, Wanted, joined_listings
-from bridge.lookup import MOST_SHOWN_BYTES, TimerDetail, content, look_up
+from bridge.lookup import MOST_SHOWN_BYTES, Found, OriginSearch, TimerDetail, content, look_up
 from bridge.test_histories import WINDOW_MS, World
+from bridge.timer_world import TIMERS
 from bridge.traffic import SLOT_MS, TrafficMeter, joined_traffic
 from bridge.turn import Bridge
+from schemas.origin import Shard
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_a_list_holds_what_lives_all_the_while_whatever_happens_between_its_step
     assert stay <= timers
 
 
-def test_timers_are_chosen_by_key_header_due_time_and_origin(world: World) -> None:
+def test_timers_are_chosen_by_key_header_and_due_time(world: World) -> None:
     def send(key: bytes, due_ms: int, tenant: bytes) -> int:
         headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % due_ms), ("tenant", tenant)]
         return world.kafka.produce("timer.requests", b"v", key=key, headers=headers).offset
@@ -109,12 +111,40 @@ def test_timers_are_chosen_by_key_header_due_time_and_origin(world: World) -> No
     assert chosen(Wanted(header=("tenant", None))) == list(range(100))
     assert chosen(Wanted(header=("nobody", None))) == []
     assert chosen(Wanted(due_from_ms=base_ms + 10, due_to_ms=base_ms + 13)) == [10, 11, 12]
-    assert chosen(Wanted(origin=offsets[5])) == [5]
     start_ms = base_ms // 40 * 40
     counted = listed(world, Wanted(limit=0, bucket_ms=40)).histogram
     assert [bucket.from_ms for bucket in counted] == list(range(start_ms, base_ms + 100, 40))
     assert (counted[1].timers, sum(bucket.timers for bucket in counted)) == (40, 100)
     assert chosen(Wanted(topic="orders", key_prefix=b"eu-2", header=("tenant", b"b"))) == list(range(2, 100, 6))
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["without an id", "with one"])
+def test_one_is_found_by_its_request_wherever_it_stands(world: World, is_named: bool) -> None:  # noqa: FBT001
+    for number in range(300):
+        world.send(f"near {number}", 400)
+    origin = world.send("far", 3 * WINDOW_MS, id_="far" if is_named else None).offset
+    world.bridge.run(50)
+
+    def found(shard: Shard) -> Found | None:
+        search = OriginSearch(shard, origin, with_value=True)
+        while not search.go_on(bridge_of(world), world.now_ms, lambda: True):
+            pass
+        return search.found
+
+    states: set[str] = set()
+    while "far" not in world.delivered():
+        told = found(Shard(TIMERS, 0))
+        assert told is not None
+        (timer,) = told.timers
+        is_rolling = timer.state == "rolling"
+        assert (timer.origin, timer.id) == (origin, "far" if is_named and not is_rolling else None)
+        assert is_rolling or (timer.value is not None and timer.value.text == "far")
+        states.add(timer.state)
+        world.bridge.turn()
+    assert {"pending", "rolling"} <= states
+    world.bridge.run(10)
+    assert found(Shard(TIMERS, 0)) == Found(at_ms=world.now_ms, timers=[])
+    assert found(Shard(TIMERS, 7)) is None
 
 
 def test_a_copy_on_its_way_is_listed_as_rolling(world: World) -> None:

@@ -299,7 +299,7 @@ def test_a_keyboard_is_enough(group: Group, visitor: Callable[..., Visitor]) -> 
     page.get_by_role("heading", name="Overview").wait_for()
     tab_to("link", "Look up")
     keyboard.press("Enter")
-    page.get_by_role("heading", name="Look up an id").wait_for()
+    page.get_by_role("heading", name="Look up a timer").wait_for()
     tab_to("textbox", "Id")
     keyboard.type("keys")
     keyboard.press("Enter")

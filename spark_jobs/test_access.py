@@ -83,6 +83,7 @@ def test_flag_over_environment_over_file_and_secrets_from_files(tmp_path: Path) 
     [
         (["--bootstrap-servers", " "], "--bootstrap-servers is empty"),
         ([], "--bootstrap-servers is missing"),
+        (["--config", "/no/such.toml"], "^--config /no/such.toml: No such file or directory: give the path of a TOML"),
         (["--bootstrap-servers", "b:1", "--kafka", "hush"], "write name=value"),
         (["--bootstrap-servers", "b:1", "--kafka", "sasl.password=file:/no/such"], "/no/such: No such file"),
     ],

@@ -35,6 +35,10 @@ class Entry(NamedTuple):
     hint: str = ""
 
 
+NO_ID = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
+"""What to do about timers that no request can name."""
+
+
 def has_id(timer: NamedTimer) -> bool:
     return timer.raw_id is not None
 

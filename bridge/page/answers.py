@@ -105,6 +105,9 @@ class Counted(BaseModel):
     taken: int = Field(
         description="How many of them the token stands for, the first by due time: the action is for these."
     )
+    without_id: int = Field(
+        description="Of these, timers without an id: no request can name them, so none acts on them."
+    )
     first: list[str] = Field(description="Ids, or places where there is no id, of the first ones.")
     token: str
     after: str | None = Field(None, description="To count what is behind those; null: there is nothing.")

@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 
 from bridge.asker import Asker, soon_over
 from bridge.client import Sent, TimerProducer
-from bridge.listing import NamedTimer, joined_listings
-from bridge.lookup import look_up
+from bridge.listing import NamedTimer, Search, joined_listings
+from bridge.lookup import OriginSearch, look_up
 from bridge.page import audit
 from bridge.page.access import Caller
-from bridge.page.actions import ABOUT_SELECTIONS, ACTIONS, Action
+from bridge.page.actions import ABOUT_SELECTIONS, ACTIONS, Action, has_id
 from bridge.page.answers import (
     Acted,
     ActedOnSelection,
@@ -44,7 +44,6 @@ from bridge.page.neighbours import Neighbours
 from bridge.page.operations import API, Operation
 from bridge.page.questions import (
     ActionAsked,
-    IdAsked,
     Nothing,
     PendingAsked,
     Read,
@@ -52,6 +51,7 @@ from bridge.page.questions import (
     RejectedAsked,
     SelectionActed,
     SelectionAsked,
+    TimerAsked,
     TimersAsked,
 )
 from bridge.page.rejected import RejectedTopic
@@ -130,8 +130,8 @@ class Api:
                 "timer",
                 "GET",
                 f"{API}/timer",
-                "What is pending under an id.",
-                IdAsked,
+                "What is pending under an id, or came by the request at a place.",
+                TimerAsked,
                 GroupFound,
                 self.timer,
                 refusals={"404": "All instances have answered, and nothing is pending under it."},
@@ -265,8 +265,9 @@ class Api:
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:
             wanted = asked.wanted(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket)
-            listing, partitions = await self._asker.search(wanted, self._clock.now_ms)
-            return GroupListing(**listing.model_dump(), partitions=partitions)
+            search = Search(wanted)
+            await self._asker.search(search, self._clock.now_ms)
+            return GroupListing(**search.listing().model_dump(), partitions=[str(shard) for shard in search.shards])
 
         parts, missing = await self._read(
             caller, f"{API}/timers", asked, GroupListing, own, lambda part: part.partitions
@@ -275,21 +276,33 @@ class Api:
         partitions = [name for part in parts for name in part.partitions]
         return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
 
-    async def timer(self, caller: Caller, asked: IdAsked) -> GroupFound:
+    async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
         def look(bridge: Bridge) -> GroupFound:
             found = look_up(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
             return GroupFound(**found.model_dump(), partitions=[str(shard) for shard in bridge.shards])
 
-        parts, missing = await self._read(
-            caller, f"{API}/timer", asked, GroupFound, lambda: self._asker.ask(look), lambda part: part.partitions
-        )
+        async def own() -> GroupFound:
+            return await (self._asker.ask(look) if asked.origin is None else self._at_origin(asked))
+
+        parts, missing = await self._read(caller, f"{API}/timer", asked, GroupFound, own, lambda part: part.partitions)
+        if asked.origin is not None:
+            shard, _ = asked.place()
+            missing = [each for each in missing if each.partition == str(shard)]
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
         if asked.value and not caller.is_passed:
-            audit.note(caller, "read value", {"id": asked.id or asked.id_base64}, {"timers": len(timers)})
+            audit.note(caller, "read value", asked.named(), {"timers": len(timers)})
         return GroupFound(
             at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
         )
+
+    async def _at_origin(self, asked: TimerAsked) -> GroupFound:
+        shard, offset = asked.place()
+        search = OriginSearch(shard, offset, with_value=asked.value)
+        await self._asker.search(search, self._clock.now_ms)
+        if search.found is None:
+            return GroupFound(at_ms=self._clock.now_ms(), timers=[], partitions=[])
+        return GroupFound(**search.found.model_dump(), partitions=[str(shard)])
 
     async def rejected(self, _: Caller, asked: RejectedAsked) -> RejectedRecords:
         return await asyncio.to_thread(self._parts.rejected.latest, asked)
@@ -352,6 +365,7 @@ class Api:
         return Counted(
             matching=found.matching,
             taken=len(found.timers),
+            without_id=sum(not has_id(timer) for timer in found.timers),
             first=first,
             token=token_of(asked.selector, found.timers, self._clock.now_ms()),
             after=found.after,

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -10,10 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from bridge.durations import parse_duration_ms, parse_instant_ms
 from bridge.listing import Place, Wanted
 from bridge.pending import parse_bucket_ms
+from schemas.origin import Shard
 
 MOST_LISTED = 20_000
 _MOST_REJECTED = 1000
 _MOST_BUCKETS = 1000
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class Question(BaseModel):
@@ -100,6 +103,10 @@ class TimersAsked(Selector, Read):
         return self
 
 
+def _raw_id(id_: str | None, id_base64: str | None) -> bytes:
+    return base64.b64decode(id_base64 or "", validate=True) if id_ is None else id_.encode()
+
+
 class _Id(Question):
     id: str | None = None
     id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
@@ -112,11 +119,36 @@ class _Id(Question):
         return self
 
     def raw(self) -> bytes:
-        return base64.b64decode(self.id_base64, validate=True) if self.id is None else self.id.encode()  # type: ignore[arg-type]
+        return _raw_id(self.id, self.id_base64)
 
 
-class IdAsked(_Id, Read):
+class TimerAsked(Read):
+    id: str | None = None
+    id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
+    origin: str | None = Field(None, description="topic/partition/offset of its first request, where it has no id.")
     value: bool = Field(False, description="With the value of the message.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "TimerAsked":
+        if [self.id, self.id_base64, self.origin].count(None) != 2:
+            raise ValueError("give one of id, id_base64 and origin")
+        self.place() if self.origin is not None else self.raw()
+        return self
+
+    def raw(self) -> bytes:
+        return _raw_id(self.id, self.id_base64)
+
+    def named(self) -> dict[str, str]:
+        """How it is named."""
+        return self.model_dump(include={"id", "id_base64", "origin"}, exclude_none=True)
+
+    def place(self) -> tuple[Shard, int]:
+        """Of its first request."""
+        shard, _, offset = (self.origin or "").rpartition("/")
+        topic, _, partition = shard.rpartition("/")
+        if not (topic and _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)):
+            raise ValueError("origin: write topic/partition/offset of its request, as timer-origin has it")
+        return Shard(topic, int(partition)), int(offset)
 
 
 class ActionAsked(Question):

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from bridge.page import audit
 from bridge.page.access import ANYBODY, SESSION_S, Access, Caller
-from bridge.page.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, Action
+from bridge.page.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, NO_ID, Action
 from bridge.page.operations import Operation
 from bridge.page.rendering import Rendering
 from bridge.page.service import MOST_BYTES, body_of, demand_host, explained, run, where_of
@@ -176,7 +176,7 @@ class Site:
 
     async def _timer(self, request: Request, caller: Caller) -> Response:
         given = request.query_params
-        asked = {name: given[name] for name in ("id", "id_base64") if given.get(name)}
+        asked = {name: given[name] for name in ("id", "id_base64", "origin") if given.get(name)}
         if not asked:
             return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
         with_value = given.get("value") == "true"
@@ -237,9 +237,8 @@ class Site:
     def _page(self, request: Request, caller: Caller | None, template: str, status: int = 200, **told: Any) -> Response:
         form_key = "" if caller is None else self._access.form_key(caller, _session(request))
         is_open = self._access.is_open
-        text = self._rendering.page(
-            template, caller=caller, form_key=form_key, is_open=is_open, path=request.url.path, **told
-        )
+        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID}
+        text = self._rendering.page(template, caller=caller, **always, **told)
         return Response(text, status, media_type="text/html")
 
 

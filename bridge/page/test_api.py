@@ -160,7 +160,7 @@ def test_an_id_is_found_wherever_it_is_pending_with_its_value_by_choice(place: P
     assert told["timers"][0]["value"]["text"] == "v3"
     status, told = place.pages[0].get("/api/v1/timer?id=nobody")
     assert (status, told["timers"], told["missing"]) == (404, [], [])
-    assert place.pages[0].get("/api/v1/timer")[1]["reason"] == "give one of id and id_base64"
+    assert place.pages[0].get("/api/v1/timer")[1]["reason"] == "give one of id, id_base64 and origin"
     assert place.pages[0].get("/api/v1/timer?id_base64=x")[0] == 400
 
 
@@ -266,12 +266,41 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(p
     selector = {"key_prefix": "k1"}
     counted = page.post("/api/v1/selection/count", {"selector": selector})[1]
     told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": counted["token"]})[1]
-    assert (counted["matching"], told["without_id"], told["sent"]) == (1, 1, [])
+    assert (counted["matching"], counted["without_id"], told["without_id"], told["sent"]) == (1, 1, 1, [])
     place.run(16 * 60_000)
     status, told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": counted["token"]})
     assert (status, told["reason"]) == (400, "the count is too old: count again")
     status, told = page.post("/api/v1/selection/count", {"selector": {}})
     assert (status, "would take all timers" in told["reason"]) == (400, True)
+
+
+def test_a_timer_without_an_id_is_found_by_its_request(place: Place) -> None:
+    schedule(place, 40)
+    sent = [place.producer.schedule("orders", f"v{n}", key="k", delay="2h").result(0) for n in range(4)]
+    place.run(300)
+    for number, each in enumerate(sent):
+        origin = f"{each.topic}/{each.partition}/{each.offset}"
+        for page in place.pages:
+            status, found = page.get(f"/api/v1/timer?origin={origin}&value=true")
+            (timer,) = found["timers"]
+            assert (status, timer["shard"], timer["origin"]) == (200, f"{each.topic}/{each.partition}", each.offset)
+            assert (timer["id"], timer["state"], timer["value"]["text"]) == (None, "pending", f"v{number}")
+    (named,) = place.pages[0].get("/api/v1/timer?id=id-3")[1]["timers"]
+    (timer,) = place.pages[0].get(f"/api/v1/timer?origin={named['shard']}/{named['origin']}")[1]["timers"]
+    assert timer == named
+    assert place.pages[0].get(f"/api/v1/timer?origin={TIMERS}/0/4711")[0] == 404
+    for wrong in ("4711", "t/0/x", "t/-1/7", "0/7", "t/0/7&id=a", "t/0/" + "9" * 19):
+        assert place.pages[0].get(f"/api/v1/timer?origin={wrong}")[0] == 400, wrong
+
+
+def test_of_a_request_by_its_place_only_its_partition_is_missed(place: Place) -> None:
+    schedule(place, 40)
+    place.addresses["two"] = "127.0.0.1:1"
+    found = {
+        name: place.pages[0].get(f"/api/v1/timer?origin={shard}/4711") for shard, name in place.group.owner.items()
+    }
+    assert found["one"][0] == 404
+    assert (found["two"][0], len(found["two"][1]["missing"])) == (200, 1)
 
 
 def test_a_selection_is_not_acted_on_while_its_partitions_do_not_answer(place: Place) -> None:

@@ -71,6 +71,17 @@ def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatc
     assert "1 match, 0 go at a time: narrow the selector" in str(refused.exception)
 
 
+def test_timers_without_an_id_are_counted_and_told_to_be_left(place: Place, token: Path) -> None:
+    place.producer.schedule("orders", "v", key="k1", delay="3h").result(0)
+    place.run(300)
+    dry = pending(place, "--select", "key=k1", "--cancel", token=token)
+    assert "1 of the first 11 have no id" in dry.stderr
+    done = pending(place, "--select", "key=k1", "--cancel", "--apply", token=token)
+    assert done.stdout == "cancel: 10 requests sent; 10 cancelled\n"
+    assert (done.exit_code, "1 have no id, so no request can name them" in str(done.exception)) == (1, True)
+    assert "pause the real topic" in str(done.exception)
+
+
 def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
     done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)

@@ -164,6 +164,22 @@ def test_the_session_stays_behind_tls_where_something_in_front_of_the_page_ends_
     assert ("Max-Age=0" in ended, "Secure" in ended) == (True, secure)
 
 
+def test_a_timer_without_an_id_is_shown_and_offers_nothing_that_would_need_one(place: Place) -> None:
+    sent = place.producer.schedule("orders", "v", delay="2h").result(0)
+    place.run(300)
+    browser, origin = Browser(place.pages[0].url), f"{sent.topic}/{sent.partition}/{sent.offset}"
+    assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.get("/timers").text
+    shown = browser.get(f"/timer?origin={origin}").text
+    assert "It has no id, so no request can name it: pause the real topic" in shown
+    assert 'action="/timer/' not in shown
+    assert browser.get("/timer?origin=orders/0/7").status == 404
+    key = browser.form_key("/timers?topic=orders")
+    counted = browser.post("/selection/count", {"form_key": key, "topic": "orders"}).text
+    assert "1 of them have no id" in counted
+    assert "Cancel 0 timers" in counted
+    assert counted.count(" disabled>") == 3
+
+
 def test_whoever_has_no_token_can_not_keep_it_busy(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for fields in (2000, 20_000):
