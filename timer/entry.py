@@ -11,6 +11,7 @@ A file ends with a blank record (16 bytes: bytes left, zeros, magic) once a unit
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -62,6 +63,8 @@ RUN = np.dtype(
 )
 """Live timers in memory, one row each: where they stand in the order of release, and where their unit and body lie."""
 
+NO_ROWS = np.empty(0, RUN)
+
 BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
 """What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
 
@@ -89,6 +92,14 @@ def run_of(units: Rows, beside: Rows, first_unit: int) -> Rows:
     run["id_hash"] = beside["id_hash"]
     run["due_ms"] = beside["due_ms"]
     return run
+
+
+def joined(parts: Iterable[Rows]) -> Rows:
+    """RUNs one behind another. One alone is not copied, and numpy compares no types: both cost in small turns."""
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return NO_ROWS
+    return filled[0] if len(filled) == 1 else np.concatenate(filled)
 
 
 def counted(values: Ints) -> tuple[Ints, Ints]:
