@@ -249,6 +249,7 @@ class Store:
     def _rebuild(self, scan: LiveScan) -> None:
         """Wheel, index and counts from the log: whatever wheel lay there is not asked."""
         scan.mark(self._ended, self._live_units)
+        self._ids = IdIndex(scan.named)
         for run in scan.live(self._ended):
             if len(run):
                 self._wheel.link(self._plan_links(run["visit_ms"], run["unit"]))
@@ -678,11 +679,11 @@ class Store:
         block = _SCAN_UNITS if live * _SPARSE >= number - stop else _FIRST_BLOCK
         while number >= stop:
             start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
-            units = self._units.read_checked(start, number + 1)
+            units, beside = self._units.read_checked(start, number + 1)
             own = (visits_ms(units) // self._options.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            run = run_of(units, self._units.beside(start, number + 1), start)
+            run = run_of(units, beside, start)
             found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, number + 1)])
             earliest = int(own.argmax())
             number = self._below(int(units["previous"][earliest]), start + earliest)
