@@ -677,13 +677,13 @@ class Life:
         bridge = self.instance.bridge
         if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
             return
-        if any(self.world.group.owner[shard] != self.member for shard in bridge.pending):
+        if any(self.world.group.owner[shard] != self.member for shard in bridge.shards):
             return
         for shard, pending in self.pending().items():
             expected = self.world.oracle.pending(shard)
             if pending != expected:
                 raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
-        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.pending)
+        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
         if ranges != expected_ranges:
             raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
 

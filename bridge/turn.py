@@ -122,7 +122,7 @@ class Bridge:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
         polled = self._source.poll(self._wait_ms(), self._options.max_poll_records)  # 1
         self._status.belongs(is_member=polled.is_member)
-        if polled.ownership != Ownership():
+        if polled.ownership:
             self._publisher.finish()
         self._publisher.advance()
         self._change_hands(polled.ownership)
