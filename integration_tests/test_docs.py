@@ -13,12 +13,10 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from typer.main import get_command
 
-from bridge.cli import app
 from bridge.embedded import DIE_WITH_PARENT, find_java, free_port
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, missing
@@ -131,17 +129,3 @@ def test_metrics_that_are_named_exist(page: Path) -> None:
     known = (ROOT / "docs" / "metrics.md").read_text()
     for name in re.findall(r"\btimer_bridge_\w+", page.read_text()):
         assert re.search(rf"\b{name}\b", known), name
-
-
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
-def test_commands_and_options_that_are_shown_exist(page: Path) -> None:
-    """Those of Spark's jobs have parsers of their own."""
-    commands: dict[str, Any] = vars(get_command(app))["commands"]
-    for line in page.read_text().splitlines():
-        shown = re.match(r"    (?:\$ |\S*/)?timer-bridge (?!is ready)([a-z]+)(.*)", line)
-        if shown is None:
-            continue
-        assert shown[1] in commands, line
-        if "help_option_names" not in commands[shown[1]].context_settings:
-            options = {name for option in commands[shown[1]].params for name in option.opts}
-            assert set(re.findall(r"(?<=\s)--[a-z][a-z-]*", shown[2])) <= options, line
