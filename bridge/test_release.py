@@ -22,6 +22,7 @@ from schemas.journal import Flight
 from schemas.progress import Progress
 from timer.entry import Rows
 from timer.store import Due, Store
+from timer.waiting import WaitingTarget, WaitingTargets
 
 
 def until(world: World, ms: int) -> Headers:
@@ -392,6 +393,38 @@ def test_a_pause_lasts_though_nothing_waits_and_the_journal_is_old(trouble: Call
     ask(world, b"resume", b"limited")
     world.pass_time(ms=10)
     assert values(world, "limited") == ["m"]
+
+
+@pytest.mark.parametrize("delay_ms", [100, 30_000], ids=["something waits", "nothing is due yet"])
+def test_a_turn_looks_at_few_of_those_that_are_paused(delay_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, names = limited(TargetLimit(10**6), window_ms=200_000, targets={}), [f"t{number}" for number in range(130)]
+    for name in names:
+        world.kafka.create(name)
+        ask(world, b"pause", name.encode())
+        send(world, name, "m", delay_ms)
+    world.pass_time(ms=1000)
+    looked: list[list[str]] = [[]]
+    reading, taking = WaitingTargets.read_ahead, Store.due
+
+    def counted(self: Store, *arguments: Any) -> Due:
+        looked.append([])
+        return taking(self, *arguments)
+
+    def read(self: WaitingTargets, waiting: WaitingTarget, *arguments: Any) -> bool:
+        looked[-1].append(waiting.target)
+        return reading(self, waiting, *arguments)
+
+    monkeypatch.setattr(Store, "due", counted)
+    monkeypatch.setattr(WaitingTargets, "read_ahead", read)
+    for number in range(20):
+        send(world, "other", str(number), 10)
+        world.pass_time(ms=20)
+    assert max(len(set(turn)) for turn in looked) <= 64
+    assert len(values(world, "other")) == 20
+    for name in names:
+        ask(world, b"resume", name.encode())
+    world.pass_time(ms=delay_ms)
+    assert [values(world, name) for name in names] == [["m"]] * len(names)
 
 
 def test_a_pause_is_a_matter_of_the_timer_topics_policy() -> None:

@@ -52,6 +52,8 @@ _SPARSE = 512
 """Units between two of a chain from which on a hop is cheaper than reading through."""
 _READ_THROUGH_BYTES = 4096
 _READ_MOST_BYTES = 8 << 20
+_LOOKS_WHILE_PAUSED = 8
+"""Until what is paused is rolled: so far the place lags behind from which on it is told."""
 _FOREVER_MS = 2**63 - 1
 _UNITS, _BODIES, _IDS, _WHEEL = "timer", "body", "ids", "wheel"
 
@@ -445,7 +447,7 @@ class Store:
         if self._low_unit in ended["unit"]:
             self._low_row = NO_ROWS
         self._queue.remove(ended["unit"])
-        self._waiting.remove(ended["unit"])
+        self._waiting.remove(ended)
         self._held.remove(ended["unit"])
         self._count_out(ended)
 
@@ -565,11 +567,13 @@ class Store:
             if not self._waiting.read_ahead(waiting, until_tick, self._wheel.next_time, ticks):
                 release.room.short.append(waiting.hash)
 
-        for hash_ in beginning_with(release.first, self._waiting.hashes()):
+        self._waiting.wake_up(release.now_ms)
+        for hash_ in beginning_with(release.first, self._waiting.awake()):
             waiting = self._waiting.by_hash(hash_)
             read_ahead(waiting)
             if waiting.is_paused and waiting.first_visit_ms() is None:
                 waiting.forget(old_before_ms, release.now_ms)
+                self._let_sleep(waiting, release, until_tick, old_before_ms)
                 continue
             leaving.append(release.of_waiting(waiting, read_ahead))
             self._settle(leaving[-1])
@@ -578,7 +582,21 @@ class Store:
             read_ahead(waiting)
             waiting.forget(old_before_ms, release.now_ms)
             self._end_wait(waiting, release.now_ms, until_tick)
+            self._let_sleep(waiting, release, until_tick, old_before_ms)
         return joined(leaving), joined(old)
+
+    def _let_sleep(self, waiting: WaitingTarget, release: Release, until_tick: int, old_before_ms: int) -> None:
+        """A paused one that has been seen to: what it has now waits, until the first of it is too old."""
+        room, now_ms = release.room, release.now_ms
+        if not waiting.is_paused or room.timers == 0 or waiting.hash in room.short:
+            return
+        first_ms, most_wait_ms = waiting.first_visit_ms(), now_ms - old_before_ms
+        if first_ms is None:
+            self._waiting.sleep(waiting, (until_tick + 1) * self._options.tick_ms, is_empty=True)
+        elif first_ms <= now_ms:
+            until_ms = min(first_ms + most_wait_ms, now_ms + most_wait_ms // _LOOKS_WHILE_PAUSED)
+            if until_ms > now_ms:
+                self._waiting.sleep(waiting, until_ms, is_empty=False)
 
     def _settle(self, rows: Rows) -> None:
         """`rows`, which had their place in the order, leave."""
@@ -631,6 +649,7 @@ class Store:
         """From now on timers of `target` wait, or go on."""
         waiting = self._waiting.get(target)
         if waiting is not None:
+            self._waiting.wake(waiting)
             waiting.is_paused = is_paused
         elif is_paused:
             self._begin_to_wait(target, self._settled, is_paused=True)
@@ -672,14 +691,15 @@ class Store:
     def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:
         """When the first of those that wait may leave, or is to be rolled. `may_leave_ms`: of a target by its rate."""
         looks = [] if self._short is None else [0]
-        for waiting in self._waiting:
+        for waiting in map(self._waiting.by_hash, self._waiting.awake()):
             first_ms = waiting.first_visit_ms()
             if first_ms is not None:
                 looks.append(self._release_ms(waiting.target, first_ms, may_leave_ms, most_wait_ms))
         for hash_ in self._held.blocked():
             first_ms = self._held.first_blocked_ms(hash_)
             looks.append(self._release_ms(self._dues.name(hash_), first_ms, may_leave_ms, most_wait_ms))
-        return min(looks, default=None)
+        roll_ms = self._waiting.next_roll_ms()
+        return min(looks if roll_ms is None else [*looks, max(roll_ms, self._waiting.next_pass_ms)], default=None)
 
     def _release_ms(self, target: str, first_ms: int, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int:
         old_ms = max(first_ms + most_wait_ms, self._waiting.next_pass_ms)

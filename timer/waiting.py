@@ -8,6 +8,9 @@
 The stretches are all that has to be known of them (schemas.journal.Wait), however many timers wait: these stay in the
 wheel's chains, and at most `_MOST_ROWS` of the first and of the last stretch are read ahead. Told apart by the hash of
 their names, as units are: two whose names share Java's hash code wait together.
+
+A paused target of which nothing leaves sleeps: until one more of its timers may have come to its place (the next tick),
+or, where one has, until that is to be rolled. So a turn looks at few, however many are paused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +29,7 @@ _MOST_ROWS = 4096
 _MOST_STRETCHES = 32
 _MOST_TICKS = 64
 _MOST_KEPT_ROWS = 1 << 18
+_MOST_WOKEN = 64
 _ANY = 2**31 - 1
 
 
@@ -136,14 +140,22 @@ class WaitingTarget:
         self.hash = topic_hash(target)
         self.stretches = stretches
         self.is_paused = is_paused
+        self._told: Wait | None = None
+        """While it sleeps, as nothing of it changes then."""
         self._fresh_due = 0.0
         """How much of the rate the fresh ones have not had yet."""
 
     def spans(self) -> Stretches:
-        return [(each.after, each.until) for each in self.stretches]
+        return [(each.after, each.until) for each in self.stretches] if self._told is None else self._told.stretches
 
     def told(self) -> Wait:
-        return Wait(self.target, self.is_paused, tuple(self.spans()))
+        return self._told or Wait(self.target, self.is_paused, tuple(self.spans()))
+
+    def sleep(self) -> None:
+        self._told = self.told()
+
+    def wake(self) -> None:
+        self._told = None
 
     def heads(self) -> list[Stretch]:
         """Those from which timers are taken: the oldest, and the newest."""
@@ -202,6 +214,9 @@ class WaitingTargets:
             )
             for wait in waits
         }
+        self._asleep: dict[int, tuple[int, bool]] = {}
+        """Until when, and whether something of it waits; by hash."""
+        self._now_ms = 0
         self.next_pass_ms = 0
         """When the next round of rolls may begin, of those that have waited too long."""
         self._pass_units = 0
@@ -211,6 +226,30 @@ class WaitingTargets:
 
     def hashes(self) -> list[int]:
         return list(self._by_hash)
+
+    def sleep(self, waiting: WaitingTarget, until_ms: int, *, is_empty: bool) -> None:
+        """Nothing of it leaves before, and nothing is to be rolled."""
+        self._asleep[waiting.hash] = until_ms, not is_empty
+        waiting.sleep()
+
+    def wake(self, waiting: WaitingTarget) -> None:
+        if self._asleep.pop(waiting.hash, None) is not None:
+            waiting.wake()
+
+    def wake_up(self, now_ms: int) -> None:
+        """Those whose sleep is over, so many in a turn; all of them where the clock went back."""
+        is_back, self._now_ms = now_ms < self._now_ms, now_ms
+        over = [hash_ for hash_, (until_ms, _) in self._asleep.items() if is_back or until_ms <= now_ms]
+        for hash_ in over if is_back else over[:_MOST_WOKEN]:
+            self.wake(self._by_hash[hash_])
+
+    def awake(self) -> list[int]:
+        """Hashes."""
+        return [hash_ for hash_ in self._by_hash if hash_ not in self._asleep] if self._asleep else self.hashes()
+
+    def next_roll_ms(self) -> int | None:
+        """Of those that sleep while something of them waits."""
+        return min((until_ms for until_ms, has_some in self._asleep.values() if has_some), default=None)
 
     def by_hash(self, hash_: int) -> WaitingTarget:
         return self._by_hash[hash_]
@@ -235,6 +274,7 @@ class WaitingTargets:
         return begun
 
     def end(self, waiting: WaitingTarget) -> None:
+        self.wake(waiting)
         del self._by_hash[waiting.hash]
 
     def without(self, run: Rows) -> Rows:
@@ -242,15 +282,22 @@ class WaitingTargets:
         return run[~np.isin(run["topic_hash"], list(self._by_hash))] if self._by_hash else run
 
     def push(self, run: Rows) -> None:
-        for hash_, each in self._by_hash.items():
-            own = run[run["topic_hash"] == hash_]
-            if len(own):
-                each.push(own)
+        for waiting in self._among(run):
+            waiting.push(run[run["topic_hash"] == waiting.hash])
 
-    def remove(self, units: Ints) -> None:
-        for each in self:
-            for stretch in each.stretches:
-                stretch.queue.remove(units)
+    def remove(self, run: Rows) -> None:
+        for waiting in self._among(run):
+            for stretch in waiting.stretches:
+                stretch.queue.remove(run["unit"])
+
+    def _among(self, run: Rows) -> list[WaitingTarget]:
+        """Those of which some are in `run`; they are awake from now on."""
+        if not self._by_hash:
+            return []
+        found = [self._by_hash[hash_] for hash_ in np.unique(run["topic_hash"]).tolist() if hash_ in self._by_hash]
+        for waiting in found:
+            self.wake(waiting)
+        return found
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         for each in self:
