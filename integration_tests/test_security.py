@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -107,6 +109,12 @@ class Secured:
         acls = [AclBinding(*where, _OPERATIONS[each], AclPermissionType.ALLOW) for each in operations]
         for granted in self.cluster.admin.create_acls(acls).values() if acls else ():
             granted.result()
+
+    def take(self, user: "User", kind: str, name: str, operation: str) -> None:
+        where = _KINDS[kind], name, ResourcePatternType.LITERAL, f"User:{user.name}", "*"
+        asked = AclBindingFilter(*where, _OPERATIONS[operation], AclPermissionType.ALLOW)
+        (taken,) = self.cluster.admin.delete_acls([asked]).values()
+        assert taken.result()
 
     def grant_documented(self, user: "User", names: Names, *targets: str, without: Single | None = None) -> None:
         """What docs/security.md lists, for a bridge with these names."""
@@ -321,6 +329,41 @@ def test_case_25_a_target_that_is_denied_until_it_is_granted(secured: Secured, n
         delivered, parked = secured.cluster.values(denied), secured.cluster.values(names.rejected)
         assert delivered[-1] == b"%d" % (number + 1)
         assert sorted(delivered + parked) == sorted(secured.cluster.values(good))  # type: ignore[type-var]
+
+
+@pytest.mark.broker
+def test_a_target_whose_right_comes_and_goes_gets_each_record_once_or_it_is_parked(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    """In the middle of transactions too. The bridge goes on, and the other target gets all of its own."""
+    user, flaps, stays = secured.user(), secured.cluster.topic("flaps"), secured.cluster.topic("stays")
+    secured.grant_documented(user, names, flaps, stays)
+    numbers = count()
+
+    def ask() -> None:
+        for number, target in product(islice(numbers, 5), (flaps, stays)):
+            secured.cluster.send(names.timers, b"%d" % number, headers=soon(target, 50), partition=number % 2)
+        secured.cluster.flush()
+
+    def settled(*topics: str) -> list[int]:
+        return sorted(int(value or b"") for value in secured.cluster.values(*topics))
+
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(user.config(tmp_path))]):
+        for _ in range(8):
+            ask()
+            secured.take(user, "Topic", flaps, "Write")
+            ask()
+            secured.grant(user, "Topic", flaps, "Write")
+        secured.take(user, "Topic", flaps, "Write")
+        while not secured.cluster.values(names.rejected):
+            ask()
+        secured.grant(user, "Topic", flaps, "Write")
+        before = len(secured.cluster.values(flaps))
+        while len(secured.cluster.values(flaps)) == before:
+            ask()
+        asked = next(numbers)
+        secured.until(lambda: min(len(settled(flaps, names.rejected)), len(settled(stays))) >= asked)
+    assert settled(flaps, names.rejected) == settled(stays) == list(range(asked))
 
 
 @pytest.mark.broker
