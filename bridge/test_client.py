@@ -13,6 +13,7 @@ from bridge.cli import app
 from bridge.client import Headers, Sent, TimerProducer, cancel_headers, headers_for, partition_for, retry_of
 from bridge.errors import BridgeError, SettingsError
 from bridge.options import StoreOptions, TurnOptions
+from bridge.page.testing import MemoryOutbox
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from schemas.headers import MAX_INT64, Cancel, Rules, Schedule, parse
 from schemas.levels import DEFAULT, parse_levels
@@ -24,12 +25,13 @@ NOON_MS = 1_798_113_600_000
 RULES = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
 
-class FakeOutbox:
-    """Straight into a Kafka in memory; a topic that is missing is told as a broker tells it, and what is too large."""
+class FakeOutbox(MemoryOutbox):
+    """A topic that is missing is told as a broker tells it, and what is too large."""
 
     MOST_BYTES = 2000
 
     def __init__(self, kafka: FakeKafka) -> None:
+        super().__init__(kafka)
         self.kafka = kafka
         self.flushes = 0
         self.is_closed = False
@@ -37,20 +39,16 @@ class FakeOutbox:
     def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> "Future[Sent]":
+        wrong = None
+        if topic not in self.kafka.topics:
+            wrong = f"{topic}: there is no such topic"
+        elif len(value or b"") > self.MOST_BYTES:
+            wrong = f"{topic}: Broker: Message size too large"
+        if wrong is None:
+            return super().send(topic, partition, key, value, headers)
         future: Future[Sent] = Future()
-        if len(value or b"") > self.MOST_BYTES:
-            future.set_exception(BridgeError(f"{topic}: Broker: Message size too large"))
-        elif topic in self.kafka.topics:
-            entry = self.kafka.produce(topic, value, key=key, headers=headers, partition=partition)
-            numbers = enumerate(self.kafka.topics[topic].partitions)
-            number = next(n for n, log in numbers if any(each is entry for each in log.everything()))
-            future.set_result(Sent(topic, number, entry.offset))
-        else:
-            future.set_exception(BridgeError(f"{topic}: there is no such topic"))
+        future.set_exception(BridgeError(wrong))
         return future
-
-    def partitions(self, topic: str) -> int:
-        return len(self.kafka.topics[topic].partitions)
 
     def flush(self, timeout_s: float | None) -> None:
         self.flushes += 1

@@ -88,11 +88,6 @@ class Neighbours:
         left = [shard for shard in sorted(group.shards) if str(shard) not in covered]
         return parts, [Missing(partition=str(shard), why=unknown or self._why(group, shard, failed)) for shard in left]
 
-    async def owners(self) -> dict[Shard, str]:
-        """Address of the instance that has it, as far as known; else its name."""
-        group, _ = await self._look()
-        return {shard: each.address or each.name for each in group.members for shard in each.shards}
-
     def _others(self, group: Group) -> dict[str, frozenset[str]]:
         """Partitions by address; each is asked once, however many tell it."""
         found: dict[str, frozenset[str]] = {}

@@ -154,8 +154,9 @@ class Site:
         overview = await self._ask("overview", caller, {})
         pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
         buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
+        goes = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
         told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span, "actions": ABOUT_TOPICS}
-        return self._page(request, caller, "overview.html", **told)
+        return self._page(request, caller, "overview.html", next_due_ms=min(goes, default=None), **told)
 
     async def _next_hour(self, caller: Caller) -> list[Bucket]:
         """By the minute: looked for, as counts are kept by the hour."""

@@ -332,6 +332,7 @@ def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     place.run(300)
     overview = browser.get("/").text
     assert overview.count("<strong>paused</strong>") == 2, "one of which nothing is pending"
+    assert "<dt>Next due</dt><dd>none</dd>" in overview, "what waits is not due next"
 
 
 def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
