@@ -61,6 +61,15 @@ _TOO_MANY_PAUSED = Refusal(
 )
 
 
+MOST_LIMITED = 10_000
+"""Real topics of which a shard holds timers, where one more has a rate: each may have to wait, and be told of."""
+_TOO_MANY_LIMITED = Refusal(
+    "quota-exceeded",
+    f"timers for {MOST_LIMITED} real topics are pending in its partition, and one more that has a rate would be too"
+    f" many: send it again later, or give it no max_per_s",
+)
+
+
 _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
 
 
@@ -154,6 +163,7 @@ def intake(
     policy: Policy = _EVERYWHERE,
     room: int | None = None,
     must_wait: Callable[[str], bool] = lambda _: False,
+    is_one_too_many: Callable[[str], bool] = lambda _: False,
 ) -> Intake:
     """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
 
@@ -161,7 +171,8 @@ def intake(
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
     `tells_accepted`: a receipt for each timer is wanted, too. `room`: so many more timers may be pending; None: any.
-    `must_wait`: whether a late one for this target may not leave at once.
+    `must_wait`: whether a late one for this target may not leave at once. `is_one_too_many`: whether it has a rate, and
+    no place among the targets of which timers are pending.
     """
     asked = [(record, _read(record, rules)) for record in records]
     ids = list({ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None})
@@ -169,7 +180,8 @@ def intake(
     if not all(each.isdisjoint(ids) for each in leaving):
         raise StillLeavingError
     limits = (rules, max_message_bytes, policy, room)
-    taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted, must_wait)
+    asks = (must_wait, is_one_too_many)
+    taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted, *asks)
     for record, ask in asked:
         taking.take(record, ask)
     return taking.taken
@@ -196,6 +208,7 @@ class _Taking:
         late: Mapping[int, Body],
         tells_accepted: bool,  # noqa: FBT001
         must_wait: Callable[[str], bool],
+        is_one_too_many: Callable[[str], bool],
     ) -> None:
         self.taken = Intake(late=dict(late))
         self._is_to_come = store.is_to_come
@@ -205,6 +218,7 @@ class _Taking:
         """All that are paused now; None: not asked for yet."""
         self._most_bytes = max_message_bytes - ROLLED_EXTRA_BYTES
         self._must_wait = must_wait
+        self._is_one_too_many = is_one_too_many
         self._flights = flights
         self._delivered_lately = delivered_lately
         self._now_ms = now_ms
@@ -344,7 +358,7 @@ class _Taking:
             return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
         if self._room is not None and self._room <= 0 and not self._is_pending(ask.id):
             return _BEYOND_QUOTA
-        return None
+        return _TOO_MANY_LIMITED if self._is_one_too_many(ask.target) else None
 
     def _is_pending(self, id_: bytes | None) -> bool:
         if id_ is None:

@@ -81,6 +81,9 @@ class Limits:
         self._now_ms = now_ms
         return self
 
+    def is_limited(self, target: str) -> bool:
+        return self._limit_of(target) is not None
+
     def allowance(self, target: str) -> int | None:
         bucket = self._bucket(target)
         return None if bucket is None else bucket.allowance(self._now_ms)

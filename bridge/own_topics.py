@@ -4,6 +4,7 @@ import logging
 
 from bridge.confluent import ConfluentTopics
 from bridge.errors import BridgeError, SettingsError
+from bridge.intake import MOST_LIMITED, MOST_PAUSED
 from bridge.metrics import Metrics
 from bridge.settings import Settings
 from bridge.topics import (
@@ -34,7 +35,9 @@ class OwnTopics:
         self._metrics = metrics
         self._journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
         self._window_ms = settings.roll_window
-        self._journal_bytes = journal_bytes(settings.max_poll_records, settings.max_due_records)
+        self._journal_bytes = journal_bytes(
+            settings.max_poll_records, settings.max_due_records, MOST_PAUSED + MOST_LIMITED * bool(settings.targets)
+        )
 
     def prepare(self) -> dict[str, Found]:
         """Makes what is missing; returns what each timer topic is.

@@ -17,7 +17,7 @@ import numpy as np
 
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of, size_of
-from bridge.intake import Intake, StillLeavingError, Told, intake, until_move
+from bridge.intake import MOST_LIMITED, Intake, StillLeavingError, Told, intake, until_move
 from bridge.lately import Lately
 from bridge.limits import Limits
 from bridge.options import TurnOptions
@@ -231,6 +231,7 @@ class OwnedShard:
         part = self.backlog[:count]
         del part[until_move(part) :]
         spent: Counter[str] = Counter()
+        begun: set[str] = set()
         taken = intake(
             part,
             self.store,
@@ -245,6 +246,7 @@ class OwnedShard:
             policy=self._options.policy,
             room=self._room(len(late) + rolling),
             must_wait=lambda target: self._must_wait(target, spent, now_ms),
+            is_one_too_many=lambda target: self._is_one_too_many(target, begun),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
         self._spend(spent, now_ms)
@@ -292,6 +294,16 @@ class OwnedShard:
         if spent[target] >= allowed:
             return True
         spent[target] += 1
+        return False
+
+    def _is_one_too_many(self, target: str, begun: set[str]) -> bool:
+        """`begun`: those with a rate of which this batch has the first timers."""
+        limits, store = self._limits, self.store
+        if limits is None or not limits.is_limited(target) or target in begun or store.has_target(target):
+            return False
+        if store.targets + len(begun) >= MOST_LIMITED:
+            return True
+        begun.add(target)
         return False
 
     def _spend(self, spent: Counter[str], now_ms: int) -> None:

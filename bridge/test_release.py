@@ -458,6 +458,31 @@ def test_so_many_targets_are_paused_and_no_more(monkeypatch: pytest.MonkeyPatch)
     assert values(world, "limited") == ["m"]
 
 
+def test_no_more_targets_have_a_rate_than_a_journal_can_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders choose the names of real topics, and each may have to wait."""
+    monkeypatch.setattr(shard, "MOST_LIMITED", 3)
+    world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
+    for name in ("t1", "t2", "t3", "t4"):
+        world.kafka.create(name)
+
+    def ask(name: str, delay_ms: int = 500) -> None:
+        send(world, name, name, delay_ms, ("timer-id", name.encode()))
+
+    for name in ("t1", "t2", "t1", "t3", "t4", "other"):
+        ask(name)
+    world.pass_time(ms=100)
+    ask("t4")
+    ask("t3")
+    world.pass_time(ms=1000)
+    rejected = [(entry.value, dict(entry.headers)["timer-error"]) for entry in world.read("timer.rejected")]
+    assert rejected == [(b"t4", b"quota-exceeded")] * 2
+    assert [values(world, name) for name in ("t1", "t2", "t3", "other")] == [["t1"], ["t2"], ["t3"], ["other"]]
+    world.restart()
+    ask("t4")
+    world.pass_time(ms=1000)
+    assert values(world, "t4") == ["t4"]
+
+
 def test_a_journal_tells_of_waits_only_where_there_are_any() -> None:
     """So that instances that are not upgraded yet can read it, as long as nothing is paused or limited."""
     world = limited(TargetLimit(10**6), targets={})

@@ -1,7 +1,9 @@
 """What topics have to be like: rules over their configuration."""
 
+import pytest
+
 from bridge.flights import id_hash
-from bridge.intake import MOST_PAUSED
+from bridge.intake import MOST_LIMITED, MOST_PAUSED
 from bridge.topics import journal_bytes, journal_faults, journal_topic, missing_right
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, Flight, JournalRecord, Wait
@@ -10,7 +12,8 @@ from schemas.progress import Key
 DAY_MS = 86_400_000
 
 
-def test_the_journal_has_room_for_the_most_that_one_transaction_decides() -> None:
+@pytest.mark.parametrize("waits", [MOST_PAUSED, MOST_PAUSED + MOST_LIMITED])
+def test_the_journal_has_room_for_the_most_that_one_transaction_decides(waits: int) -> None:
     flight = Flight(MAX_INT64, 2**31 - 1, MAX_INT64, "x" * 249, id_hash(b"i" * 1024), "f" * 32)
     most = JournalRecord(
         from_offset=0,
@@ -19,9 +22,10 @@ def test_the_journal_has_room_for_the_most_that_one_transaction_decides() -> Non
         refused=(MAX_INT64,) * 2000,
         ended=(MAX_INT64,) * 4000,
         rolled=(flight,) * 4000,
-        waits=tuple(Wait("x" * 249, True, ((Key(MAX_INT64, MAX_INT64), END),)) for _ in range(2 * MOST_PAUSED)),
+        waits=tuple(Wait("x" * 249, True, ((Key(MAX_INT64, MAX_INT64), END),)) for _ in range(waits)),
     )
-    assert 2_000_000 < len(most.to_bytes()) < journal_bytes(max_poll_records=2000, max_due_records=4000)
+    room = journal_bytes(max_poll_records=2000, max_due_records=4000, most_waits=waits)
+    assert 1_500_000 < len(most.to_bytes()) < room < 8 << 20, "as a journal is made"
 
 
 def test_a_journal_without_that_room_is_refused_with_what_to_set() -> None:

@@ -24,7 +24,6 @@ _FLIGHT_BYTES = 450
 """Of a copy that is told of: its real topic's name has 249 characters at most."""
 _DECISION_BYTES = 100
 """Of all that may be told of one request that was read."""
-_MOST_WAITS = 2000
 _WAIT_BYTES = 450
 """Of a target that is paused or beyond its rate: each record tells them all."""
 
@@ -46,13 +45,10 @@ def timer_topic(roll_window_ms: int) -> dict[str, str]:
     }
 
 
-def journal_bytes(max_poll_records: int, max_due_records: int) -> int:
-    """What one record of the journal may come to."""
+def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
+    """What one record of the journal may come to. `most_waits`: targets that wait."""
     return (
-        (64 << 10)
-        + 2 * max_poll_records * _DECISION_BYTES
-        + max_due_records * _FLIGHT_BYTES
-        + _MOST_WAITS * _WAIT_BYTES
+        (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + most_waits * _WAIT_BYTES
     )
 
 

@@ -116,6 +116,8 @@ class DueCounts:
         self._target_of = target_of
         self._topics: dict[int, _Topic] = {}
         self._elsewhere: Counter[int] = Counter()
+        self.targets = 0
+        """How many topics have any."""
 
     def add(self, run: Rows) -> None:
         for hash_, at, dues in _by_topic(run):
@@ -124,6 +126,7 @@ class DueCounts:
                 topic = self._topics[hash_] = _Topic(self._target_of(run[at : at + 1]))
             first_ms, last_ms = int(dues.min()), int(dues.max())
             if topic.pending == 0:
+                self.targets += 1
                 topic.first_ms, topic.last_ms = first_ms, last_ms
             else:
                 topic.first_ms = None if topic.first_ms is None else min(topic.first_ms, first_ms)
@@ -137,6 +140,7 @@ class DueCounts:
             topic = self._topics[hash_]
             for hour, count in _by_hour(dues):
                 topic.count(hour, -count)
+            self.targets -= topic.pending == 0
             if topic.first_ms is not None and int(dues.min()) <= topic.first_ms:
                 topic.first_ms = None
             if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
@@ -157,11 +161,16 @@ class DueCounts:
             topic.first_ms, topic.last_ms = first_ms, last_ms
         for hash_, hour, count in hours.tolist():
             self._topics[hash_].count(hour, count)
+        self.targets = len(topics)
         self._elsewhere.update(dict(elsewhere.tolist()))
 
     def name(self, hash_: int) -> str:
         """Of a topic that has had any."""
         return self._topics[hash_].name
+
+    def has(self, hash_: int) -> bool:
+        """Whether a topic has any."""
+        return hash_ in self._topics and self._topics[hash_].pending > 0
 
     def due_by(self, hash_: int, hour: int) -> int:
         """How many timers of a topic are due by the end of `hour` (since the epoch)."""

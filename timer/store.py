@@ -30,7 +30,19 @@ from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
 from timer.dues import HOUR_MS, DueCounts, DueRange, Edge
-from timer.entry import BESIDE, MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, UNIT, Ints, Rows, joined, run_of, visits_ms
+from timer.entry import (
+    BESIDE,
+    MAGIC_DELETE,
+    MAGIC_UNCHAINED,
+    NO_ROWS,
+    UNIT,
+    Ints,
+    Rows,
+    joined,
+    run_of,
+    topic_hash,
+    visits_ms,
+)
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.held import HeldTimers
 from timer.ids import IdIndex, hashes_of
@@ -304,6 +316,15 @@ class Store:
     def size_bytes(self) -> int:
         """Of its log's files; wheel and index of ids not counted."""
         return self._units.size_bytes + self._bodies.size_bytes
+
+    @property
+    def targets(self) -> int:
+        """How many real topics have live timers."""
+        return self._dues.targets
+
+    def has_target(self, target: str) -> bool:
+        """Whether it is one of these."""
+        return self._dues.has(topic_hash(target))
 
     def pending_by_topic(self) -> dict[str, int]:
         """Live timers of each real topic that has any."""
