@@ -19,6 +19,7 @@ from schemas.profiles import PROFILES
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_case_8_many_of_a_level_out_of_order_while_their_target_fails(trouble: Trouble) -> None:
     """Timestamps of a log need not ascend: the order within a level is that of the due times."""
