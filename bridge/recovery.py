@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from bridge.errors import BridgeError, ProgressLostError
+from bridge.errors import BridgeError, ProgressLostError, StoreDiskError
 from bridge.flights import Flights
 from bridge.intake import replay
 from bridge.options import TurnOptions
@@ -78,10 +78,16 @@ def recover(
     progress, found, _ = outlook or look(shard, disk, history, options)
     recovery = _Recovery(shard, disk, history, options, progress)
     try:
-        return recovery.run(found)
-    except CorruptStoreError as wrong:
-        distrust(shard, disk, wrong)
-        return recovery.run(None)
+        try:
+            return recovery.run(found)
+        except CorruptStoreError as wrong:
+            distrust(shard, disk, wrong)
+            return recovery.run(None)
+    except OSError as wrong:
+        raise StoreDiskError(
+            f"{shard}: its local store cannot be made ready: {wrong.strerror}: free room on the disk of data_dir, or"
+            " name another directory; nothing is lost, Kafka has it all"
+        ) from wrong
 
 
 def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from bridge.errors import StoreDiskError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
@@ -93,6 +94,23 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     world.bridge.run(600)
     assert world.bridge.source.paused == set()
     assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
+
+
+def test_case_27_a_disk_that_is_full_at_a_start_ends_it_with_the_remedy() -> None:
+    world = World()
+    world.send("waits", 300)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.lose_disks()
+    world.bridge.start()
+    disk = world.bridge.disk_for(SHARD)
+    disk.fail_append(0)
+    with pytest.raises(StoreDiskError, match="free room on the disk of data_dir"):
+        world.bridge.run(100)
+    disk.mend()
+    world.bridge.start()
+    world.bridge.run(600)
+    assert world.delivered() == ["waits"]
 
 
 def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is_named(
