@@ -21,10 +21,6 @@ class FencedError(BridgeError):
     """Another process runs with our transactional.id or instance id; this one must end and touch nothing."""
 
 
-class StoreDiskError(BridgeError):
-    """The operator: the disk is full or broken, so a shard's store cannot be made ready. Nothing is lost."""
-
-
 class ProgressLostError(BridgeError):
     """The operator: the group's progress is gone or foreign while the journal says that timers were delivered.
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from bridge.errors import BridgeError, ProgressLostError, StoreDiskError
+from bridge.errors import BridgeError, ProgressLostError
 from bridge.flights import Flights
 from bridge.intake import replay
 from bridge.options import TurnOptions
@@ -74,20 +74,17 @@ def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Ou
 def recover(
     shard: Shard, disk: Disk, history: History, options: TurnOptions, outlook: Outlook | None = None
 ) -> Recovered:
-    """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it."""
+    """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it.
+
+    Raises OSError where the disk is full or broken: then none is open.
+    """
     progress, found, _ = outlook or look(shard, disk, history, options)
     recovery = _Recovery(shard, disk, history, options, progress)
     try:
-        try:
-            return recovery.run(found)
-        except CorruptStoreError as wrong:
-            distrust(shard, disk, wrong)
-            return recovery.run(None)
-    except OSError as wrong:
-        raise StoreDiskError(
-            f"{shard}: its local store cannot be made ready: {wrong.strerror}: free room on the disk of data_dir, or"
-            " name another directory; nothing is lost, Kafka has it all"
-        ) from wrong
+        return recovery.run(found)
+    except CorruptStoreError as wrong:
+        distrust(shard, disk, wrong)
+        return recovery.run(None)
 
 
 def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:

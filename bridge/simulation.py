@@ -29,7 +29,6 @@ from random import Random
 from unittest import mock
 
 from bridge import recovery, turn
-from bridge.errors import StoreDiskError
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.limits import TargetLimit
 from bridge.mutations import applied
@@ -599,8 +598,6 @@ class Life:
             self.instance.turn()
         except Crash as crash:
             self._die(str(crash))
-        except StoreDiskError as full:
-            self._die(f"{full} at a start")
         self.world.oracle.observe()
         if self.instance.bridge is not None and self.instance.bridge.is_idle:
             self._look_anew()

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from bridge.errors import StoreDiskError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
@@ -96,7 +95,9 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
 
 
-def test_case_27_a_disk_that_is_full_at_a_start_ends_it_with_the_remedy() -> None:
+def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
     world.send("waits", 300)
     world.bridge.run(100)
@@ -105,11 +106,15 @@ def test_case_27_a_disk_that_is_full_at_a_start_ends_it_with_the_remedy() -> Non
     world.bridge.start()
     disk = world.bridge.disk_for(SHARD)
     disk.fail_append(0)
-    with pytest.raises(StoreDiskError, match="free room on the disk of data_dir"):
-        world.bridge.run(100)
+    with caplog.at_level(logging.WARNING):
+        world.bridge.run(20_000)
+    (told,) = [record.getMessage() for record in caplog.records if "cannot be made ready" in record.getMessage()]
+    assert "free room on the disk of data_dir" in told
+    assert world.delivered() == []
+    assert world.bridge.bridge is not None
+    assert not world.bridge.bridge.ready
     disk.mend()
-    world.bridge.start()
-    world.bridge.run(600)
+    world.bridge.run(6000)
     assert world.delivered() == ["waits"]
 
 
