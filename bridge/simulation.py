@@ -598,8 +598,6 @@ class Life:
             self.instance.turn()
         except Crash as crash:
             self._die(str(crash))
-        except OSError as full:
-            self._die(f"{full} at a start")
         self.world.oracle.observe()
         if self.instance.bridge is not None and self.instance.bridge.is_idle:
             self._look_anew()

@@ -141,13 +141,18 @@ class Store:
         self._segment_bytes = segment_bytes
         self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes, units)
         self._bodies = FrameLog(disk, _BODIES, segment_bytes, bodies)
-        self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
-        if disk.read(CLOSED):
-            disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
-        if self._resumed is None:
-            disk.remove(_WHEEL)
-        disk.remove(resume.RESUME)
-        self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
+        try:
+            self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
+            if disk.read(CLOSED):
+                disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
+            if self._resumed is None:
+                disk.remove(_WHEEL)
+            disk.remove(resume.RESUME)
+            self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
+        except OSError:
+            self._units.close()
+            self._bodies.close()
+            raise
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
         self._held = HeldTimers()
