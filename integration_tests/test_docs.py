@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 from typer.main import get_command
 
+from bridge.child import DIE_WITH_PARENT
 from bridge.cli import app
-from bridge.embedded import DIE_WITH_PARENT, find_java, free_port
+from bridge.embedded import find_java, free_port
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, missing
 

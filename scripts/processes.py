@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bridge.embedded import DIE_WITH_PARENT
+from bridge.child import DIE_WITH_PARENT
 from bridge.errors import BridgeError
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
