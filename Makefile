@@ -66,7 +66,7 @@ demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 S
 	$(BIN)/python -m scripts.demo $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## lateness, drain and intake beside a plain copy loop [ARGS=...]
+bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a copy loop and RocketMQ [ARGS=--full]
 	$(BIN)/python -m scripts.bench $(ARGS)
 
 .PHONY: bench-pending
