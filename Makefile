@@ -69,6 +69,11 @@ demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 S
 bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a copy loop and RocketMQ [ARGS=--full]
 	$(BIN)/python -m scripts.bench $(ARGS)
 
+.PHONY: bench-page
+bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench ARGS=--full`
+	$(BIN)/python -m scripts.bench_page
+	$(BIN)/python -m scripts.capacity
+
 .PHONY: bench-pending
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]
 	$(BIN)/python -m scripts.pending $(if $(TIMERS),--timers $(TIMERS))

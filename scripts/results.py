@@ -1,6 +1,7 @@
 """`results.json` of the bench, read again: the figures, and of each number the median of the rounds with its spread."""
 
 import json
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Results:
             if name.startswith(begin) and name.endswith(end)
         ]
         inner = [place for place in found if "." not in place]
-        return sorted(inner, key=lambda place: (int(place) if place.isdigit() else 0, place))
+        return sorted(inner, key=lambda place: ([int(digits) for digits in re.findall(r"\d+", place)], place))
 
 
 def load(path: Path = RESULTS) -> Results:

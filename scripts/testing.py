@@ -8,7 +8,7 @@ from scripts.figures import Account, Lateness
 from scripts.measured import Burst, Copy, Cost, Flat, Intake, Outage, Pending, Spread, Steady, flat
 from scripts.parts import AT_LEAST_ONCE_RATES, BODIES, INSTANCES, PENDING, PENDING_FULL, PUBLISHING, RATES, TICKS_MS
 
-REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 8.0, 9.0, 300.0, 1.5
+REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 5.0, 6.0, 100.0, 1.5
 MEMORY_BYTES, DISK_BYTES, BASE_MB = 40.0, 500.0, 60.0
 BODY_BYTES, COUNT, SECONDS = 256, 100_000, 10
 
