@@ -34,6 +34,7 @@ def _opening(model: Model, results: Results) -> list[str]:
         ("memory of a pending timer, half of them with ids", f"{model.memory_bytes:.0f} bytes"),
         ("memory of an instance without any", f"{model.base_mb:.0f} MB"),
         ("disk of a pending timer", f"{model.disk_bytes:.0f} bytes"),
+        ("disk of a partition without any", f"{model.partition_disk_mb:.0f} MB"),
         ("rebuild without the data directory, an instance", f"{model.rebuild_per_s:,.0f}/s"),
         ("in and out at once, an instance", f"{steady}/s"),
         ("in and out, a partition (half of its drain)", f"{model.partition_per_s:,.0f}/s"),

@@ -119,6 +119,7 @@ class Pending:
     taken_in_per_s: float
     rss_empty_mb: float
     rss_mb: float
+    disk_empty_mb: float
     disk_mb: float
     burst_before: Burst
     burst: Burst

@@ -208,7 +208,7 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
 
     with stage.bridge(folder) as bridge:
         warm_up(stage, bridge, WARM_UP, 5.0)
-        alone, empty = burst(stage, [bridge]), bridge.usage()
+        alone, empty, disk_empty_mb = burst(stage, [bridge]), bridge.usage(), _disk_mb(bridge.data_dir)
         begin_s = time.perf_counter()
         spans = stage.send(map(request, range(timers)))
         stage.demand_intake(spans, _GATHER_S, bridge)
@@ -223,7 +223,7 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
         shutil.rmtree(bridge.data_dir)
         after_loss_s = _start_s(bridge)
     starts = after_stop_s, after_kill_s, after_loss_s
-    return Pending(timers, taken_in_per_s, empty.rss_mb, full.rss_mb, disk_mb, alone, among, *starts)
+    return Pending(timers, taken_in_per_s, empty.rss_mb, full.rss_mb, disk_empty_mb, disk_mb, alone, among, *starts)
 
 
 def _start_s(bridge: BridgeProcess) -> float:

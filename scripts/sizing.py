@@ -69,6 +69,7 @@ class Model:
     base_mb: float
     memory_bytes: float
     disk_bytes: float
+    partition_disk_mb: float
     rebuild_per_s: float
     most_pending: float
 
@@ -149,6 +150,7 @@ def fit(results: Results) -> Model:
         raise SettingsError("pending timers were not measured: run `make bench` with the part pending")
     base_mb, mb_a_timer = slope(memory)
     most = timers[-1]
+    empty_mb = _needed(results, f"pending.{most:.0f}.disk_empty_mb")
     return Model(
         cpu=fit_cpu(runs(results)),
         body_bytes=float(results.settings["body_bytes"]),
@@ -159,7 +161,8 @@ def fit(results: Results) -> Model:
         partition_per_s=_needed(results, "instances.1x1.drain_per_s") / 2,
         base_mb=base_mb,
         memory_bytes=max(mb_a_timer, 0.0) * 2**20,
-        disk_bytes=_needed(results, f"pending.{most:.0f}.disk_mb") * 2**20 / most,
+        disk_bytes=(_needed(results, f"pending.{most:.0f}.disk_mb") - empty_mb) * 2**20 / most,
+        partition_disk_mb=empty_mb / float(results.settings["partitions"]),
         rebuild_per_s=most / _needed(results, f"pending.{most:.0f}.ready_after_loss_s"),
         most_pending=most,
     )
@@ -187,12 +190,14 @@ def size(model: Model, per_s: float, pending: float, window_s: float = WINDOW_S)
         math.ceil(moved_per_s / (BUSY * model.instance_per_s)),
         math.ceil(pending * model.memory_bytes / 2**20 / MEMORY_MB),
     )
+    partitions = max(LEAST_PARTITIONS, 2 * instances, math.ceil(moved_per_s / (BUSY * model.partition_per_s)))
+    disk_bytes = pending * model.disk_bytes + partitions * model.partition_disk_mb * 2**20
     return Sizing(
         rolls_per_s=rolls_per_s,
         instances=instances,
-        partitions=max(LEAST_PARTITIONS, 2 * instances, math.ceil(moved_per_s / (BUSY * model.partition_per_s))),
+        partitions=partitions,
         memory_mb_each=model.base_mb + pending * model.memory_bytes / instances / 2**20,
-        disk_gb_each=pending * model.disk_bytes / instances / 1e9,
+        disk_gb_each=disk_bytes / instances / 1e9,
         broker_mb_per_s=2 * moved_per_s * record_bytes * COPIES / 1e6,
         transactions_per_s=instances * model.transactions_per_s,
         topic_tb=moved_per_s * record_bytes * 3 * window_s * COPIES / 1e12,
