@@ -58,14 +58,23 @@ public final class RocketmqClient {
         producer.start();
     }
 
-    public static void main(String[] arguments) throws Exception {
-        RocketmqClient client = new RocketmqClient(arguments[0]);
+    /** The client's own threads would outlive the end of this one. */
+    public static void main(String[] arguments) {
+        try {
+            serve(new RocketmqClient(arguments[0]));
+            System.exit(0);
+        } catch (Exception trouble) {
+            trouble.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void serve(RocketmqClient client) throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("ready");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             System.out.println("= " + client.answer(line.split(" ")));
         }
-        System.exit(0);
     }
 
     private String answer(String[] words) throws Exception {

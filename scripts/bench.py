@@ -56,9 +56,11 @@ def bench(asked: argparse.Namespace) -> int:
     console = Console()
     with command.fresh(FOLDER) as folder:
         busy_before = _busy_share()
-        rounds = [_round(folder, number, asked, console) for number in range(1, asked.repeat + 1)]
-        results = _results(rounds, asked, busy_before)
-        (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        rounds, results = list[Round](), dict[str, object]()
+        for number in range(1, asked.repeat + 1):
+            rounds.append(_round(folder, number, asked, console))
+            results = _results(rounds, asked, busy_before)
+            (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     console.print(_table(results, rounds))
     for remark in _remarks(rounds, results):
         console.print(f"[yellow]{remark}[/]", highlight=False)

@@ -21,7 +21,7 @@ class Sizes:
     @property
     def head_start_ms(self) -> int:
         """From the first send to the first due time: room for sending and for intake on a slow machine."""
-        return 3_000 + self.messages // 10
+        return 3_000 + self.messages // 20
 
 
 @dataclass(frozen=True)

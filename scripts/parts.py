@@ -29,7 +29,6 @@ PUBLISHING = {
     "lz4": ("--compression", "lz4"),
     "zstd": ("--compression", "zstd"),
     "linger-0": ("--linger-ms", "0"),
-    "linger-5": ("--linger-ms", "5"),
 }
 PENDING, PENDING_FULL = 1_000_000, 10_000_000
 TICKS_MS = (1000, 100)

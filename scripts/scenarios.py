@@ -52,7 +52,7 @@ def copy(stage: Stage) -> Copy:
 
 def warm_up(stage: Stage, bridge: BridgeProcess, messages: int, over_s: float) -> None:
     """The first thousands of transactions of a broker's life are slow."""
-    due_ms = stage.dues_ms(messages, over_s, now_ms() + 3_000 + messages // 10)
+    due_ms = stage.dues_ms(messages, over_s, now_ms() + 3_000 + messages // 20)
     stage.send_in_time(stage.timers(stage.target("warm-up"), due_ms.tolist()), int(due_ms.min()), bridge)
     sleep_until(int(due_ms.max()))
 
@@ -199,11 +199,11 @@ def outage_of(begin_ms: int, ready_s: float, deliveries: Sequence[Delivery], spa
 def pending(stage: Stage, folder: Path, timers: int) -> Pending:
     """Half of them have ids; all are due within a roll window, none soon. One burst without them, one among them."""
     rng, begin_ms = np.random.default_rng(SEED), now_ms() + 2 * AN_HOUR_MS
-    after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers).tolist()
+    after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
     target = stage.target("far")
 
     def request(number: int) -> Request:
-        due_ms, body = begin_ms + after_ms[number], stage.body(number)
+        due_ms, body = begin_ms + int(after_ms[number]), stage.body(number)
         return named_timer(target, due_ms, body, b"id-%d" % number) if number % 2 else timer(target, due_ms, body)
 
     with stage.bridge(folder) as bridge:
