@@ -67,8 +67,13 @@ demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 S
 	$(BIN)/python -m scripts.demo $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## lateness, drain and intake beside a plain copy loop [ARGS=...]
+bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a copy loop and RocketMQ [ARGS=--full]
 	$(BIN)/python -m scripts.bench $(ARGS)
+
+.PHONY: bench-page
+bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench ARGS=--full`
+	$(BIN)/python -m scripts.bench_page
+	$(BIN)/python -m scripts.capacity
 
 .PHONY: bench-pending
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]

@@ -12,7 +12,6 @@ its own, and `with` then stops it; when we die without a word, the kernel kills 
 """
 
 import atexit
-import contextlib
 import functools
 import os
 import random
@@ -20,8 +19,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
-import threading
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
@@ -29,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bridge.child import Child
 from bridge.errors import BridgeError
 from bridge.kafka_jars import DEFAULT_CACHE, ensure_jars
 
@@ -39,16 +37,6 @@ OLDEST_JAVA = 17
 # Below the ports that the system hands out to outgoing connections: a client that retries against a stopped broker
 # inside that range can end up connected to itself, and then the broker's port is taken.
 PORTS = range(20_000, 30_000)
-
-# A child is tied to the thread that forked it, so this runs in the thread that waits for the child (see _Broker).
-DIE_WITH_PARENT = """
-import ctypes, os, sys
-with __import__("contextlib").suppress(AttributeError):
-    ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 PROPERTIES = {
     "process.roles": "broker,controller",
@@ -120,7 +108,7 @@ class EmbeddedKafka:
         self._heap_mb = heap_mb
         self._extra = dict(properties or {})
         self._jars_cache = jars_cache
-        self._broker: _Broker | None = None
+        self._broker: Child | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -145,7 +133,7 @@ class EmbeddedKafka:
         self._write_files()
         self._format(java, jars, timeout_s)
         command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
-        self._broker = _Broker(command, self.folder)
+        self._broker = Child(command, self.folder, READY_WORDS)
         atexit.register(self.kill)
         try:
             self._await_ready(self._broker, timeout_s)
@@ -176,7 +164,7 @@ class EmbeddedKafka:
         self._broker = None
         atexit.unregister(self.kill)
 
-    def _await_ready(self, broker: "_Broker", timeout_s: float) -> None:
+    def _await_ready(self, broker: Child, timeout_s: float) -> None:
         told = broker.ready_or_ended.wait(timeout_s)
         if not told:
             raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._last_words()}")
@@ -231,75 +219,6 @@ class EmbeddedKafka:
             "-cp",
             f"{jars}/*",
         ]
-
-
-class _Broker:
-    """The JVM and the thread that started it, reads its words and waits for its end.
-
-    `ready_or_ended` is set at the ready line or at the end, whichever comes first; `ready` tells which.
-    """
-
-    def __init__(self, command: list[str], folder: Path) -> None:
-        self.ready = False
-        self.ready_or_ended = threading.Event()
-        self._spawned = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._command = [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *command]
-        self._console = folder / "logs" / "console.log"
-        self._folder = folder
-        self._thread = threading.Thread(target=self._run, name=f"kafka in {folder.name}", daemon=True)
-        self._thread.start()
-        self._spawned.wait()
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def end(self, timeout_s: float) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout_s)
-        self.kill()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with self._console.open("ab") as console, self._spawn() as process:
-                self._process = process
-                self._spawned.set()
-                self._copy(process, console.fileno())
-        finally:
-            self._spawned.set()
-            self.ready_or_ended.set()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def _copy(self, process: subprocess.Popen[bytes], console: int) -> None:
-        """To the file line by line, until the end: a full pipe would stop the broker."""
-        assert process.stdout is not None
-        for line in process.stdout:
-            os.write(console, line)
-            if READY_WORDS in line:
-                self.ready = True
-                self.ready_or_ended.set()
 
 
 @functools.cache

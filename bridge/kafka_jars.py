@@ -1,23 +1,13 @@
 """Kafka's own jars, fetched once into a cache: an embedded broker needs no download of a distribution.
 
-    PySpark ships Ivy -> Ivy fetches the list below from Maven Central -> <cache>/<version-digest>/*.jar
-
-The list is what `org.apache.kafka:kafka_2.13` and a binding for slf4j resolve to. It is spelled out, and the POMs are
-not followed, for three reasons: every run gets the same bytes; the jars come in 10 s instead of 40; and Ivy's
-`-types jar` would leave out the five that their POMs call bundles (scala-logging, snappy-java, ...).
+The list is what `org.apache.kafka:kafka_2.13` and a binding for slf4j resolve to.
 """
 
-import fcntl
-import hashlib
-import importlib.util
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from bridge.errors import BridgeError
+from bridge.jars import JarList, ensure
 
 KAFKA_VERSION = "4.3.0"
 DEFAULT_CACHE = Path(".run/kafka-jars")
@@ -71,85 +61,10 @@ org.xerial.snappy:snappy-java:1.1.10.7
 org.yaml:snakeyaml:2.5
 """.split()
 
-IVY_SETTINGS = """<ivysettings>
-  <settings defaultResolver="central"/>
-  <caches defaultCacheDir="{cache}"/>
-  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
-</ivysettings>
-"""
-IVY_MODULE = """<ivy-module version="2.0">
-  <info organisation="local" module="embedded-kafka"/>
-  <dependencies defaultconfmapping="*->default">{dependencies}</dependencies>
-</ivy-module>
-"""
-
-
-class JarsError(BridgeError):
-    """The jars are not there and could not be fetched. The message says what to do."""
-
 
 def ensure_jars(cache: Path = DEFAULT_CACHE, *, java: str = "java") -> Path:
-    """The folder with exactly the jars of `JARS`, fetched when missing.
-
-    A folder under its final name is complete: it is filled under another name and then renamed. Of several processes
-    that come at once, one fetches and the others wait at the lock.
-    """
-    folder = cache / f"{KAFKA_VERSION}-{_digest()}"
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _fetch_into(folder, java)
-    return folder
-
-
-def _digest() -> str:
-    return hashlib.sha256("\n".join(JARS).encode()).hexdigest()[:8]
-
-
-def _fetch_into(folder: Path, java: str) -> None:
-    work = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent.resolve()))
-    try:
-        _run_ivy(java, _find_ivy(folder), work)
-        arrived = work / "jars"
-        count = len(list(arrived.glob("*.jar")))
-        if count != len(JARS):
-            raise JarsError(f"fetched {count} of {len(JARS)} jars; run it again, or {_by_hand(folder)}")
-        arrived.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _find_ivy(folder: Path) -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: that would take a second
-    for place in spec.submodule_search_locations or [] if spec else []:
-        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
-            return jar
-    raise JarsError(
-        f"Kafka's jars are fetched with the Ivy that PySpark ships, and PySpark is not installed: "
-        f"pip install 'kafka-timer-bridge[spark]', or {_by_hand(folder)}"
-    )
-
-
-def _run_ivy(java: str, ivy: Path, work: Path) -> None:
-    dependency = '<dependency org="{}" name="{}" rev="{}" transitive="false"/>'
-    dependencies = "".join(dependency.format(*jar.split(":")) for jar in JARS)
-    (work / "ivysettings.xml").write_text(IVY_SETTINGS.format(cache=work / "ivy"))
-    (work / "ivy.xml").write_text(IVY_MODULE.format(dependencies=dependencies))
-    command = [java, "-jar", str(ivy), "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml")]
-    command += ["-confs", "default", "-types", "jar", "-retrieve", f"{work}/jars/[artifact]-[revision].[ext]"]
-    log = work / "ivy.log"
-    with log.open("w") as output:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
-    if code != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise JarsError(f"Ivy could not fetch Kafka's jars (exit code {code}); its last words:\n{tail}")
-
-
-def _by_hand(folder: Path) -> str:
-    return f"put the jars of a Kafka {KAFKA_VERSION} distribution (its libs/*.jar) into {folder}"
+    """The folder with exactly the jars of `JARS`, fetched when missing. Raises JarsError."""
+    return ensure(JarList("Kafka", KAFKA_VERSION, tuple(JARS)), cache, java=java)
 
 
 if __name__ == "__main__":  # python -m bridge.kafka_jars [CACHE]: the build of compose/kafka uses it

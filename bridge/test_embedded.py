@@ -9,7 +9,8 @@ import pytest
 
 from bridge import embedded
 from bridge.embedded import HOST, PORTS, EmbeddedKafka, EmbeddedKafkaError, find_java, free_port, java_major
-from bridge.kafka_jars import JARS, JarsError, ensure_jars
+from bridge.jars import JarsError
+from bridge.kafka_jars import JARS, ensure_jars
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Self
 
-from bridge.embedded import DIE_WITH_PARENT, HOST, free_port
+from bridge.child import DIE_WITH_PARENT
+from bridge.embedded import HOST, free_port
 from integration_tests.conftest import ROOT, missing
 
 RULES = ROOT / "compose" / "prometheus" / "alerts.yaml"

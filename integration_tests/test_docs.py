@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from bridge.embedded import DIE_WITH_PARENT, find_java, free_port
+from bridge.child import DIE_WITH_PARENT
+from bridge.embedded import find_java, free_port
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, missing
 

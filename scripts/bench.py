@@ -1,21 +1,21 @@
-"""`make bench`: how late, how fast, how dear, beside a plain copy loop as the limit, all in one run on one broker.
+"""`make bench`: how late, how fast, how dear, beside a plain copy loop (the limit) and RocketMQ (the peer), in one run.
 
-    .run/bench/results.json    the figures below, machine and versions, the sizes, and every round
-    .run/bench/round-N/        bridge.log, and the broker's folder of the last round
+    .run/bench/results.json        figures, machine and versions, the sizes, and all that each round measured
+    .run/bench/round-N/PART/       the logs of bridge and brokers
 
-Scenarios are in scripts.scenarios. With --repeat K each figure is the median of K rounds, but for lost, duplicates and
-early, which are sums. Exit code 3 when a message was lost, doubled or early; speed alone fails nothing.
+What is measured is in scripts.scenarios, how it is put together in scripts.parts. With --repeat K each figure is the
+median of K rounds, but for faults, which are sums. What was not measured is null, and `reasons` says why. Exit code 3
+when a message was lost, doubled or early, 1 when a part of ours could not be measured; speed alone fails nothing.
 
-    make bench ARGS="--messages 20000 --spread-seconds 5"      in a minute
+    make bench ARGS="--only core --messages 20000 --spread-seconds 5"      in a minute
+    make bench ARGS=--full                                                 three rounds, and 10 M pending in the first
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -28,149 +28,128 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge.embedded import find_java
+from bridge.errors import BridgeError
 from bridge.kafka_jars import KAFKA_VERSION
 from scripts import command, kafka_io, processes
-from scripts.figures import Account
-from scripts.scenarios import TRANSACTION_SIZE, Round, Sizes, run_round
+from scripts.bench_figures import FIGURES
+from scripts.measured import Flat, Sizes
+from scripts.parts import PARTS, PENDING, PENDING_FULL, Place
+from scripts.rocketmq_jars import ROCKETMQ_VERSION
+from scripts.scenarios import TRANSACTION_SIZE
 
 FOLDER = Path(".run/bench")
 BUSY_SHARE = 0.15
 """More than this of the machine used by others: the figures are marked."""
+FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
+PEER = "rocketmq"
+_LARGE = ("kafka", "timer-data", "store")
 
 
-class Figure(NamedTuple):
-    """A key of results.json. `goal` is what is expected of it, told for people and tested."""
+class Round(NamedTuple):
+    """`failed` tells why of the parts that could not be measured."""
 
-    key: str
-    unit: str
-    of: Callable[[Round], float]
-    combine: Callable[[Sequence[float]], float] = statistics.median
-    goal: str = ""
-    reached: Callable[[float], bool] | None = None
-
-
-def _faults(name: str) -> Callable[[Round], float]:
-    return lambda r: sum(getattr(account, name) for account in _accounts(r))
-
-
-def _accounts(r: Round) -> tuple[Account, ...]:
-    return r.spread.account, r.burst.account, r.named.account
-
-
-def _none(value: float) -> bool:
-    return value == 0
-
-
-def _two_fifths(value: float) -> bool:
-    return value >= 0.4
-
-
-FIGURES = (
-    Figure("lateness_p50_ms", "ms", lambda r: r.spread.late.p50_ms),
-    Figure("lateness_p99_ms", "ms", lambda r: r.spread.late.p99_ms, goal="<= 50", reached=lambda v: v <= 50),
-    Figure("lateness_max_ms", "ms", lambda r: r.spread.late.max_ms),
-    Figure("drain_per_s", "msg/s", lambda r: r.burst.drain_per_s),
-    Figure("intake_per_s", "msg/s", lambda r: r.intake.per_s),
-    Figure("copy_loop_per_s", "msg/s", lambda r: r.copy_per_s),
-    Figure(
-        "drain_to_copy", "", lambda r: r.burst.drain_per_s / r.copy_per_s, goal=">= 0.4", reached=lambda v: v >= 0.4
-    ),
-    Figure("intake_to_copy", "", lambda r: r.intake.per_s / r.copy_per_s, goal=">= 0.4", reached=_two_fifths),
-    Figure(
-        "cpu_us_per_message",
-        "us, in and out",
-        lambda r: (r.spread.cpu_s + r.burst.cpu_s) * 1e6 / (r.spread.account.requested + r.burst.account.requested),
-    ),
-    Figure("named_drain_per_s", "msg/s", lambda r: r.named.drain_per_s),
-    Figure(
-        "named_cpu_us_per_message",
-        "us, in and out, 50 % ids, 10 % cancels",
-        lambda r: r.named.cpu_s * 1e6 / (r.named.account.requested + 2 * r.named.cancelled),
-    ),
-    Figure("peak_rss_mb", "MB", lambda r: r.peak_rss_mb),
-    Figure("early", "", _faults("early"), sum, "0", _none),
-    Figure("lost", "", _faults("lost"), sum, "0", _none),
-    Figure("duplicates", "", _faults("duplicates"), sum, "0", _none),
-    Figure("cancelled_but_delivered", "", lambda r: r.named.cancelled_but_delivered, sum, "0", _none),
-)
+    measured: Flat
+    failed: dict[str, str]
 
 
 def bench(asked: argparse.Namespace) -> int:
     console = Console()
-    sizes = Sizes(asked.messages, asked.spread_seconds, asked.body_bytes, asked.partitions)
     with command.fresh(FOLDER) as folder:
         busy_before = _busy_share()
-        rounds = [_round(folder, number, asked.repeat, sizes, console) for number in range(1, asked.repeat + 1)]
-        results = _results(rounds, sizes, busy_before)
-        (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        rounds, results = list[Round](), dict[str, object]()
+        for number in range(1, asked.repeat + 1):
+            rounds.append(_round(folder, number, asked, console))
+            results = _results(rounds, asked, busy_before)
+            (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     console.print(_table(results, rounds))
-    for remark in _remarks(rounds, busy_before):
-        console.print(f"[yellow]{remark}[/]")
+    for remark in _remarks(rounds, results):
+        console.print(f"[yellow]{remark}[/]", highlight=False)
     console.print(f"Figures and machine: {folder / 'results.json'}")
-    return command.FAULT_FOUND if any(_broken(r) for r in rounds) else 0
+    return _exit_code(results, rounds)
 
 
-def _round(folder: Path, number: int, of: int, sizes: Sizes, console: Console) -> Round:
-    place = folder / f"round-{number}"
-    say = console.print
-    made = run_round(place, sizes, lambda step: say(f"{time.strftime('%H:%M:%S')}  round {number} of {of}  {step}"))
-    for large in ("kafka", "timer-data"):
-        shutil.rmtree(place / large, ignore_errors=True)
+def _round(folder: Path, number: int, asked: argparse.Namespace, console: Console) -> Round:
+    made = Round({}, {})
+    for name in asked.only:
+        place = folder / f"round-{number}" / name
+
+        def say(step: str, name: str = name) -> None:
+            line = f"{time.strftime('%H:%M:%S')}  round {number} of {asked.repeat}  {name}  {step}"
+            console.print(line, highlight=False)
+
+        say("")
+        machine, ours_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
+        try:
+            made.measured.update(PARTS[name](_place(place, number, asked, say)))
+        except BridgeError as trouble:
+            say(f"could not be measured: {trouble}")
+            made.failed[name] = str(trouble)
+        now = processes.machine()
+        others_s = now.busy_s - machine.busy_s - (_own_s() - ours_s)
+        made.measured[f"{name}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
+        made.measured[f"{name}.took_s"] = time.perf_counter() - begin_s
+        _throw_away_data(place)
     return made
 
 
-def _broken(made: Round) -> bool:
-    return not all(account.clean for account in _accounts(made)) or made.named.cancelled_but_delivered > 0
+def _place(folder: Path, number: int, asked: argparse.Namespace, say: Callable[[str], None]) -> Place:
+    sizes = Sizes(asked.messages, asked.spread_seconds, asked.body_bytes, asked.partitions)
+    pending = (asked.pending, PENDING_FULL) if asked.full and number == 1 else (asked.pending,)
+    return Place(folder, sizes, asked.steady_seconds, pending, say)
 
 
-def _results(rounds: Sequence[Round], sizes: Sizes, busy_before: float) -> dict[str, object]:
-    values = {figure.key: _value(figure, rounds) for figure in FIGURES}
-    machine = {
-        **_machine(),
-        "busy_before": round(busy_before, 3),
-        "others_share": round(max(r.others_share for r in rounds), 3),
-    }
-    told = {**dataclasses.asdict(sizes), "repeat": len(rounds), "transaction_size_of_copy_loop": TRANSACTION_SIZE}
+def _own_s() -> float:
+    """Of this process and of all that it has started and seen end."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _throw_away_data(place: Path) -> None:
+    for name in _LARGE:
+        for found in list(place.rglob(name)):
+            shutil.rmtree(found, ignore_errors=True)
+
+
+def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: float) -> dict[str, object]:
+    values = {figure.key: figure.value(r.measured for r in rounds) for figure in FIGURES}
+    others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
     environment = {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")}
+    told = {name: value for name, value in vars(asked).items() if name != "only"}
     return {
         **values,
-        "machine": machine,
+        "reasons": {
+            figure.key: _reason(figure.part, rounds, asked) for figure in FIGURES if values[figure.key] is None
+        },
+        "machine": {**_machine(), "busy_before": round(busy_before, 3), "others_share": round(max(others), 3)},
         "versions": _versions(),
-        "settings": {**told, "environment": environment},
-        "rounds": [_plain(dataclasses.asdict(r)) for r in rounds],
+        "settings": {**told, "transaction_size_of_copy_loop": TRANSACTION_SIZE, "environment": environment},
+        "rounds": [
+            {"measured": {name: round(value, 4) for name, value in r.measured.items()}, "failed": r.failed}
+            for r in rounds
+        ],
     }
 
 
-def _value(figure: Figure, rounds: Sequence[Round]) -> float:
-    value = figure.combine([figure.of(r) for r in rounds])
-    return round(value, 3 if value < 10 else 1)
-
-
-def _plain(value: object) -> object:
-    """Named tuples become objects, as dataclasses have."""
-    match value:
-        case dict():
-            return {name: _plain(part) for name, part in value.items()}
-        case tuple() if hasattr(value, "_asdict"):
-            return _plain(value._asdict())
-        case float():
-            return round(value, 3)
-    return value
+def _reason(part: str, rounds: Sequence[Round], asked: argparse.Namespace) -> str:
+    told = [r.failed[part] for r in rounds if part in r.failed]
+    return told[0] if told else f"{part} was left out" if part not in asked.only else "not in this size of a run"
 
 
 def _table(results: dict[str, object], rounds: Sequence[Round]) -> Table:
-    title = "exactly once" if len(rounds) == 1 else f"exactly once, medians of {len(rounds)} rounds"
-    table = Table("figure", title=title)
+    table = Table("figure", title="one round" if len(rounds) == 1 else f"medians of {len(rounds)} rounds")
     table.add_column("value", justify="right")
     table.add_column("unit")
     table.add_column("expected")
     if len(rounds) > 1:
         table.add_column("rounds")
     for figure in FIGURES:
-        value = float(str(results[figure.key]))
-        colour = "" if figure.reached is None else "[green]" if figure.reached(value) else "[red]"
-        each = ["  ".join(_number(figure.of(r)) for r in rounds)] if len(rounds) > 1 else []
-        table.add_row(figure.key, colour + _number(value), figure.unit, figure.goal, *each)
+        value = results[figure.key]
+        if value is None:
+            continue
+        number, goal = float(str(value)), figure.goal
+        colour = "" if goal is None else "[green]" if goal.reached(number) else "[red]"
+        each = ["  ".join(map(_number, figure.each(r.measured for r in rounds)))] if len(rounds) > 1 else []
+        table.add_row(figure.key, colour + _number(number), figure.unit, goal.text if goal else "", *each)
     return table
 
 
@@ -178,19 +157,23 @@ def _number(value: float) -> str:
     return f"{value:,.2f}" if value != int(value) and value < 100 else f"{value:,.0f}"
 
 
-def _remarks(rounds: Sequence[Round], busy_before: float) -> list[str]:
-    found = []
-    others = max(r.others_share for r in rounds)
-    if max(busy_before, others) > BUSY_SHARE:
-        found.append(
-            f"The machine was not quiet: {busy_before:.0%} busy before, {others:.0%} used by others meanwhile."
-        )
-    if not all(s.taken_in_before_due for r in rounds for s in (r.spread, r.burst, r.named)):
-        found.append("Intake was not over when the first timer was due: lateness and drain have it in them.")
-    strangers = sum(account.strangers for r in rounds for account in _accounts(r))
-    if strangers:
-        found.append(f"{strangers:,} deliveries name a request that was never made.")
+def _remarks(rounds: Sequence[Round], results: dict[str, object]) -> list[str]:
+    found = [f"{name} could not be measured: {why}" for r in rounds for name, why in r.failed.items()]
+    machine = results["machine"]
+    assert isinstance(machine, dict)
+    if max(machine["busy_before"], machine["others_share"]) > BUSY_SHARE:
+        before, meanwhile = machine["busy_before"], machine["others_share"]
+        found.append(f"The machine was not quiet: {before:.0%} busy before, {meanwhile:.0%} used by others meanwhile.")
+    late = sorted({n for r in rounds for n, value in r.measured.items() if n.endswith("before_due") and not value})
+    if late:
+        found.append(f"Intake was not over when the first timer was due, so lateness and drain have it in them: {late}")
     return found
+
+
+def _exit_code(results: dict[str, object], rounds: Sequence[Round]) -> int:
+    if any(results[name] for name in FAULTS):
+        return command.FAULT_FOUND
+    return 1 if any(name != PEER for r in rounds for name in r.failed) else 0
 
 
 def _busy_share(over_s: float = 1.0) -> float:
@@ -223,6 +206,7 @@ def _versions() -> dict[str, str]:
     packages = ("kafka-timer-bridge", "confluent-kafka", "numpy", "pydantic")
     return {
         "kafka": KAFKA_VERSION,
+        "rocketmq": ROCKETMQ_VERSION,
         "java": java.partition("\n")[0],
         "python": platform.python_version(),
         "librdkafka": kafka_io.librdkafka_version(),
@@ -231,13 +215,19 @@ def _versions() -> dict[str, str]:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description="Measure the bridge beside a plain copy loop.")
+    parser = argparse.ArgumentParser(prog="bench", description="Measure the bridge beside a copy loop and RocketMQ.")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=" ".join(PARTS))
+    parser.add_argument("--full", action="store_true", help="three rounds, and 10 M pending in the first: an hour")
+    parser.add_argument("--repeat", type=_at_least(1), help="rounds; figures are medians; default 1, 3 with --full")
     parser.add_argument("--messages", type=_at_least(1_000), default=100_000, help="in each scenario; default 100000")
     parser.add_argument("--spread-seconds", type=float, default=30.0, help="due times of `spread`; default 30")
+    parser.add_argument("--steady-seconds", type=float, default=10.0, help="of each rate; default 10")
+    parser.add_argument("--pending", type=_at_least(1_000), default=PENDING, help="timers that stay; default 1000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
     parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
-    parser.add_argument("--repeat", type=_at_least(1), default=1, help="rounds; figures are medians; default 1")
-    return parser.parse_args(argv)
+    asked = parser.parse_args(argv)
+    asked.repeat = asked.repeat or (3 if asked.full else 1)
+    return asked
 
 
 def _at_least(least: int) -> Callable[[str], int]:

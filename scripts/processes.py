@@ -1,7 +1,8 @@
 """The bridge as a process of its own, and what processes cost by /proc.
 
 with BridgeProcess(folder, bootstrap_servers) as bridge:      ready when entered
-    bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2)
+    bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2, rss_mb=71.0)
+    bridge.transactions()                                     that stand, by /metrics on its http_port
                                                               SIGTERM at the end, to its own pid alone
 """
 
@@ -10,13 +11,18 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bridge.embedded import DIE_WITH_PARENT
+from bridge.child import DIE_WITH_PARENT
+from bridge.embedded import HOST
 from bridge.errors import BridgeError
 
+_TRANSACTIONS = "timer_bridge_transaction_seconds_count"
+_SPARE_S = 8.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -25,6 +31,7 @@ class Usage(NamedTuple):
 
     cpu_s: float
     peak_rss_mb: float
+    rss_mb: float
 
 
 class Machine(NamedTuple):
@@ -39,9 +46,13 @@ def usage(pid: int) -> Usage:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return Usage(0.0, 0.0)
-    peak_kb = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
-    return Usage((int(fields[11]) + int(fields[12])) / _TICKS_PER_S, peak_kb / 1024)  # utime, stime
+        return Usage(0.0, 0.0, 0.0)
+    kb = {
+        name: int(rest.split()[0])
+        for name, _, rest in (line.partition(":") for line in status.splitlines() if "kB" in line)
+    }
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime, stime
+    return Usage(cpu_s, kb.get("VmHWM", 0) / 1024, kb.get("VmRSS", 0) / 1024)
 
 
 def machine() -> Machine:
@@ -54,19 +65,43 @@ def machine() -> Machine:
     return Machine((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
 
 
+def pin(pid: int, number: int) -> None:
+    """To the core of that number, round and round; children and threads to come too."""
+    cores = sorted(os.sched_getaffinity(0))
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {cores[number % len(cores)]})
+
+
+def talking(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
+    """Its standard output is ours to read. It ends with the thread that calls this; Ctrl-C reaches only us."""
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *command],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+
+
 class BridgeProcess:
     """`timer-bridge run` on a data directory in `folder`. Its words go to `folder/bridge.log`."""
 
-    def __init__(self, folder: Path, bootstrap_servers: str, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, bootstrap_servers: str, arguments: Sequence[str] = (), *, http_port: int = 0
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "bridge.log"
         self._folder = folder
         command = str(Path(sys.executable).with_name("timer-bridge"))
         self._command = [command, "run", "--bootstrap-servers", bootstrap_servers]
-        self._command += ["--data-dir", str(folder / "timer-data"), *arguments]
+        self.data_dir = folder / "timer-data"
+        self._http_port = http_port
+        self._command += ["--data-dir", str(self.data_dir), *arguments]
+        self._command += ["--http-port", str(http_port)] if http_port else []
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready_or_ended = threading.Event()
-        self._ready = False
+        self._life = _Life()
 
     @property
     def pid(self) -> int:
@@ -76,10 +111,21 @@ class BridgeProcess:
     def usage(self) -> Usage:
         return usage(self.pid)
 
+    def transactions(self) -> float:
+        assert self._http_port, "made without a port"
+        with urllib.request.urlopen(f"http://{HOST}:{self._http_port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(_TRANSACTIONS))
+
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Returns when it says that it is ready."""
         self.launch()
         self.await_ready(timeout_s=timeout_s)
+
+    def start_spare(self) -> None:
+        """One more than there are partitions says nothing: it is given the time to join."""
+        self.launch()
+        time.sleep(_SPARE_S)
 
     def launch(self) -> None:
         """It ends with the thread that calls this."""
@@ -92,13 +138,15 @@ class BridgeProcess:
                 stderr=log,
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        self._life = _Life()
+        threading.Thread(target=self._listen, args=(self._process, self._life), daemon=True).start()
 
     def await_ready(self, *, timeout_s: float = 60.0) -> None:
         """Raises BridgeError where it ends or takes longer."""
-        self._ready_or_ended.wait(timeout_s)
-        if not self._ready:
-            ended = "ended before it was ready" if self._ready_or_ended.is_set() else f"not ready in {timeout_s:.0f} s"
+        life = self._life
+        life.ready_or_ended.wait(timeout_s)
+        if not life.ready:
+            ended = "ended before it was ready" if life.ready_or_ended.is_set() else f"not ready in {timeout_s:.0f} s"
             self.kill()
             raise BridgeError(f"the bridge: {ended}; {self.last_words()}")
 
@@ -139,13 +187,21 @@ class BridgeProcess:
             with contextlib.suppress(BridgeError):  # what went wrong first is what is told
                 self.stop()
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+    def _listen(self, process: subprocess.Popen[bytes], life: "_Life") -> None:
         """Its standard output into the log, to the end: a full pipe would stop it."""
         assert process.stdout is not None
         with process.stdout, self.log_path.open("ab", buffering=0) as log:
             for line in process.stdout:
                 log.write(line)
                 if b"ready" in line:
-                    self._ready = True
-                    self._ready_or_ended.set()
-        self._ready_or_ended.set()
+                    life.ready = True
+                    life.ready_or_ended.set()
+        life.ready_or_ended.set()
+
+
+class _Life:
+    """From one launch to its end."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.ready_or_ended = threading.Event()

@@ -1,311 +1,236 @@
-"""What the bench does to a bridge, one scenario a function; a round is all of them on a broker of its own.
+"""What the bench does to a bridge, one scenario a function.
 
-copy      the plain transactional loop: the limit              copy.in -> copy.out
+copy      the plain transactional loop: the limit              copy-in -> copy-out
 spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due; half as many
                                                                before, to warm the broker up
 burst     N timers, due at one instant: drain                  sent and taken in before
 named     as burst, half of them with ids, 10 % of N cancels   sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
-
-|-- send --|-- intake --|...|=== due ===|-- counted by origin, read_committed
-                            ^ begin_ms = now + what sending and intake may take
+steady    so many a second, each due a little later            in and out at once
+outage    N timers, due at one instant, and no bridge          killed with all taken in, started when all are due
+pending   many timers that stay: memory, disk, starts          and what a burst costs among them
 """
 
-import os
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from scripts import figures, processes
-from scripts.figures import Account, Seen
-from scripts.kafka_io import (
-    BROKER_CLOCK,
-    Admin,
-    Delivery,
-    Receiver,
-    Request,
-    Span,
-    cancel,
-    copy_loop,
-    named_timer,
-    send_all,
-    timer,
-)
+from scripts.kafka_io import Delivery, Receiver, Request, Span, cancel, copy_loop, named_timer, send_all, timer
+from scripts.measured import NO_COST, Burst, Copy, Intake, Named, Outage, Pending, Spread, Steady
 from scripts.processes import BridgeProcess
+from scripts.stage import AN_HOUR_MS, GIVE_UP_S, SEED, Meter, Stage, drain_per_s, now_ms, out_per_s, sleep_until
 
-TIMER_TOPIC = "timer.requests"
-GROUP = "timer-bridge"
-WARM_UP, SPREAD, BURST, FAR = "bench.warm-up", "bench.spread", "bench.burst", "bench.far"
-NAMED, CANCELLED = "bench.named", "bench.cancelled"
 CANCEL_EACH = 10
 """Each so-manieth timer is cancelled; each second has an id."""
-COPY_IN, COPY_OUT = "bench.copy-in", "bench.copy-out"
 TRANSACTION_SIZE = 2_000
-_SEED = 43
-_GIVE_UP_S = 120.0
-_QUIET_S = 1.5
-_AN_HOUR_MS = 3_600_000
+WARM_UP = 20_000
+LIVE_UP_TO_PER_S = 10_000
+"""Beyond this a consumer in Python would take the CPU that is measured: it reads when all is over."""
+STEADY_DELAY_MS = 2_000
+OUTAGE_S = 3.0
+_GATHER_S = 900.0
+_START_S = 600.0
 
 
-@dataclass(frozen=True)
-class Sizes:
-    messages: int
-    spread_seconds: float
-    body_bytes: int
-    partitions: int
-
-    @property
-    def head_start_ms(self) -> int:
-        """From the first send to the first due time: room for sending and for intake on a slow machine."""
-        return 3_000 + self.messages // 10
+def copy(stage: Stage) -> Copy:
+    """After a run that only warms the broker up."""
+    count, source, target = stage.sizes.messages, stage.target("copy-in"), stage.target("copy-out")
+    send_all(stage.servers, source, stage.timers(target, [now_ms() + AN_HOUR_MS] * count))
+    elapsed_s = 0.0
+    for _ in ("warm up", "measure"):
+        elapsed_s = copy_loop(stage.servers, source, target, count=count, transaction_size=TRANSACTION_SIZE)
+    return Copy(count / elapsed_s)
 
 
-@dataclass(frozen=True)
-class Spread:
-    late: figures.Lateness
-    seen_late: figures.Lateness
-    account: Account
-    cpu_s: float
-    taken_in_before_due: bool
+def warm_up(stage: Stage, bridge: BridgeProcess, messages: int, over_s: float) -> None:
+    """The first thousands of transactions of a broker's life are slow."""
+    due_ms = stage.dues_ms(messages, over_s, now_ms() + 3_000 + messages // 20)
+    stage.send_in_time(stage.timers(stage.target("warm-up"), due_ms.tolist()), int(due_ms.min()), bridge)
+    sleep_until(int(due_ms.max()))
 
 
-@dataclass(frozen=True)
-class Burst:
-    drain_per_s: float
-    first_late_ms: int
-    last_late_ms: int
-    account: Account
-    cpu_s: float
-    taken_in_before_due: bool
+def spread(stage: Stage, bridge: BridgeProcess) -> Spread:
+    sizes, target = stage.sizes, stage.target("spread")
+    warm_up(stage, bridge, sizes.messages // 2, sizes.spread_seconds / 2)
+    meter = Meter(bridge)
+    due_ms = stage.dues_ms(sizes.messages, sizes.spread_seconds, now_ms() + sizes.head_start_ms)
+    spans, in_time = stage.send_in_time(stage.timers(target, due_ms.tolist()), int(due_ms.min()), bridge)
+    deliveries = stage.receive(target, spans, int(due_ms.max()), bridge.demand_alive)
+    return Spread(
+        figures.lateness(figures.late_ms(deliveries)),
+        figures.lateness(figures.seen_late_ms(deliveries)),
+        figures.account(spans, deliveries),
+        meter.read(),
+        in_time,
+    )
 
 
-@dataclass(frozen=True)
-class Named:
-    """`account` is of the timers that nobody cancelled; `cancelled_but_delivered` of the others."""
-
-    drain_per_s: float
-    account: Account
-    cancelled: int
-    cancelled_but_delivered: int
-    cpu_s: float
-    taken_in_before_due: bool
-
-
-@dataclass(frozen=True)
-class Intake:
-    per_s: float
-    cpu_s: float
-    peak_rss_mb: float
+def burst(stage: Stage, bridges: Sequence[BridgeProcess], use: str = "burst") -> Burst:
+    """By all of the bridges together, to a target of its own."""
+    meters = [Meter(bridge) for bridge in bridges]
+    count, target = stage.sizes.messages, stage.target(use)
+    due_ms = now_ms() + stage.sizes.head_start_ms
+    spans, in_time = stage.send_in_time(stage.timers(target, [due_ms] * count), due_ms, bridges[0])
+    stage.await_quiet(target, due_ms, bridges[0].demand_alive)  # a consumer would take the CPU that is measured
+    costs = [meter.read() for meter in meters]
+    deliveries = stage.receive(target, spans, due_ms, bridges[0].demand_alive)
+    late_ms = figures.late_ms(deliveries)
+    first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
+    return Burst(
+        drain_per_s(deliveries), first_ms, last_ms, figures.account(spans, deliveries), sum(costs, NO_COST), in_time
+    )
 
 
-@dataclass(frozen=True)
-class Round:
-    """`others_share`: of all CPU time of the machine, what neither bridge, broker nor bench used."""
+def named(stage: Stage, bridge: BridgeProcess) -> Named:
+    """Cancelled timers have a target of their own, where nothing may arrive."""
+    meter, count = Meter(bridge), stage.sizes.messages
+    target, elsewhere = stage.target("named"), stage.target("cancelled")
+    due_ms = now_ms() + stage.sizes.head_start_ms
 
-    copy_per_s: float
-    spread: Spread
-    burst: Burst
-    named: Named
-    intake: Intake
-    peak_rss_mb: float
-    others_share: float
+    def request(number: int) -> Request:
+        if number % 2:
+            return timer(target, due_ms, stage.body(number))
+        where = elsewhere if number % CANCEL_EACH == 0 else target
+        return named_timer(where, due_ms, stage.body(number), b"id-%d" % number)
 
-
-def run_round(folder: Path, sizes: Sizes, say: Callable[[str], None]) -> Round:
-    """A broker and a bridge of its own, in an empty folder."""
-    machine, ours_s = processes.machine(), _own_s()
-    with EmbeddedKafka(folder / "kafka") as kafka:
-        stage = Stage(kafka.bootstrap_servers, sizes)
-        say("copy loop: the limit")
-        copy_per_s = stage.copy()
-        with BridgeProcess(folder, kafka.bootstrap_servers, ["--partitions", str(sizes.partitions)]) as bridge:
-            say(f"spread: {sizes.messages:,} timers due over {sizes.spread_seconds:g} s")
-            spread = stage.spread(bridge)
-            say(f"burst: {sizes.messages:,} timers due at one instant")
-            burst = stage.burst(bridge)
-            say(f"named: {sizes.messages:,} timers, half of them with ids, a tenth cancelled")
-            named = stage.named(bridge)
-            used = bridge.usage()
-        say(f"intake: {sizes.messages:,} requests that wait for the bridge")
-        intake = stage.intake(folder)
-        assert kafka.pid is not None
-        ours_s = _own_s() - ours_s + used.cpu_s + intake.cpu_s + processes.usage(kafka.pid).cpu_s
-        now = processes.machine()
-    others = (now.busy_s - machine.busy_s - ours_s) / max(now.total_s - machine.total_s, 0.01)
-    peak_rss_mb = max(used.peak_rss_mb, intake.peak_rss_mb)
-    return Round(copy_per_s, spread, burst, named, intake, peak_rss_mb, max(others, 0.0))
+    spans = stage.send(map(request, range(count)))
+    cancels = (cancel(b"id-%d" % number) for number in range(0, count, CANCEL_EACH))
+    _, in_time = stage.send_in_time(cancels, due_ms, bridge)
+    stage.await_quiet(target, due_ms, bridge.demand_alive)
+    cost = meter.read()
+    cancelled = len(range(0, count, CANCEL_EACH))
+    deliveries = stage.receive(target, spans, due_ms, bridge.demand_alive, without=cancelled)
+    account = figures.account(spans, deliveries)
+    return Named(
+        drain_per_s(deliveries),
+        account._replace(requested=count - cancelled, lost=account.lost - cancelled),
+        cancelled,
+        sum(stage.admin.ends(elsewhere).values()),
+        cost,
+        in_time,
+    )
 
 
-class Stage:
-    """The broker's topics, and the scenarios on them."""
-
-    def __init__(self, bootstrap_servers: str, sizes: Sizes) -> None:
-        self._servers = bootstrap_servers
-        self._sizes = sizes
-        self._admin = Admin(bootstrap_servers)
-        topics = (WARM_UP, SPREAD, BURST, NAMED, CANCELLED, FAR, COPY_IN, COPY_OUT)
-        self._admin.create_topics(topics, partitions=sizes.partitions, settings=BROKER_CLOCK)
-
-    def copy(self) -> float:
-        """Messages a second; after a run that only warms the broker up."""
-        count = self._sizes.messages
-        send_all(self._servers, COPY_IN, self._timers(SPREAD, [_now_ms() + _AN_HOUR_MS] * count))
-        elapsed_s = 0.0
-        for _ in ("warm up", "measure"):
-            elapsed_s = copy_loop(self._servers, COPY_IN, COPY_OUT, count=count, transaction_size=TRANSACTION_SIZE)
-        return count / elapsed_s
-
-    def spread(self, bridge: BridgeProcess) -> Spread:
-        """Behind one that only warms the broker up: the first thousands of transactions of its life are slow."""
-        warm_up_ms = self._dues_ms(1 / 2)
-        self._send(WARM_UP, warm_up_ms.tolist(), int(warm_up_ms.min()), bridge)
-        time.sleep(max(0.0, (int(warm_up_ms.max()) - _now_ms()) / 1000))
-        before, due_ms = bridge.usage(), self._dues_ms()
-        spans, in_time = self._send(SPREAD, due_ms.tolist(), int(due_ms.min()), bridge)
-        deliveries = self._receive(SPREAD, spans, int(due_ms.max()), bridge)
-        return Spread(
-            figures.lateness(figures.late_ms(deliveries)),
-            figures.lateness(figures.seen_late_ms(deliveries)),
-            figures.account(spans, deliveries),
-            bridge.usage().cpu_s - before.cpu_s,
-            in_time,
-        )
-
-    def _dues_ms(self, share: float = 1.0) -> np.typing.NDArray[np.int64]:
-        """Of a share of the messages, evenly over the same share of the spread, in no order."""
-        count = int(self._sizes.messages * share)
-        after_ms = np.arange(count) * (self._sizes.spread_seconds * 1000 / self._sizes.messages)
-        begin_ms = _now_ms() + int(self._sizes.head_start_ms * share)
-        return begin_ms + np.random.default_rng(_SEED).permutation(after_ms.astype(np.int64))
-
-    def burst(self, bridge: BridgeProcess) -> Burst:
-        before = bridge.usage()
-        due_ms = _now_ms() + self._sizes.head_start_ms
-        spans, in_time = self._send(BURST, [due_ms] * self._sizes.messages, due_ms, bridge)
-        self._await_quiet(BURST, due_ms, bridge)  # a consumer would take the CPU that is measured
-        deliveries = self._receive(BURST, spans, due_ms, bridge)
-        late_ms = figures.late_ms(deliveries)
-        first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
-        return Burst(
-            _drain_per_s(deliveries),
-            first_ms,
-            last_ms,
-            figures.account(spans, deliveries),
-            bridge.usage().cpu_s - before.cpu_s,
-            in_time,
-        )
-
-    def named(self, bridge: BridgeProcess) -> Named:
-        """Cancelled timers have a target of their own, where nothing may arrive."""
-        before, count, filler = bridge.usage(), self._sizes.messages, b"." * self._sizes.body_bytes
-        due_ms = _now_ms() + self._sizes.head_start_ms
-
-        def request(number: int) -> Request:
-            value = (b"%d" % number + filler)[: self._sizes.body_bytes]
-            if number % 2:
-                return timer(NAMED, due_ms, value)
-            return named_timer(CANCELLED if number % CANCEL_EACH == 0 else NAMED, due_ms, value, b"id-%d" % number)
-
-        spans = send_all(self._servers, TIMER_TOPIC, map(request, range(count)))
-        cancels = (cancel(b"id-%d" % number) for number in range(0, count, CANCEL_EACH))
-        behind = send_all(self._servers, TIMER_TOPIC, cancels)
-        in_time = self._await_intake(behind, (due_ms - _now_ms()) / 1000, bridge)
-        self._await_quiet(NAMED, due_ms, bridge)
-        cancelled = len(range(0, count, CANCEL_EACH))
-        deliveries = self._receive(NAMED, spans, due_ms, bridge, without=cancelled)
-        account = figures.account(spans, deliveries)
-        return Named(
-            _drain_per_s(deliveries),
-            account._replace(requested=count - cancelled, lost=account.lost - cancelled),
-            cancelled,
-            sum(self._admin.ends(CANCELLED).values()),
-            bridge.usage().cpu_s - before.cpu_s,
-            in_time,
-        )
-
-    def intake(self, folder: Path) -> Intake:
-        """From ready (or the first committed offset seen after it) until progress reaches the end."""
-        spans = send_all(
-            self._servers, TIMER_TOPIC, self._timers(FAR, [_now_ms() + _AN_HOUR_MS] * self._sizes.messages)
-        )
-        with BridgeProcess(folder, self._servers) as bridge:
-            before, begin_s, left = bridge.usage(), time.perf_counter(), self._left(spans)
-            if not self._await_intake(spans, _GIVE_UP_S, bridge):
-                raise BridgeError(f"{self._left(spans):,} requests were not taken in within {_GIVE_UP_S:.0f} s")
-            elapsed_s, after = time.perf_counter() - begin_s, bridge.usage()
-        return Intake(left / elapsed_s, after.cpu_s - before.cpu_s, after.peak_rss_mb)
-
-    def _timers(self, target: str, due_ms: Sequence[int]) -> Iterable[Request]:
-        filler = b"." * self._sizes.body_bytes
-        return (timer(target, due, (b"%d" % i + filler)[: self._sizes.body_bytes]) for i, due in enumerate(due_ms))
-
-    def _send(
-        self, target: str, due_ms: Sequence[int], begin_ms: int, bridge: BridgeProcess
-    ) -> tuple[tuple[Span, ...], bool]:
-        """Where the requests stand, and whether all were taken in before the first is due."""
-        spans = send_all(self._servers, TIMER_TOPIC, self._timers(target, due_ms))
-        return spans, self._await_intake(spans, (begin_ms - _now_ms()) / 1000, bridge)
-
-    def _await_intake(self, spans: Sequence[Span], timeout_s: float, bridge: BridgeProcess) -> bool:
-        until_s = time.monotonic() + timeout_s
-        while self._left(spans):
-            bridge.demand_alive()
-            if time.monotonic() > until_s:
-                return False
-            time.sleep(0.05)
-        return True
-
-    def _left(self, spans: Sequence[Span]) -> int:
-        """Requests behind the bridge's progress."""
-        reached = self._admin.committed(GROUP, TIMER_TOPIC)
-        return sum(max(span.end - max(reached.get(span.partition, 0), span.begin), 0) for span in spans)
-
-    def _await_quiet(self, topic: str, due_ms: int, bridge: BridgeProcess) -> None:
-        """Until nothing has been committed to `topic` for a while."""
-        time.sleep(max(0.0, (due_ms - _now_ms()) / 1000))
-        ends, since_s, give_up_s = self._admin.ends(topic), time.monotonic(), time.monotonic() + _GIVE_UP_S
-        while time.monotonic() < min(since_s + _QUIET_S, give_up_s):
-            bridge.demand_alive()
-            time.sleep(0.2)
-            found = self._admin.ends(topic)
-            if found != ends or not sum(found.values()):
-                ends, since_s = found, time.monotonic()
-
-    def _receive(
-        self, topic: str, spans: Sequence[Span], last_due_ms: int, bridge: BridgeProcess, *, without: int = 0
-    ) -> list[Delivery]:
-        """All but `without` of them, and what still comes within the quiet time behind the last: duplicates."""
-        seen, deliveries = Seen(spans), list[Delivery]()
-        give_up_ms = last_due_ms + _GIVE_UP_S * 1000
-        with Receiver(self._servers, [topic]) as receiver:
-            while len(deliveries) < seen.expected - without or seen.lost > without:
-                if _now_ms() > give_up_ms:
-                    return deliveries
-                bridge.demand_alive()
-                came = receiver.poll(0.5)
-                deliveries += came
-                for delivery in came:
-                    seen.note(delivery.origin)
-            while came := receiver.poll(_QUIET_S):
-                deliveries += came
-        return deliveries
+def intake(stage: Stage, folder: Path) -> Intake:
+    """From ready (or the first committed offset seen after it) until progress reaches the end."""
+    count = stage.sizes.messages
+    spans = stage.send(stage.timers(stage.target("far"), [now_ms() + AN_HOUR_MS] * count))
+    with stage.bridge(folder) as bridge:
+        meter, begin_s, left = Meter(bridge), time.perf_counter(), stage.left(spans)
+        stage.demand_intake(spans, GIVE_UP_S, bridge)
+        return Intake(left / (time.perf_counter() - begin_s), left, meter.read())
 
 
-def _drain_per_s(deliveries: Sequence[Delivery]) -> float:
-    """From the first to the last, by the broker's clock."""
-    appended_ms = [delivery.appended_ms for delivery in deliveries]
-    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
+def steady(stage: Stage, bridge: BridgeProcess, broker_pid: int, per_s: int, seconds: float) -> Steady:
+    """The sender is a process of its own, so that it keeps its pace."""
+    target = stage.target(f"steady-{per_s}")
+    meter, broker, begins = Meter(bridge), processes.usage(broker_pid), stage.admin.ends(stage.timer_topic)
+    deliveries, live = list[Delivery](), per_s <= LIVE_UP_TO_PER_S
+    with _sender(stage, target, per_s, seconds, bridge.log_path) as sender, ExitStack() as ends:
+        receiver = ends.enter_context(Receiver(stage.servers, [target])) if live else None
+        while receiver is not None and sender.poll() is None:
+            deliveries += receiver.poll(0.1)
+        took_s = _seconds(sender)
+        sent_ms, places = now_ms(), stage.admin.ends(stage.timer_topic)
+        spans = [Span(stage.timer_topic, number, begins[number], end) for number, end in places.items()]
+        if receiver is None:
+            stage.await_quiet(target, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
+            receiver = ends.enter_context(Receiver(stage.servers, [target]))
+        stage.collect(receiver, deliveries, spans, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
+    seen_late_ms = figures.seen_late_ms(deliveries if live else [])
+    account = figures.account(spans, deliveries)
+    return Steady(
+        per_s,
+        account.requested / took_s,
+        out_per_s(deliveries, sent_ms),
+        figures.lateness(figures.late_ms(deliveries)),
+        figures.lateness(seen_late_ms),
+        account,
+        meter.read(),
+        processes.usage(broker_pid).cpu_s - broker.cpu_s,
+    )
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _sender(stage: Stage, target: str, per_s: int, seconds: float, log: Path) -> subprocess.Popen[str]:
+    words = [stage.servers, stage.timer_topic, target, per_s, seconds, STEADY_DELAY_MS, stage.sizes.body_bytes]
+    command = [sys.executable, "-m", "scripts.pacing", *map(str, words)]
+    return processes.talking(command, log=log)
 
 
-def _own_s() -> float:
-    times = os.times()
-    return times.user + times.system
+def _seconds(sender: subprocess.Popen[str]) -> float:
+    """Waits for its end."""
+    told, _ = sender.communicate()
+    if sender.returncode:
+        raise BridgeError(f"the sender ended with exit code {sender.returncode}")
+    return float(told)
+
+
+def outage(stage: Stage, folder: Path) -> Outage:
+    target = stage.target("outage")
+    with stage.bridge(folder) as bridge:
+        warm_up(stage, bridge, WARM_UP, 5.0)
+        due_ms = now_ms() + stage.sizes.head_start_ms
+        spans = stage.send(stage.timers(target, [due_ms] * stage.sizes.messages))
+        stage.demand_intake(spans, (due_ms - now_ms()) / 1000, bridge)
+        bridge.kill()
+        sleep_until(due_ms + int(OUTAGE_S * 1000))
+        begin_ms = now_ms()
+        bridge.start()
+        ready_s = (now_ms() - begin_ms) / 1000
+        stage.await_quiet(target, due_ms, bridge.demand_alive)
+        deliveries = stage.receive(target, spans, now_ms(), bridge.demand_alive)
+    return outage_of(begin_ms, ready_s, deliveries, spans)
+
+
+def outage_of(begin_ms: int, ready_s: float, deliveries: Sequence[Delivery], spans: Sequence[Span]) -> Outage:
+    last_ms = max((delivery.appended_ms for delivery in deliveries), default=begin_ms)
+    per_s = len(deliveries) * 1000 / max(last_ms - begin_ms, 1)
+    return Outage(ready_s, per_s, drain_per_s(deliveries), figures.account(spans, deliveries))
+
+
+def pending(stage: Stage, folder: Path, timers: int) -> Pending:
+    """Half of them have ids; all are due within a roll window, none soon. One burst without them, one among them."""
+    rng, begin_ms = np.random.default_rng(SEED), now_ms() + 2 * AN_HOUR_MS
+    after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
+    target = stage.target("far")
+
+    def request(number: int) -> Request:
+        due_ms, body = begin_ms + int(after_ms[number]), stage.body(number)
+        return named_timer(target, due_ms, body, b"id-%d" % number) if number % 2 else timer(target, due_ms, body)
+
+    with stage.bridge(folder) as bridge:
+        warm_up(stage, bridge, WARM_UP, 5.0)
+        alone, empty, disk_empty_mb = burst(stage, [bridge]), bridge.usage(), _disk_mb(bridge.data_dir)
+        begin_s = time.perf_counter()
+        spans = stage.send(map(request, range(timers)))
+        stage.demand_intake(spans, _GATHER_S, bridge)
+        taken_in_per_s = timers / (time.perf_counter() - begin_s)
+        among, full = burst(stage, [bridge], "burst-among"), bridge.usage()
+        disk_mb = _disk_mb(bridge.data_dir)
+        bridge.stop(timeout_s=_START_S)
+        after_stop_s = _start_s(bridge)
+        bridge.kill()
+        after_kill_s = _start_s(bridge)
+        bridge.stop(timeout_s=_START_S)
+        shutil.rmtree(bridge.data_dir)
+        after_loss_s = _start_s(bridge)
+    starts = after_stop_s, after_kill_s, after_loss_s
+    return Pending(timers, taken_in_per_s, empty.rss_mb, full.rss_mb, disk_empty_mb, disk_mb, alone, among, *starts)
+
+
+def _start_s(bridge: BridgeProcess) -> float:
+    begin_s = time.perf_counter()
+    bridge.start(timeout_s=_START_S)
+    return time.perf_counter() - begin_s
+
+
+def _disk_mb(folder: Path) -> float:
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file()) / 2**20

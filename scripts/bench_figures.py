@@ -1,0 +1,175 @@
+"""The figures of results.json, each a formula over what the parts of a round measured, and what is expected of them.
+
+A figure whose part was not run is None. Ratios are made within a round, so that all of it saw the same machine.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from scripts.measured import Flat
+
+Of = Callable[[Flat], float]
+
+
+class Goal(NamedTuple):
+    text: str
+    reached: Callable[[float], bool]
+
+
+class Figure(NamedTuple):
+    """`part` is where its numbers come from."""
+
+    key: str
+    unit: str
+    part: str
+    of: Of
+    goal: Goal | None = None
+    combine: Callable[[Sequence[float]], float] = statistics.median
+
+    def value(self, rounds: Iterable[Flat]) -> float | None:
+        each = self.each(rounds)
+        return rounded(self.combine(each)) if each else None
+
+    def each(self, rounds: Iterable[Flat]) -> list[float]:
+        found = []
+        for measured in rounds:
+            try:
+                found.append(self.of(measured))
+            except (KeyError, ValueError):  # not measured; the better one of none
+                continue
+        return found
+
+
+def rounded(value: float) -> float:
+    return round(value, 3 if abs(value) < 10 else 1)
+
+
+def _at_most(most: float) -> Goal:
+    return Goal(f"<= {most:g}", lambda value: value <= most)
+
+
+def _at_least(least: float) -> Goal:
+    return Goal(f">= {least:g}", lambda value: value >= least)
+
+
+def _just(name: str) -> Of:
+    return lambda measured: measured[name]
+
+
+def _ratio(over: Of, under: Of) -> Of:
+    return lambda measured: over(measured) / under(measured)
+
+
+def _matching(measured: Flat, begin: str, end: str) -> list[float]:
+    """Raises ValueError where there is none."""
+    found = [value for name, value in measured.items() if name.startswith(begin) and name.endswith(end)]
+    if not found:
+        raise ValueError(f"{begin}*{end}")
+    return found
+
+
+def _best(choose: Callable[[list[float]], float], begin: str, end: str) -> Of:
+    return lambda measured: choose(_matching(measured, begin, end))
+
+
+def faults(name: str) -> Of:
+    """Of the bridge, in all parts."""
+
+    def of(measured: Flat) -> float:
+        ours = {key: value for key, value in measured.items() if not key.startswith("rocketmq.")}
+        return sum(_matching(ours, "", f".account.{name}"))
+
+    return of
+
+
+def cpu_us(scenario: str) -> Of:
+    """A message in and out."""
+    return lambda measured: (
+        measured[f"{scenario}.cost.cpu_s"] * 1e6 / max(measured[f"{scenario}.account.requested"], 1.0)
+    )
+
+
+def _core_cpu_us(measured: Flat) -> float:
+    spent_s = measured["spread.cost.cpu_s"] + measured["burst.cost.cpu_s"]
+    return spent_s * 1e6 / (measured["spread.account.requested"] + measured["burst.account.requested"])
+
+
+def _named_cpu_us(measured: Flat) -> float:
+    requests = measured["named.account.requested"] + 2 * measured["named.cancelled"]
+    return measured["named.cost.cpu_s"] * 1e6 / requests
+
+
+def _of_most_pending(name: str) -> Of:
+    """Of as many as were pending in this round at the most."""
+
+    def of(measured: Flat) -> float:
+        most = max(_matching(measured, "pending.", ".timers"))
+        return measured[f"pending.{most:.0f}.{name}"]
+
+    return of
+
+
+def _cost_of_full(measured: Flat) -> float:
+    full, alone = _of_most_pending("burst.cost.cpu_s"), _of_most_pending("burst_before.cost.cpu_s")
+    return full(measured) / alone(measured)
+
+
+_DRAIN, _COPY = _just("burst.drain_per_s"), _just("copy.per_s")
+_STEADY = _best(max, "steady.", ".out_per_s")
+_PEER_DRAIN = _best(max, "rocketmq.", ".burst.drain_per_s")
+_NONE = Goal("0", lambda value: value == 0)
+
+FIGURES = (
+    Figure("lateness_p50_ms", "ms", "core", _just("spread.late.p50_ms")),
+    Figure("lateness_p99_ms", "ms", "core", _just("spread.late.p99_ms"), _at_most(20)),
+    Figure("lateness_max_ms", "ms", "core", _just("spread.late.max_ms")),
+    Figure("seen_lateness_p99_ms", "ms at the consumer", "core", _just("spread.seen_late.p99_ms")),
+    Figure("drain_per_s", "msg/s", "core", _DRAIN),
+    Figure("intake_per_s", "msg/s", "core", _just("intake.per_s")),
+    Figure("copy_loop_per_s", "msg/s", "core", _COPY),
+    Figure("drain_to_copy", "", "core", _ratio(_DRAIN, _COPY), _at_least(0.4)),
+    Figure("intake_to_copy", "", "core", _ratio(_just("intake.per_s"), _COPY), _at_least(0.4)),
+    Figure("cpu_us_per_message", "us, in and out", "core", _core_cpu_us, _at_most(20)),
+    Figure("named_drain_per_s", "msg/s", "core", _just("named.drain_per_s")),
+    Figure("named_cpu_us_per_message", "us, in and out, 50 % ids, 10 % cancels", "core", _named_cpu_us),
+    Figure("peak_rss_mb", "MB", "core", _just("core.peak_rss_mb")),
+    Figure("steady_per_s", "msg/s, in and out at once", "steady", _STEADY),
+    Figure("steady_to_copy", "", "steady", _ratio(_STEADY, _COPY), _at_least(0.5)),
+    Figure("steady_lateness_p99_ms", "ms at 10,000/s", "steady", _just("steady.10000.late.p99_ms"), _at_most(20)),
+    Figure("steady_cpu_us_per_message", "us at 10,000/s", "steady", cpu_us("steady.10000")),
+    Figure(
+        "at_least_once_lateness_p99_ms",
+        "ms at 10,000/s",
+        "at-least-once",
+        _just("at-least-once.steady.10000.late.p99_ms"),
+        _at_most(10),
+    ),
+    Figure("at_least_once_drain_per_s", "msg/s", "at-least-once", _just("at-least-once.burst.drain_per_s")),
+    Figure("backlog_per_s", "msg/s, from the start behind an outage", "outage", _just("outage.per_s")),
+    Figure("pending_1m_rss_mb", "MB", "pending", _just("pending.1000000.rss_mb")),
+    Figure("pending_10m_rss_mb", "MB", "pending", _just("pending.10000000.rss_mb"), _at_most(500)),
+    Figure("ready_after_stop_s", "s", "pending", _of_most_pending("ready_after_stop_s")),
+    Figure("ready_after_kill_s", "s", "pending", _of_most_pending("ready_after_kill_s"), _at_most(10)),
+    Figure("ready_after_loss_s", "s, without the data directory", "pending", _of_most_pending("ready_after_loss_s")),
+    Figure("cost_of_pending", "CPU of a burst among them to one alone", "pending", _cost_of_full, _at_most(1.2)),
+    Figure("rocketmq_drain_per_s", "msg/s, its better tick", "rocketmq", _PEER_DRAIN),
+    Figure(
+        "rocketmq_lateness_p99_ms",
+        "ms at the consumer, its better tick",
+        "rocketmq",
+        _best(min, "rocketmq.", ".spread.seen_late.p99_ms"),
+    ),
+    Figure(
+        "rocketmq_backlog_per_s",
+        "msg/s, from the start behind an outage",
+        "rocketmq",
+        _just("rocketmq.1000.outage.per_s"),
+    ),
+    Figure("drain_to_rocketmq", "", "rocketmq", _ratio(_DRAIN, _PEER_DRAIN), _at_least(1.2)),
+    Figure("early", "", "core", faults("early"), _NONE, sum),
+    Figure("lost", "", "core", faults("lost"), _NONE, sum),
+    Figure("duplicates", "", "core", faults("duplicates"), _NONE, sum),
+    Figure("strangers", "", "core", faults("strangers"), _NONE, sum),
+    Figure("cancelled_but_delivered", "", "core", _just("named.cancelled_but_delivered"), _NONE, sum),
+)

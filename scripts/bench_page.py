@@ -1,0 +1,221 @@
+"""`python -m scripts.bench_page`: docs/benchmarks.md and its plots, from results.json of `make bench`.
+
+Where the bridge loses is not written by hand: comparisons and goals find it.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from scripts import command
+from scripts.bench import BUSY_SHARE
+from scripts.bench_figures import FIGURES
+from scripts.bench_plots import WAYS, plots
+from scripts.comparisons import comparisons, missed
+from scripts.results import RESULTS, Results, Value, load
+
+PAGE = Path("docs/benchmarks.md")
+
+METHOD = """\
+Each part has a new embedded broker on loopback with Kafka's defaults, one copy of each topic, and a bridge with its
+defaults in a process of its own; broker, bridge and sender share the machine. What was sent before is taken in before
+the first timer is due, and the broker is warmed up: the first thousands of transactions of its life are slow.
+
+- **Counted**: each delivery is matched with its request by `timer-origin`, by a read_committed reader. Lost, double,
+  early.
+- **Lateness** is the append time on the real topic less the due time, by the broker's clock; *at the consumer* it is
+  when a reader is handed the record, with the commit in it.
+- **Drain** is from the first to the last of a burst due in one millisecond, by the broker's clock, with no reader
+  meanwhile.
+- **Steady**: each message is due 2 s after it is sent, so that in and out go on at once. *out* is the rate while
+  others are still sent. Up to 10,000/s a reader is beside it; beyond, one in Python would take the CPU that is
+  measured.
+- **Copy loop**: one thread that consumes, produces and commits in transactions of 2,000: what a bridge cannot pass.
+- **Outage**: killed (-9) with all timers taken in, started 3 s after all were due; from the start to the last
+  delivery. The bridge's brokers stay up; RocketMQ's broker is its timer, so it is what is killed there.
+- **Pending**: half of the timers have ids. Starts are from the launch to the ready line: after SIGTERM, after SIGKILL
+  (the group's session has to expire), without the data directory.
+- **CPU** is of the bridge's process (user and system). Bodies repeat, so compression looks better than it is.
+- **RocketMQ** 5.5.0: name server, broker and Java client in a network namespace of their own, its defaults but for
+  the tick, 1 to 2 GB of heap, 256 sends in flight, warmed up with 20,000 messages, judged by the same code. Its
+  broker, as Kafka's, answers before the disk has it; its timer delivers at least once, ours in transactions.
+
+Again: `make bench ARGS=--full`, then `make bench-page`."""
+
+
+def page(results: Results, pictures: Iterable[str]) -> str:
+    sections = (
+        _opening(results),
+        _losses(results),
+        _figures(results),
+        [f"![{name.removesuffix('.svg')}](benchmarks/{name})" for name in pictures],
+        _beside(results),
+        _steady(results),
+        _pending(results),
+        _bursts(results),
+        ["## Method", "", METHOD],
+        _not_measured(results),
+    )
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _opening(results: Results) -> list[str]:
+    machine, versions, settings = results.machine, results.versions, results.settings
+    lines = [
+        "# Benchmarks",
+        "",
+        f"`make bench` on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Linux"
+        f" {machine['kernel']}; {settings['messages']:,} messages of {settings['body_bytes']} bytes a scenario,"
+        f" {settings['partitions']} partitions; medians of {settings['repeat']} rounds with lowest and highest.",
+        "",
+        ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+    ]
+    others = max(machine["busy_before"], machine["others_share"])
+    if others > BUSY_SHARE:
+        lines += [
+            "",
+            f"**The machine was not quiet: others used up to {others:.0%} of it. Ratios say more than figures.**",
+        ]
+    return lines
+
+
+def _losses(results: Results) -> list[str]:
+    lost = [c for c in comparisons(results) if c.is_lost]
+    rows = [
+        (f"{c.what}, {c.of}", c.beside, _amount(c.ours, c.unit), _amount(c.theirs, c.unit), f"{c.ratio:.2f}")
+        for c in lost
+    ]
+    goals = [(m.key, f"{_number(m.value)} {m.unit}", m.goal) for m in missed(results)]
+    lines = ["## Where we lose", ""]
+    lines += _table(("", "beside", "ours", "theirs", "ratio"), rows) if rows else ["In no comparison of this run."]
+    return [*lines, "", *(_table(("goal missed", "is", "should be"), goals) if goals else ["Every goal was reached."])]
+
+
+def _figures(results: Results) -> list[str]:
+    rows = []
+    for figure in FIGURES:
+        value = results.figures.get(figure.key)
+        if value is not None:
+            goal = figure.goal
+            verdict = "" if goal is None else f"{goal.text} {'reached' if goal.reached(value) else '**missed**'}"
+            rows.append((f"`{figure.key}`", _number(value), figure.unit, verdict))
+    return ["## Figures", "", *_table(("figure", "median", "unit", "goal"), rows)]
+
+
+def _beside(results: Results) -> list[str]:
+    rows = [
+        (c.what, c.of, c.beside, _amount(c.ours, c.unit), _amount(c.theirs, c.unit), f"{c.ratio:.2f}")
+        for c in comparisons(results)
+    ]
+    heading = ("", "mode", "beside", "ours", "theirs", "ratio, above 1 is better")
+    return ["## Beside others", "", *_table(heading, rows)] if rows else []
+
+
+def _steady(results: Results) -> list[str]:
+    rows = []
+    for begin, (name, _) in WAYS.items():
+        for rate in results.places(begin, ".asked_per_s"):
+            of = f"{begin}{rate}."
+            cpu_s, count = results.median(f"{of}cost.cpu_s") or 0.0, results.median(f"{of}account.requested") or 1.0
+            cpu = "" if begin.startswith("rocketmq") else f"{cpu_s * 1e6 / count:.1f}"
+            late = [_of(results, f"{of}late.{part}") for part in ("p50_ms", "p99_ms", "max_ms")]
+            rows.append(
+                (name, f"{int(rate):,}", _of(results, f"{of}sent_per_s"), _of(results, f"{of}out_per_s"), *late, cpu)
+            )
+    heading = ("", "asked/s", "sent/s", "out/s", "p50 ms", "p99 ms", "max ms", "CPU us of the bridge")
+    return ["## Steady load", "", *_table(heading, rows)] if rows else []
+
+
+def _pending(results: Results) -> list[str]:
+    places = results.places("pending.", ".timers")
+    told = {
+        "memory, MB": "rss_mb",
+        "memory without them, MB": "rss_empty_mb",
+        "disk, MB": "disk_mb",
+        "taken in, msg/s": "taken_in_per_s",
+        "start after SIGTERM, s": "ready_after_stop_s",
+        "start after SIGKILL, s": "ready_after_kill_s",
+        "start without its directory, s": "ready_after_loss_s",
+        "drain of a burst among them, msg/s": "burst.drain_per_s",
+        "drain of a burst before, msg/s": "burst_before.drain_per_s",
+    }
+    rows = [(name, *(_of(results, f"pending.{place}.{end}") for place in places)) for name, end in told.items()]
+    heading = ("", *(f"{int(place):,} timers" for place in places))
+    return ["## Pending timers", "", *_table(heading, rows)] if places else []
+
+
+def _bursts(results: Results) -> list[str]:
+    rows = []
+    for begin, name in (
+        ("instances.", "partitions x instances"),
+        ("bodies.", "body, bytes"),
+        ("publishing.", "setting"),
+    ):
+        for place in results.places(begin, ".drain_per_s"):
+            cpu_s, count = (
+                results.median(f"{begin}{place}.{end}") or 0.0 for end in ("cost.cpu_s", "account.requested")
+            )
+            cpu = f"{cpu_s * 1e6 / max(count, 1.0):.1f}"
+            rows.append((name, place, _of(results, f"{begin}{place}.drain_per_s"), cpu))
+    heading = ("", "", "drain msg/s", "CPU us, all instances")
+    return ["## Partitions, instances, bodies, publishing", "", *_table(heading, rows)] if rows else []
+
+
+def _not_measured(results: Results) -> list[str]:
+    rows = [(f"`{key}`", why) for key, why in results.reasons.items()]
+    return ["## Not measured", "", *_table(("figure", "why"), rows)] if rows else []
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _of(results: Results, name: str) -> str:
+    """The median, and the spread where there is one."""
+    value = results.measured.get(name)
+    return "" if value is None else _spread(value)
+
+
+def _spread(value: Value) -> str:
+    if value.low == value.high:
+        return _number(value.median)
+    return f"{_number(value.median)} ({_number(value.low)}–{_number(value.high)})"
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{_number(value)} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.2f}" if value != int(value) and abs(value) < 100 else f"{value:,.0f}"
+
+
+def write(results: Results, target: Path) -> None:
+    """The page and its pictures; those of a former run are gone."""
+    folder, pictures = target.with_suffix(""), plots(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    for name, svg in pictures.items():
+        (folder / name).write_text(svg)
+    target.write_text(page(results, pictures))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench_page", description="Write docs/benchmarks.md from the bench's results."
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args(argv)
+
+    def job() -> int:
+        write(load(asked.results), asked.page)
+        return 0
+
+    return command.run("bench_page", job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

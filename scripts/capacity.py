@@ -1,0 +1,158 @@
+"""`python -m scripts.capacity`: what loads up to a million a second ask for, from the bench's results, into
+docs/capacity.md. Which part of it was measured and which is calculated is told by each figure; the model is
+scripts.sizing.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts import command
+from scripts.results import RESULTS, Results, load
+from scripts.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, size
+
+PAGE = Path("docs/capacity.md")
+RATES = (1_000, 10_000, 100_000, 1_000_000)
+PENDING = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
+WINDOWS_S = (DAY_S // 2, 2 * DAY_S, 7 * DAY_S, 24 * DAY_S)
+
+
+def page(model: Model, results: Results) -> str:
+    return "\n".join([*_opening(model, results), *_sizes(model), *_rebuilds(model), *_linearity(results), ""])
+
+
+def _opening(model: Model, results: Results) -> list[str]:
+    cpu, steady = model.cpu, f"{model.instance_per_s:,.0f}"
+    rows = (
+        ("CPU of a request in", f"{cpu.request_us:.1f} us"),
+        ("CPU of a delivery out", f"{cpu.delivery_us:.1f} us"),
+        ("CPU of a transaction", f"{cpu.transaction_us:.0f} us"),
+        ("CPU of a KB in or out", f"{cpu.kilobyte_us:.2f} us"),
+        (f"CPU of a message of {model.body_bytes:.0f} bytes, in and out", f"{model.message_us:.1f} us"),
+        ("transactions of an instance", f"{model.transactions_per_s:,.0f}/s"),
+        ("memory of a pending timer, half of them with ids", f"{model.memory_bytes:.0f} bytes"),
+        ("memory of an instance without any", f"{model.base_mb:.0f} MB"),
+        ("disk of a pending timer", f"{model.disk_bytes:.0f} bytes"),
+        ("disk of a partition without any", f"{model.partition_disk_mb:.0f} MB"),
+        ("rebuild without the data directory, an instance", f"{model.rebuild_per_s:,.0f}/s"),
+        ("in and out at once, an instance", f"{steady}/s"),
+        ("in and out, a partition (half of its drain)", f"{model.partition_per_s:,.0f}/s"),
+    )
+    return [
+        "# Capacity",
+        "",
+        "Written by `python -m scripts.capacity` from one run of `make bench`"
+        f" ({results.machine['cpu']}, {results.machine['cores']} cores, which brokers and senders used too).",
+        "",
+        "## What was measured",
+        "",
+        f"Least squares over the bench's runs; the model misses none of them by more than {cpu.worst:.0%}.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in rows),
+        "",
+    ]
+
+
+def _sizes(model: Model) -> list[str]:
+    lines = [
+        "## What a load asks for",
+        "",
+        f"Upright: within what was measured on one instance (up to {model.instance_per_s:,.0f} messages/s and"
+        f" {model.most_pending:,.0f} pending). *Slanted*: calculated, and brokers' figures are calculated everywhere."
+        f" Instances of one core and {MEMORY_MB // 1024} GB, planned at {BUSY:.0%}; roll window"
+        f" {WINDOW_S // DAY_S} days; {COPIES} copies on the brokers; bodies of {model.body_bytes:.0f} bytes."
+        " Timers wait pending / rate on the average; those who wait longer than a window roll. The timer topic is kept"
+        " for three windows: a shorter window keeps less.",
+        "",
+        "| messages/s | pending | rolls/s | instances | partitions | memory each | disk each"
+        " | brokers write | transactions/s | timer topic | a lost disk |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    return [*lines, *(_row(model, per_s, pending) for per_s in RATES for pending in PENDING), ""]
+
+
+def _row(model: Model, per_s: int, pending: int) -> str:
+    of = size(model, per_s, pending)
+    is_measured = per_s <= model.instance_per_s and pending <= model.most_pending and not of.rolls_per_s
+    ours = [
+        f"{of.rolls_per_s:,.0f}",
+        f"{of.instances:,}",
+        f"{of.partitions:,}",
+        f"{of.memory_mb_each:,.0f} MB",
+        f"{of.disk_gb_each:,.1f} GB",
+    ]
+    theirs = [f"*{of.broker_mb_per_s:,.1f} MB/s*", f"*{of.transactions_per_s:,.0f}*", f"*{of.topic_tb:,.2f} TB*"]
+    rebuild = span_text(of.rebuild_s)
+    cells = [
+        *(text if is_measured else f"*{text}*" for text in ours),
+        *theirs,
+        rebuild if is_measured else f"*{rebuild}*",
+    ]
+    return f"| {per_s:,} | {pending:,} | {' | '.join(cells)} |"
+
+
+def _rebuilds(model: Model) -> list[str]:
+    return [
+        "## A lost disk",
+        "",
+        "Calculated: every timer waits a whole roll window, so all of a window is read again. All instances have lost"
+        " theirs; one alone reads its share in the same time. Whoever has more cores prepares partitions side by side"
+        " and is faster by as much.",
+        "",
+        "| messages/s | " + " | ".join(f"window {span_text(window_s)}" for window_s in WINDOWS_S) + " |",
+        "|---" * (len(WINDOWS_S) + 1) + "|",
+        *(
+            f"| {per_s:,} | " + " | ".join(f"*{span_text(rebuild_s(model, per_s, w))}*" for w in WINDOWS_S) + " |"
+            for per_s in RATES
+        ),
+        "",
+    ]
+
+
+def _linearity(results: Results) -> list[str]:
+    """Measured: one and two instances, each on a core of its own as long as there are any."""
+    found = []
+    for partitions in ("1", "4", "16"):
+        one, two = (results.median(f"instances.{partitions}x{count}.drain_per_s") for count in (1, 2))
+        if one and two:
+            found.append(f"| {partitions} | {one:,.0f} | {two:,.0f} | {two / one:.2f} |")
+    return [
+        "## From one instance to two",
+        "",
+        "Measured: the drain of a burst, each instance pinned to a core, with broker and sender on the same cores.",
+        "",
+        "| partitions | one instance, msg/s | two | ratio |",
+        "|---|---|---|---|",
+        *found,
+    ]
+
+
+def span_text(span_s: float) -> str:
+    """5 s, 3 min, 2.5 h, 12 d."""
+    for unit, unit_s in (("d", DAY_S), ("h", 3_600), ("min", 60)):
+        if span_s >= unit_s:
+            return f"{span_s / unit_s:.3g} {unit}"
+    return f"{span_s:.2g} s"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="capacity", description="Sizes by the bench's measurements.")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args(argv)
+
+    def write() -> int:
+        results = load(asked.results)
+        text = page(fit(results), results)
+        asked.page.write_text(text)
+        print(text)
+        return 0
+
+    return command.run("capacity", write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What a scenario of the bench measures, of the bridge and of its peer alike; `flat` gives each number a name.
+
+{"burst": Burst(drain_per_s=90000.0, account=Account(requested=100000, ...))}
+-> {"burst.drain_per_s": 90000.0, "burst.account.requested": 100000.0, ...}
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scripts.figures import Account, Lateness
+
+
+@dataclass(frozen=True)
+class Sizes:
+    messages: int
+    spread_seconds: float
+    body_bytes: int
+    partitions: int
+
+    @property
+    def head_start_ms(self) -> int:
+        """From the first send to the first due time: room for sending and for intake on a slow machine."""
+        return 3_000 + self.messages // 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of the bridge's process; of a peer, its broker's. `transactions` are 0 where there are none."""
+
+    cpu_s: float
+    transactions: float
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.cpu_s + other.cpu_s, self.transactions + other.transactions)
+
+
+NO_COST = Cost(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Copy:
+    per_s: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """`late` by the broker's clock, `seen_late` at the consumer."""
+
+    late: Lateness
+    seen_late: Lateness
+    account: Account
+    cost: Cost
+    taken_in_before_due: bool
+
+
+@dataclass(frozen=True)
+class Burst:
+    """`drain_per_s` from the first to the last, by the broker's clock; no consumer runs meanwhile."""
+
+    drain_per_s: float
+    first_late_ms: int
+    last_late_ms: int
+    account: Account
+    cost: Cost
+    taken_in_before_due: bool
+
+
+@dataclass(frozen=True)
+class Named:
+    """`account` is of the timers that nobody cancelled; `cancelled_but_delivered` of the others."""
+
+    drain_per_s: float
+    account: Account
+    cancelled: int
+    cancelled_but_delivered: int
+    cost: Cost
+    taken_in_before_due: bool
+
+
+@dataclass(frozen=True)
+class Intake:
+    per_s: float
+    requests: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Steady:
+    """`out_per_s` is while others were still sent. `seen_late` is of rates at which a consumer beside it takes little
+    of the machine; else all 0.
+    """
+
+    asked_per_s: int
+    sent_per_s: float
+    out_per_s: float
+    late: Lateness
+    seen_late: Lateness
+    account: Account
+    cost: Cost
+    broker_cpu_s: float
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Killed with timers pending, started when all are due. `per_s` is from the start to the last delivery."""
+
+    ready_s: float
+    per_s: float
+    drain_per_s: float
+    account: Account
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Starts are from the launch to the ready line: after SIGTERM, after SIGKILL, without the data directory."""
+
+    timers: int
+    taken_in_per_s: float
+    rss_empty_mb: float
+    rss_mb: float
+    disk_empty_mb: float
+    disk_mb: float
+    burst_before: Burst
+    burst: Burst
+    ready_after_stop_s: float
+    ready_after_kill_s: float
+    ready_after_loss_s: float
+
+
+Flat = dict[str, float]
+
+
+def flat(measured: Mapping[str, object]) -> Flat:
+    """Truth is 1."""
+    found: Flat = {}
+    for name, value in measured.items():
+        match value:
+            case bool() | int() | float():
+                found[name] = float(value)
+            case Mapping():
+                found |= flat({f"{name}.{part}": inner for part, inner in value.items()})
+            case tuple() if hasattr(value, "_asdict"):
+                found |= flat({name: value._asdict()})
+            case _:
+                found |= flat({name: _fields(value)})
+    return found
+
+
+def _fields(value: object) -> dict[str, object]:
+    assert dataclasses.is_dataclass(value)
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -1,0 +1,188 @@
+"""The parts of the bench: each on a broker of its own, each measured by the scenarios, each to be had alone.
+
+core            copy, spread, burst, named, intake: the first figures
+steady          in and out at once, at each of RATES          at-least-once   spread, burst, steady
+outage          killed with timers pending                    pending         1 M of them (full: 10 M)
+instances       1, 4, 16 partitions by 1 and 2 instances      bodies          0.1, 1, 10 KB
+publishing      compression and linger                        rocketmq        the peer, ticks of 1000 and 100 ms
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bridge.embedded import EmbeddedKafka
+from scripts import peer, processes, scenarios
+from scripts.measured import Flat, Sizes, flat
+from scripts.processes import BridgeProcess
+from scripts.stage import Stage
+
+RATES = (1_000, 10_000, 20_000, 40_000, 60_000)
+AT_LEAST_ONCE_RATES = (10_000, 40_000)
+AT_LEAST_ONCE = ("--delivery", "at-least-once")
+INSTANCES = ((1, 1), (1, 2), (4, 1), (4, 2), (16, 1), (16, 2))
+"""Partitions, instances."""
+BODIES = (100, 1_000, 10_000)
+PUBLISHING = {
+    "default": (),
+    "lz4": ("--compression", "lz4"),
+    "zstd": ("--compression", "zstd"),
+    "linger-0": ("--linger-ms", "0"),
+}
+PENDING, PENDING_FULL = 1_000_000, 10_000_000
+TICKS_MS = (1000, 100)
+_SMALLER = 0.4
+"""Of the messages, where it is ratios that are shown."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part works, and with how much."""
+
+    folder: Path
+    sizes: Sizes
+    steady_seconds: float
+    pending: tuple[int, ...]
+    say: Callable[[str], None]
+
+    def smaller(self) -> Sizes:
+        return replace(self.sizes, messages=int(self.sizes.messages * _SMALLER))
+
+
+def core(place: Place) -> Flat:
+    with EmbeddedKafka(place.folder / "kafka") as kafka:
+        stage = Stage(kafka.bootstrap_servers, place.sizes)
+        place.say("copy loop: the limit")
+        found: dict[str, object] = {"copy": scenarios.copy(stage)}
+        with stage.bridge(place.folder) as bridge:
+            place.say("spread")
+            found["spread"] = scenarios.spread(stage, bridge)
+            place.say("burst")
+            found["burst"] = scenarios.burst(stage, [bridge])
+            place.say("named: half of them with ids, a tenth cancelled")
+            found["named"] = scenarios.named(stage, bridge)
+            found["core.peak_rss_mb"] = bridge.usage().peak_rss_mb
+        place.say("intake: requests that wait for the bridge")
+        found["intake"] = scenarios.intake(stage, place.folder)
+    return flat(found)
+
+
+def steady(place: Place) -> Flat:
+    with EmbeddedKafka(place.folder / "kafka") as kafka:
+        stage = Stage(kafka.bootstrap_servers, place.sizes)
+        with stage.bridge(place.folder) as bridge:
+            scenarios.warm_up(stage, bridge, scenarios.WARM_UP, 5.0)
+            return flat(_rates(place, stage, kafka, bridge, RATES))
+
+
+def at_least_once(place: Place) -> Flat:
+    with EmbeddedKafka(place.folder / "kafka") as kafka:
+        stage = Stage(kafka.bootstrap_servers, place.sizes)
+        with stage.bridge(place.folder, AT_LEAST_ONCE) as bridge:
+            found: dict[str, object] = {
+                "spread": scenarios.spread(stage, bridge),
+                "burst": scenarios.burst(stage, [bridge]),
+                **_rates(place, stage, kafka, bridge, AT_LEAST_ONCE_RATES),
+            }
+    return flat({"at-least-once": found})
+
+
+def _rates(
+    place: Place, stage: Stage, kafka: EmbeddedKafka, bridge: BridgeProcess, rates: tuple[int, ...]
+) -> dict[str, object]:
+    assert kafka.pid is not None
+    found: dict[str, object] = {}
+    for per_s in rates:
+        place.say(f"{per_s:,} a second")
+        found[f"steady.{per_s}"] = scenarios.steady(stage, bridge, kafka.pid, per_s, place.steady_seconds)
+    return found
+
+
+def outage(place: Place) -> Flat:
+    with EmbeddedKafka(place.folder / "kafka") as kafka:
+        return flat({"outage": scenarios.outage(Stage(kafka.bootstrap_servers, place.sizes), place.folder)})
+
+
+def pending(place: Place) -> Flat:
+    found: dict[str, object] = {}
+    for timers in place.pending:
+        place.say(f"{timers:,} timers")
+        folder = place.folder / str(timers)
+        with EmbeddedKafka(folder / "kafka") as kafka:
+            stage = Stage(kafka.bootstrap_servers, place.sizes)
+            found[f"pending.{timers}"] = scenarios.pending(stage, folder, timers)
+    return flat(found)
+
+
+def instances(place: Place) -> Flat:
+    """Each instance has a core of its own, as long as there are any."""
+    found: dict[str, object] = {}
+    with EmbeddedKafka(place.folder / "kafka") as kafka:
+        for partitions, count in INSTANCES:
+            name = f"{partitions}x{count}"
+            place.say(f"{partitions} partitions, {count} instances")
+            stage = Stage(kafka.bootstrap_servers, replace(place.smaller(), partitions=partitions), name)
+            with ExitStack() as ends:
+                bridges = [stage.bridge(place.folder / f"{name}-{number}") for number in range(count)]
+                for number, bridge in enumerate(bridges):
+                    ends.callback(bridge.stop)
+                    bridge.start() if number < partitions else bridge.start_spare()
+                    processes.pin(bridge.pid, number)
+                if not found:
+                    scenarios.warm_up(stage, bridges[0], scenarios.WARM_UP, 5.0)
+                found[f"instances.{name}"] = scenarios.burst(stage, bridges)
+    return flat(found)
+
+
+def bodies(place: Place) -> Flat:
+    return _bursts(place, {f"bodies.{size}": ((), replace(place.smaller(), body_bytes=size)) for size in BODIES})
+
+
+def publishing(place: Place) -> Flat:
+    return _bursts(place, {f"publishing.{name}": (way, place.smaller()) for name, way in PUBLISHING.items()})
+
+
+def _bursts(place: Place, ways: Mapping[str, tuple[tuple[str, ...], Sizes]]) -> Flat:
+    """Each by a bridge and on topics of its own."""
+    found: dict[str, object] = {}
+    with EmbeddedKafka(place.folder / "kafka") as kafka:
+        for name, (arguments, sizes) in ways.items():
+            place.say(name)
+            stage = Stage(kafka.bootstrap_servers, sizes, name)
+            with stage.bridge(place.folder / name, arguments) as bridge:
+                if not found:
+                    scenarios.warm_up(stage, bridge, scenarios.WARM_UP, 5.0)
+                found[name] = scenarios.burst(stage, [bridge])
+    return flat(found)
+
+
+def rocketmq(place: Place) -> Flat:
+    """All of it with its default tick; with the finer one what the tick decides."""
+    found: Flat = {}
+    for tick_ms in TICKS_MS:
+        place.say(f"tick {tick_ms} ms")
+        default = tick_ms == TICKS_MS[0]
+        told = peer.measured(
+            place.folder / str(tick_ms),
+            tick_ms,
+            place.sizes,
+            ("spread", "burst", "outage") if default else ("spread", "burst"),
+            RATES if default else (10_000,),
+            place.steady_seconds,
+        )
+        found |= {f"rocketmq.{tick_ms}.{name}": value for name, value in told.items()}
+    return found
+
+
+PARTS: dict[str, Callable[[Place], Flat]] = {
+    "core": core,
+    "steady": steady,
+    "at-least-once": at_least_once,
+    "outage": outage,
+    "pending": pending,
+    "instances": instances,
+    "bodies": bodies,
+    "publishing": publishing,
+    "rocketmq": rocketmq,
+}

@@ -1,0 +1,175 @@
+"""RocketMQ's timer under the bench's scenarios, measured the same way: `measured`, by a process of its own.
+
+That process makes itself a network of its own first, and tells what it measured as a line of JSON. Lateness by the
+broker's clock is the store time on the real topic; at the consumer it is when RocketMQ's push consumer hands it over.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bridge.errors import BridgeError
+from scripts import command, figures, processes
+from scripts.kafka_io import Delivery, Span
+from scripts.measured import Burst, Cost, Flat, Outage, Sizes, Spread, Steady, flat
+from scripts.rocketmq import Client, RocketMQ, own_network
+from scripts.scenarios import LIVE_UP_TO_PER_S, OUTAGE_S, STEADY_DELAY_MS, WARM_UP, outage_of
+from scripts.stage import drain_per_s, now_ms, out_per_s, sleep_until
+
+_ORIGINS = "rocketmq"
+
+
+def measured(
+    folder: Path, tick_ms: int, sizes: Sizes, scenarios: Sequence[str], rates: Sequence[int], seconds: float
+) -> Flat:
+    """`scenarios`: of spread, burst and outage. Raises BridgeError, also where no network of its own is to be had."""
+    asked = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
+    folder.mkdir(parents=True)
+    log = folder / "peer.log"
+    with processes.talking([sys.executable, "-m", "scripts.peer", str(folder), asked], log=log) as process:
+        try:
+            told, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise BridgeError(log.read_text().strip().rpartition("\n")[2] or f"exit code {process.returncode}")
+    found: Flat = json.loads(told)
+    return found
+
+
+class Peer:
+    """A broker and a client, and the scenarios on them."""
+
+    def __init__(self, rocketmq: RocketMQ, client: Client, sizes: Sizes) -> None:
+        self._rocketmq = rocketmq
+        self._client = client
+        self._sizes = sizes
+        self._samples = rocketmq.folder / "samples"
+
+    def warm_up(self) -> None:
+        self._create("warm-up")
+        self._send("warm-up", WARM_UP, now_ms() + 3_000, 5_000)
+        self._receive("warm-up", WARM_UP)
+
+    def spread(self) -> Spread:
+        self._create("spread")
+        before_s, spread_ms = self._cpu_s(), int(self._sizes.spread_seconds * 1000)
+        self._client.ask("watch", "spread")
+        in_time = self._send("spread", self._sizes.messages, now_ms() + self._sizes.head_start_ms, spread_ms)
+        deliveries = self._receive("spread", self._sizes.messages)
+        return Spread(
+            figures.lateness(figures.late_ms(deliveries)),
+            figures.lateness(figures.seen_late_ms(deliveries)),
+            figures.account(_spans(self._sizes.messages), deliveries),
+            self._cost(before_s),
+            in_time,
+        )
+
+    def burst(self) -> Burst:
+        self._create("burst")
+        before_s, due_ms = self._cpu_s(), now_ms() + self._sizes.head_start_ms
+        in_time = self._send("burst", self._sizes.messages, due_ms, 0)
+        self._settle("burst", due_ms)
+        cost = self._cost(before_s)
+        deliveries = self._receive("burst", self._sizes.messages)
+        late_ms = figures.late_ms(deliveries)
+        first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
+        account = figures.account(_spans(self._sizes.messages), deliveries)
+        return Burst(drain_per_s(deliveries), first_ms, last_ms, account, cost, in_time)
+
+    def steady(self, per_s: int, seconds: float) -> Steady:
+        topic, live = f"steady-{per_s}", per_s <= LIVE_UP_TO_PER_S
+        self._create(topic)
+        before_s = self._cpu_s()
+        if live:
+            self._client.ask("watch", topic)
+        begin_s = time.perf_counter()
+        count, failed = self._client.ask("pace", topic, per_s, seconds, STEADY_DELAY_MS, self._sizes.body_bytes)
+        took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
+        _demand_sent(failed)
+        if not live:
+            self._settle(topic, sent_ms + STEADY_DELAY_MS)
+        deliveries = self._receive(topic, count)
+        cost = self._cost(before_s)
+        return Steady(
+            per_s,
+            count / took_s,
+            out_per_s(deliveries, sent_ms),
+            figures.lateness(figures.late_ms(deliveries)),
+            figures.lateness(figures.seen_late_ms(deliveries if live else [])),
+            figures.account(_spans(count), deliveries),
+            cost,
+            cost.cpu_s,
+        )
+
+    def outage(self) -> Outage:
+        self._create("outage")
+        due_ms = now_ms() + self._sizes.head_start_ms
+        self._send("outage", self._sizes.messages, due_ms, 0)
+        sleep_until(due_ms - 1_000)  # the wheel's own threads are behind the sends
+        self._rocketmq.kill_broker()
+        sleep_until(due_ms + int(OUTAGE_S * 1000))
+        begin_ms = now_ms()
+        self._rocketmq.start_broker()
+        ready_s = (now_ms() - begin_ms) / 1000
+        self._settle("outage", due_ms)
+        deliveries = self._receive("outage", self._sizes.messages)
+        return outage_of(begin_ms, ready_s, deliveries, _spans(self._sizes.messages))
+
+    def _create(self, topic: str) -> None:
+        self._client.ask("create", topic, self._sizes.partitions)
+
+    def _send(self, topic: str, count: int, first_due_ms: int, spread_ms: int) -> bool:
+        """Whether all were sent before the first was due. Raises BridgeError where some were refused."""
+        (failed,) = self._client.ask("send", topic, count, first_due_ms, spread_ms, self._sizes.body_bytes)
+        _demand_sent(failed)
+        return now_ms() < first_due_ms
+
+    def _settle(self, topic: str, due_ms: int) -> None:
+        sleep_until(due_ms)
+        self._client.ask("settle", topic)
+
+    def _receive(self, topic: str, count: int) -> list[Delivery]:
+        self._client.ask("receive", topic, count, self._samples)
+        rows = np.fromfile(self._samples, ">i8").reshape(-1, 4).tolist()
+        return [Delivery(topic, b"%s/0/%d" % (_ORIGINS.encode(), n), *times) for n, *times in rows]
+
+    def _cpu_s(self) -> float:
+        return self._rocketmq.usage().cpu_s
+
+    def _cost(self, before_s: float) -> Cost:
+        return Cost(self._cpu_s() - before_s, 0.0)
+
+
+def _spans(count: int) -> list[Span]:
+    return [Span(_ORIGINS, 0, 0, count)]
+
+
+def _demand_sent(failed: int) -> None:
+    if failed:
+        raise BridgeError(f"RocketMQ took {failed:,} messages not")
+
+
+def run(folder: Path, asked: str) -> int:
+    tick_ms, sizes, scenarios, rates, seconds = json.loads(asked)
+    own_network()
+    with RocketMQ(folder, tick_ms=tick_ms) as rocketmq, Client(rocketmq) as client:
+        peer = Peer(rocketmq, client, Sizes(**sizes))
+        ways: dict[str, Callable[[], object]] = {"spread": peer.spread, "burst": peer.burst, "outage": peer.outage}
+        peer.warm_up()
+        found: dict[str, object] = {}
+        for per_s in rates:
+            found[f"steady.{per_s}"] = peer.steady(per_s, seconds)
+        found |= {name: ways[name]() for name in scenarios}
+    print(json.dumps(flat(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command.run("peer", lambda: run(Path(sys.argv[1]), sys.argv[2])))
