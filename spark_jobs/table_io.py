@@ -35,8 +35,8 @@ def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> 
         .option("includeHeaders", "true")
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
         .option("assign", _partitions(spans))
-        .option("startingOffsets", _offsets(spans, lambda span: span.start))
-        .option("endingOffsets", _offsets(spans, lambda span: span.end))
+        .option("startingOffsets", offsets_option(spans, lambda span: span.start))
+        .option("endingOffsets", offsets_option(spans, lambda span: span.end))
         .load()
     )
     return as_records(records)
@@ -56,19 +56,19 @@ def as_records(source: DataFrame) -> DataFrame:
     )
 
 
-def folder(out: Path, table: Table, day: str | None = None) -> Path:
-    """OUT/requests, or OUT/requests/day=2026-01-31: other tools read the day as a column."""
-    return out / table.name if day is None else out / table.name / f"day={day}"
+def folder(out: Path, table: Table, part: str | None = None) -> Path:
+    """OUT/requests, or a part of it, OUT/requests/day=2026-01-31: other tools read the day as a column."""
+    return out / table.name if part is None else out / table.name / part
 
 
-def write_table(rows: DataFrame, out: Path, table: Table, day: str | None = None) -> None:
-    """Overwrites the table, or its day; a column that is missing or of another type raises."""
+def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = None) -> None:
+    """Overwrites the table, or its part; a column that is missing or of another type raises."""
     schema = _schema(table)
-    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, day)))
+    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
 
-def read_table(spark: SparkSession, out: Path, table: Table, day: str | None = None) -> DataFrame:
-    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, day)))
+def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = None) -> DataFrame:
+    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
 
 
 def _schema(table: Table) -> StructType:
@@ -83,7 +83,7 @@ def _partitions(spans: Sequence[Span]) -> str:
     return json.dumps(partitions)
 
 
-def _offsets(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
+def offsets_option(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
     """For the options `startingOffsets` and `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
     offsets: dict[str, dict[str, int]] = {}
     for span in spans:
