@@ -111,7 +111,7 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
 
 def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
     """Each step is finished before the next one looks at the cluster: see 2."""
-    asked, partitions = _missing(spark, arguments), cluster.partitions[arguments.timer_topic]
+    asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
     wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
     judged = _by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)).persist(StorageLevel.DISK_ONLY)
     judged.count()
@@ -131,10 +131,10 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     return Backfilled(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
 
 
-def _missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
+def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     table = _judged(spark, arguments.audit)
-    missing = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
-    timers = missing.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
+    lost = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
+    timers = lost.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
     return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
 
 

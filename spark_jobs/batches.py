@@ -35,7 +35,7 @@ from spark_jobs.daily import open_folder
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.minutes import LatenessTopic, write_minutes
 from spark_jobs.requests import requests
-from spark_jobs.table_io import folder, read_table, write_table
+from spark_jobs.table_io import folder, read_table, rows_in, write_table
 
 _SHOWN = 20
 
@@ -57,6 +57,7 @@ class Batches:
         self.faults = 0
         """That were told in this life."""
         self.gaps: list[str] = []
+        self._noted: set[str] = set()
 
     def take(self, spark: SparkSession, records: DataFrame, planned: Planned) -> None:
         """All five steps but Spark's. `records`: of the timer topic. Raises AuditTroubleError."""
@@ -105,6 +106,9 @@ class Batches:
             )
         finally:
             new.parsed.unpersist()
+        for note in sorted({*done.notes} - self._noted):
+            print(f"batch {planned.number}: {note}", file=sys.stderr)
+        self._noted.update(done.notes)
         write_minutes(spark, self._out, part, previous, done.spans, as_of_ms - asked.settle_ms)
         self._commit(spark, part, planned.number, as_of_ms, done)
         return part
@@ -129,7 +133,7 @@ class Batches:
         row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
         row |= {"batch": number, "as_of_ms": as_of_ms, "written_ms": time.time_ns() // 1_000_000}
         row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
-        row |= {"standing_faults": sum(standing.values()), "open": _rows_in(open_folder(self._out, part))}
+        row |= {"standing_faults": sum(standing.values()), "open": rows_in(open_folder(self._out, part))}
         continuing.write_rows(self._out, BATCHES, part, [{**row, "gaps": list(done.gaps)}])
         continuing.write_rows(self._out, SPANS, part, done.rows)
 
@@ -182,7 +186,3 @@ def row_of(out: Path, part: str) -> dict[str, Any]:
 
 def _counts(rows: DataFrame) -> dict[str, int]:
     return {row["class"]: row["count"] for row in rows.groupBy("class").count().collect()}
-
-
-def _rows_in(of: Path) -> int:
-    return sum(pq.ParquetFile(path).metadata.num_rows for path in of.glob("*.parquet"))

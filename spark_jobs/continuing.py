@@ -214,6 +214,7 @@ def judge_new(
         carried=evidence,
         carried_claims=claims,
         gone=gone,
+        has_claims=census.has_claims or part.has_claims,
         has_ids=census.has_ids,
         has_moves=census.has_moves,
     )

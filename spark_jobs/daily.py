@@ -24,7 +24,7 @@ from spark_jobs.brokers import Span
 from spark_jobs.classes import Limits, classify
 from spark_jobs.evidence import evidence
 from spark_jobs.judgement import Seen, claims_of, judged
-from spark_jobs.table_io import folder, read_table, write_table
+from spark_jobs.table_io import folder, nothing, read_table, rows_in, write_table
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Part:
     earlier: Sequence[Span]
     so_far: Sequence[Span]
 
+    @property
+    def has_claims(self) -> bool:
+        """Whether any were carried."""
+        return self.previous is not None and rows_in(folder(self.out, CLAIMS, self.previous)) > 0
+
 
 def carried(spark: SparkSession, part: Part) -> tuple[DataFrame | None, DataFrame | None]:
     """Evidence of open timers, and the claims to be copies of them; None in the first run."""
@@ -53,6 +58,8 @@ def carried(spark: SparkSession, part: Part) -> tuple[DataFrame | None, DataFram
     anew = {"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")}
     anew["next"] = F.when(F.col("again").isNull(), F.col("next"))
     counted = joined.withColumns(anew).drop("again")
+    if not part.has_claims:
+        return counted, nothing(spark, CLAIMS.spark_ddl())
     return counted, read_table(spark, part.out, CLAIMS, part.previous)
 
 
@@ -104,6 +111,9 @@ def _keep(kept: DataFrame, seen: Seen, part: Part) -> None:
     for kind in ("open=true", "open=false"):  # a reader asks for it also where nothing is
         (folder(part.out, EVIDENCE, part.name) / kind).mkdir(exist_ok=True)
     still_open = kept.where("open").select(F.col("origin").alias("still_open"))
+    if not seen.has_claims:
+        write_table(nothing(kept.sparkSession, CLAIMS.spark_ddl()), part.out, CLAIMS, part.name)
+        return
     # Copies of what is open, and claims that are open themselves. What was refused is decided for ever.
     told = claims_of(seen)
     claims, copies = (rows.select(CLAIMS.arrow().names) for rows in (told, told.where("is_copy")))

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -28,6 +30,7 @@ from spark_jobs.errors import AuditTroubleError
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.table_io import folder, read_table, write_table
 
+_STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
 _MINUTE_MS = 60_000
 _CHUNK = 1_000
 
@@ -57,9 +60,8 @@ def write_minutes(
 
 def _first_seen(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
     """Deliveries of which this part has read the record, or the request behind its record."""
-    starts = spark.createDataFrame(
-        [(span.topic, span.partition, span.start) for span in read_now], "t STRING, p INT, start BIGINT"
-    )
+    places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
+    starts = spark.createDataFrame(pa.Table.from_pylist(places, schema=_STARTS))
     delivered = rows.where(F.col("lateness_ms").isNotNull())
 
     def is_new(topic: str, partition: str, offset: str, start: str) -> DataFrame:
@@ -104,13 +106,11 @@ class LatenessTopic:
             return 0
         Cluster(self._access).demand(self._topic, 1)
         self._sender = Sender(self._access, f"timer-bridge-audit-{self._audit}")
-        rows = [-1]
-        for partition in range(Cluster(self._access).partitions[self._topic]):
-            for kept in read(self._access, self._topic, partition, from_ms=max(0, as_of_ms - CLOCK_SKEW_MS)):
-                told = MinuteLateness.model_validate_json(kept.value or b"")
-                if (told.audit, told.batch) == (self._audit, batch):
-                    rows.append(told.row)
-        return max(rows) + 1
+        since_ms = max(0, as_of_ms - CLOCK_SKEW_MS)
+        partitions = range(Cluster(self._access).partitions[self._topic])
+        told = (_told(kept.value) for p in partitions for kept in read(self._access, self._topic, p, from_ms=since_ms))
+        mine = (it.row for it in told if it is not None and (it.audit, it.batch) == (self._audit, batch))
+        return max(mine, default=-1) + 1
 
     def _record(self, row: dict[str, Any], batch: int, number: int) -> Outgoing:
         lateness = {f"{name}_ms": row[f"lateness_{name}_ms"] for name in ("p50", "p90", "p99", "max")}
@@ -126,6 +126,14 @@ class LatenessTopic:
             if str(refused) in ENDED_BY_ANOTHER:
                 raise AuditTroubleError("another run of this audit has begun meanwhile and goes on from here") from None
             raise AuditTroubleError(f"{self._topic} takes nothing ({refused}): start the audit again") from None
+
+
+def _told(value: bytes | None) -> MinuteLateness | None:
+    """None: other traffic on the topic."""
+    try:
+        return MinuteLateness.model_validate_json(value or b"")
+    except ValidationError:
+        return None
 
 
 def _rows(of: Path) -> Iterator[dict[str, Any]]:

@@ -109,7 +109,7 @@ class _Work:
     def conclude(self) -> int:
         part = last_part(self._arguments.out)
         if part is None:
-            print("Nothing to audit: no request")
+            print("No batch is done yet")
             return 0
         row, batches = row_of(self._arguments.out, part), self._batches
         told, gaps = (batches.faults, batches.gaps) if batches is not None else (0, [])
@@ -163,7 +163,8 @@ class _Work:
         """From Spark's log of offsets: a version, the time, and a line for each source."""
         _, told, *sources = (self._checkpoint / "offsets" / str(number)).read_text().splitlines()
         topic = self._arguments.timer_topic
-        ends = next(found[topic] for found in map(json.loads, sources) if isinstance(found, dict) and topic in found)
+        found = [json.loads(line) for line in sources if line != "-"]  # a source that has given nothing yet
+        ends: dict[str, int] = next((of[topic] for of in found if isinstance(of, dict) and topic in of), {})
         as_of_ms = json.loads(told)["batchTimestampMs"] - self._arguments.skew_ms
         return Planned(number, as_of_ms, {int(partition): end for partition, end in ends.items()})
 

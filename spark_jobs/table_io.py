@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
@@ -26,8 +27,9 @@ _RECORDS_PER_TASK = 250_000
 
 def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
     """The committed records of the spans. A long partition is read by several tasks."""
-    if all(span.start == span.end for span in spans):
-        return spark.createDataFrame([], RECORDS_DDL)
+    spans = [span for span in spans if span.start < span.end]
+    if not spans:
+        return nothing(spark, RECORDS_DDL)
     records = (
         spark.read.format("kafka")
         .options(**access.for_spark())
@@ -40,6 +42,12 @@ def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> 
         .load()
     )
     return as_records(records)
+
+
+def nothing(spark: SparkSession, ddl: str) -> DataFrame:
+    """No row, and known to be none when a plan is made: joins and unions with it fall away."""
+    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(ddl)))
+    return spark.range(1).where(F.lit(False)).select(*columns)
 
 
 def as_records(source: DataFrame) -> DataFrame:
@@ -69,6 +77,11 @@ def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = Non
 
 def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = None) -> DataFrame:
     return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
+
+
+def rows_in(folder_: Path) -> int:
+    """As the files tell, without reading them."""
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in folder_.glob("*.parquet"))
 
 
 def _schema(table: Table) -> StructType:
