@@ -1,15 +1,20 @@
-"""What a daily audit keeps for the next one, so that it reads the day and not the history.
+"""What an audit in parts, by day or by batch, keeps for the next one, so that it reads the day and not the history.
 
     evidence/day=D/open=true|false   all that was seen of each origin; folding two rows of one origin gives one row
     claims/day=D                     records that say they are copies of requests which are still open
     days/day=D                       one row: counts and lateness of that day's run, for the trend
     spans/day=D                      which offsets have been read by then; written last: it commits the day
 
+A streaming audit has `day=D/batch=N` in place of `day=D`, `batches` in place of `days`, and beside these
+
+    standing/day=D/batch=N           rows of `requests` that have been told and may still change
+    untold/day=D/batch=N             deliveries of minutes that are not over
+
 Evidence is a monoid: a count is added up, a `_low` or a first one is a minimum, a `_high` is a maximum. So a record
 that is read on day 9 joins what was kept on day 1, and the order of reading does not matter.
 """
 
-from schemas.tables import AuditClass, Column, Kind, Table
+from schemas.tables import REQUESTS, AuditClass, Column, Kind, Table
 
 EVIDENCE = Table(
     "evidence",
@@ -74,5 +79,32 @@ DAYS = Table(
         Column("lateness_p50_ms", Kind.INT64, "of first deliveries"),
         Column("lateness_p99_ms", Kind.INT64, "of first deliveries"),
         Column("lateness_max_ms", Kind.INT64, "of first deliveries"),
+    ),
+)
+
+STANDING = Table("standing", REQUESTS.columns)
+
+UNTOLD = Table(
+    "untold",
+    (
+        Column("topic", Kind.STRING, "the real topic"),
+        Column("delivered_ms", Kind.INT64, "timestamp of a first delivery"),
+        Column("lateness_ms", Kind.INT64, "its lateness"),
+        Column("clock", Kind.STRING, "of both"),
+    ),
+)
+
+BATCHES = Table(
+    "batches",
+    (
+        Column("batch", Kind.INT64, "its number"),
+        Column("as_of_ms", Kind.INT64, "the watermark: what stood on the topics by then has been read"),
+        Column("written_ms", Kind.INT64, "when all of it was written, by the audit's clock"),
+        Column("rows", Kind.INT64, "rows of `requests` that it told"),
+        Column("faults", Kind.INT64, "those of them that are a fault"),
+        *(Column(c.column, Kind.INT64, f"those of them in the class {c}") for c in AuditClass),
+        Column("standing_faults", Kind.INT64, "faults told by it or before that may still be mended: missing ones"),
+        Column("open", Kind.INT64, "timers that are carried to the next batch"),
+        Column("gaps", Kind.STRINGS, "what retention took before it was read"),
     ),
 )

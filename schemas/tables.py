@@ -4,7 +4,7 @@
                                     ->  REQUESTS.spark_ddl()  "`due_ms` BIGINT"
 
 `requests`: a row for each request that was audited, and one for each origin that a delivery names and no request has.
-`topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery.
+`topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery; `minutes`: and minute.
 Times are epoch ms, lateness is in ms. What the audit keeps for its next run is in schemas.audit_state.
 The Spark form is text (DDL), so that nobody needs Spark to read these tables.
 """
@@ -226,6 +226,20 @@ HOURS = Table(
         Column("hour_ms", Kind.INT64, "the hour's begin: first deliveries with a timestamp in it are counted"),
         Column("deliveries", Kind.INT64, "first deliveries"),
         *_LATENESS,
+        _CLOCK,
+    ),
+)
+
+MINUTES = Table(
+    "minutes",
+    (
+        Column("topic", Kind.STRING, "the real topic"),
+        Column("minute_ms", Kind.INT64, "the minute's begin: first deliveries with a timestamp in it are counted"),
+        Column("deliveries", Kind.INT64, "first deliveries; what came later than a batch is in a row of a later one"),
+        Column("lateness_p50_ms", Kind.INT64, "of these; negative: early"),
+        Column("lateness_p90_ms", Kind.INT64, "of these"),
+        Column("lateness_p99_ms", Kind.INT64, "of these"),
+        Column("lateness_max_ms", Kind.INT64, "of these"),
         _CLOCK,
     ),
 )

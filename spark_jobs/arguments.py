@@ -15,6 +15,9 @@ LEVELS_MS = parse_levels(DEFAULT)
 SETTLE_MS = 10_000
 """The transaction time-out: what was released is committed or aborted by then."""
 
+CHECKPOINT = "checkpoint"
+"""The folder of `out` in which Spark keeps how far a stream came."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AuditArguments:
@@ -31,6 +34,14 @@ class AuditArguments:
     """By partition of the timer topic: requests from the first on, before the second."""
     daily: bool = False
     """Goes on where the last run in `out` ended, and keeps there what the next one needs."""
+    stream: bool = False
+    """Goes on where the last run in `out` ended, and then with each batch, until it is ended."""
+    available_now: bool = False
+    """A stream that ends when what stood at its start is read."""
+    every_s: int = 10
+    """From the begin of one batch of a stream to that of the next, where it takes no longer."""
+    lateness_topic: str = "timer.lateness"
+    """Where a stream tells lateness by minute."""
     as_of_ms: int | None = None
     """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
     settle_ms: int = SETTLE_MS
@@ -59,12 +70,30 @@ class AuditArguments:
             raise UsageError(
                 "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"
             )
-        if not self.daily and (self.out / "spans").exists():
+        self._demand_fitting_stream()
+        if not self.daily and not self.stream and (self.out / "spans").exists():
             raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"--out {self.out} is a file: give a folder")
+
+    def _demand_fitting_stream(self) -> None:
+        given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
+        beside = [name for name, value in {**given, "--archive": self.archive}.items() if value not in (None, False)]
+        if self.stream and beside:
+            raise UsageError(f"--stream goes on from its last batch to now: leave out {', '.join(beside)}")
+        if self.available_now and not self.stream:
+            raise UsageError("--available-now ends a stream: add --stream")
+        if self.every_s < 1:
+            raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
+        has_checkpoint = (self.out / CHECKPOINT).exists()
+        if has_checkpoint and not self.stream:
+            raise UsageError(f"--out {self.out} holds a streaming audit: add --stream, or give another folder")
+        if self.stream and not has_checkpoint and (self.out / "spans").exists():
+            raise UsageError(
+                f"--out {self.out} holds a daily audit, or a streaming one without its checkpoint: give another folder"
+            )
 
 
 def make_folder(out: Path) -> None:

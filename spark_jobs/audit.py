@@ -36,6 +36,7 @@ from spark_jobs.errors import AuditTroubleError
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.report import write_report
 from spark_jobs.session import session
+from spark_jobs.stream import run_stream
 from spark_jobs.summary import Past, Verdict
 from spark_jobs.table_io import read_table, write_table
 
@@ -68,9 +69,10 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
         late_ms=arguments.late_ms,
     )
     if arguments.daily:
-        done = continuing.run_day(spark, cluster, arguments, limits)
-        verdict = conclude(spark, arguments, as_of_ms, done.notes, done.diary.day, done.diary.past(), done.gaps)
-        continuing.finish(done, verdict)
+        diary = continuing.Diary(arguments.out, as_of_ms)
+        done = continuing.run_day(spark, cluster, arguments, limits, diary)
+        verdict = conclude(spark, arguments, as_of_ms, done.notes, diary.part, diary.past(), done.gaps)
+        continuing.finish(diary, done, verdict)
         return verdict
     return _once(spark, cluster, arguments, limits)
 
@@ -131,16 +133,16 @@ def conclude(
     arguments: AuditArguments,
     as_of_ms: int,
     notes: Sequence[str],
-    day: str | None = None,
+    part: str | None = None,
     trend: Sequence[Past] = (),
     gaps: Sequence[str] = (),
 ) -> Verdict:
     """Everything else is told from the table that was written, so that it says what the table says."""
-    table = read_table(spark, arguments.out, REQUESTS, day)
-    write_table(summary.topics(table), arguments.out, TOPICS, day)
-    write_table(summary.hours(table), arguments.out, HOURS, day)
-    topics = read_table(spark, arguments.out, TOPICS, day)
-    hours = read_table(spark, arguments.out, HOURS, day)
+    table = read_table(spark, arguments.out, REQUESTS, part)
+    write_table(summary.topics(table), arguments.out, TOPICS, part)
+    write_table(summary.hours(table), arguments.out, HOURS, part)
+    topics = read_table(spark, arguments.out, TOPICS, part)
+    hours = read_table(spark, arguments.out, HOURS, part)
     verdict = summary.verdict(table, topics, out=arguments.out, as_of_ms=as_of_ms, notes=notes, gaps=gaps)
     write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
     return verdict
@@ -162,7 +164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _job(argv: Sequence[str] | None) -> int:
-    verdict = run_audit(parse(argv))
+    arguments = parse(argv)
+    if arguments.stream:
+        return run_stream(arguments)
+    verdict = run_audit(arguments)
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
     print("".join(f"  {gap}\n" for gap in verdict.gaps), end="")
     print("\n".join(f"  {name}: {count:,}" for name, count in verdict.counts.items() if count))

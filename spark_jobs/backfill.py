@@ -27,13 +27,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
+from schemas.audit_state import STANDING
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs import columns as c
 from spark_jobs import evidence
 from spark_jobs.access import Access
 from spark_jobs.archive import archived, demand_archive
-from spark_jobs.arguments import make_folder
+from spark_jobs.arguments import CHECKPOINT, make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
+from spark_jobs.batches import last_part
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
@@ -67,7 +69,8 @@ class BackfillArguments:
     master: str | None = None
 
     def __post_init__(self) -> None:
-        if not (self.audit / REQUESTS.name).is_dir():
+        is_begun = (self.audit / CHECKPOINT).exists() and last_part(self.audit) is None
+        if is_begun or not (self.audit / REQUESTS.name).is_dir():
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
         if self.archive is not None:
             demand_archive(self.archive)
@@ -108,7 +111,7 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
 
 def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
     """Each step is finished before the next one looks at the cluster: see 2."""
-    asked, partitions = _missing(spark, arguments), cluster.partitions[arguments.timer_topic]
+    asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
     wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
     judged = _by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)).persist(StorageLevel.DISK_ONLY)
     judged.count()
@@ -128,13 +131,19 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     return Backfilled(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
 
 
-def _missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
-    """Of the last day, where the audit is a daily one: what is missing is told on each day."""
-    days = sorted((arguments.audit / REQUESTS.name).glob("day=*"))
-    table = read_table(spark, arguments.audit, REQUESTS, days[-1].name.removeprefix("day=") if days else None)
-    missing = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
-    timers = missing.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
+def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
+    table = _judged(spark, arguments.audit)
+    lost = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
+    timers = lost.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
     return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
+
+
+def _judged(spark: SparkSession, audit: Path) -> DataFrame:
+    """Of a daily audit the last day, as what is missing is told on each; of a stream what still stands."""
+    if (audit / CHECKPOINT).exists():
+        return read_table(spark, audit, STANDING, last_part(audit))
+    days = sorted((audit / REQUESTS.name).glob("day=*"))
+    return read_table(spark, audit, REQUESTS, days[-1].name if days else None)
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:

@@ -11,6 +11,7 @@ here, once, up to the last stable offset (read_committed), and the requests' bef
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
@@ -90,15 +91,21 @@ class Cluster:
                 raise AuditTroubleError(f"{late[0].topic}/{late[0].partition}: a transaction stays open: run it again")
             time.sleep(_NAP_S)
 
+    def demand(self, topic: str, partitions: int, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Makes the topic where it is missing."""
+        if topic in self.partitions:
+            return
+        made = NewTopic(topic, partitions, config=dict(settings))
+        try:
+            self._admin.create_topics([made], request_timeout=_TIMEOUT_S)[topic].result()
+        except KafkaException as wrong:
+            raise AuditTroubleError(f"{topic} could not be made ({wrong.args[0].str()}): make it") from wrong
+        self.partitions[topic] = partitions
+
     def demand_compacted(self, topic: str, partitions: int) -> None:
         """Makes the topic where it is missing. Raises AuditTroubleError where it would forget."""
         if topic not in self.partitions:
-            made = NewTopic(topic, partitions, config={"cleanup.policy": "compact"})
-            try:
-                self._admin.create_topics([made], request_timeout=_TIMEOUT_S)[topic].result()
-            except KafkaException as wrong:
-                raise AuditTroubleError(f"{topic} could not be made ({wrong.args[0].str()}): make it") from wrong
-            self.partitions[topic] = partitions
+            self.demand(topic, partitions, {"cleanup.policy": "compact"})
             return
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:

@@ -15,7 +15,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     parser = argparse.ArgumentParser(
         prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
     )
-    add_flags(parser, "timer_topic", "rejected_topic", "receipts_topic")
+    add_flags(parser, "timer_topic", "rejected_topic", "receipts_topic", "lateness_topic")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--from", dest="from_ms", metavar="TIME", help="requests since then: 2026-12-24T18:00:00Z")
     parser.add_argument("--to", dest="to_ms", metavar="TIME", help="requests before then")
@@ -26,6 +26,18 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     parser.add_argument("--offsets", metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300")
     parser.add_argument(
         "--daily", action="store_true", help="go on where the last run in DIR ended: reads the day, not the history"
+    )
+    parser.add_argument(
+        "--stream", action="store_true", help="go on where the last run in DIR ended, batch by batch, until SIGTERM"
+    )
+    parser.add_argument(
+        "--available-now", action="store_true", help="with --stream: end when what stands by now is judged"
+    )
+    parser.add_argument(
+        "--every-s",
+        type=int,
+        default=AuditArguments.every_s,
+        help="with --stream: seconds from batch to batch; default %(default)s",
     )
     parser.add_argument(
         "--tolerance-ms",

@@ -5,7 +5,7 @@ run of 2026-01-05      timer.requests/0 [9800, now)           orders/0 [7431, no
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from schemas.audit_state import DAYS, SPANS
 from schemas.tables import AuditClass, Table
@@ -49,13 +49,8 @@ class Diary:
         later = [day for day in days if day > self.day]
         if later:
             raise UsageError(f"--as-of lies on {self.day}, but {later[-1]} has been audited already: give a later time")
-        self.previous = max((day for day in days if day < self.day), default=None)
-
-    def reached(self) -> dict[tuple[str, int], Reached]:
-        if self.previous is None:
-            return {}
-        rows = pq.read_table(folder(self.out, SPANS, self.previous) / "part.parquet").to_pylist()
-        return {(r["topic"], r["partition"]): Reached(r["first"], r["end"], r["from_log_start"]) for r in rows}
+        self.part = f"day={self.day}"
+        self.previous = max((f"day={day}" for day in days if day < self.day), default=None)
 
     def previous_as_of_ms(self) -> int | None:
         if self.previous is None:
@@ -73,19 +68,28 @@ class Diary:
                 found.append(Past(day, *counts, row["lateness_p50_ms"], row["lateness_p99_ms"], row["lateness_max_ms"]))
         return found[-MOST_DAYS:]
 
-    def write(self, table: Table, rows: Sequence[dict[str, object]]) -> None:
-        """Whole or not at all. SPANS comes last: it says that the day is done."""
-        target = folder(self.out, table, self.day)
-        target.mkdir(parents=True, exist_ok=True)
-        draft = target / "part.parquet.new"
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=table.arrow()), draft)
-        draft.replace(target / "part.parquet")
+
+def reached_in(out: Path, part: str | None) -> dict[tuple[str, int], Reached]:
+    """How far the part came; None: nothing has been read yet."""
+    if part is None:
+        return {}
+    rows = pq.read_table(folder(out, SPANS, part) / "part.parquet").to_pylist()
+    return {(r["topic"], r["partition"]): Reached(r["first"], r["end"], r["from_log_start"]) for r in rows}
+
+
+def write_rows(out: Path, table: Table, part: str, rows: Sequence[dict[str, object]]) -> None:
+    """Whole or not at all. SPANS comes last: it says that the part is done."""
+    target = folder(out, table, part)
+    target.mkdir(parents=True, exist_ok=True)
+    draft = target / "part.parquet.new"
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=table.arrow()), draft)
+    draft.replace(target / "part.parquet")
 
 
 def read_on(
     cluster: Cluster,
     topics: Iterable[str],
-    reached: dict[tuple[str, int], Reached],
+    reached: Mapping[tuple[str, int], Reached],
     *,
     new_from_ms: int | None,
     to_ms: int | None,
@@ -112,7 +116,7 @@ def read_on(
     return spans
 
 
-def never_read(spans: Iterable[Span], reached: dict[tuple[str, int], Reached]) -> list[str]:
+def never_read(spans: Iterable[Span], reached: Mapping[tuple[str, int], Reached]) -> list[str]:
     """What retention took before any run came: where `read_on` does not begin where the last run ended."""
     gone: Counter[str] = Counter()
     for topic, partition, start, _ in spans:
@@ -125,84 +129,115 @@ def never_read(spans: Iterable[Span], reached: dict[tuple[str, int], Reached]) -
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class New:
+    """What a part reads of the timer topic, `parsed`, and where it goes on. `since_ms`: of topics that are new."""
+
+    part: str
+    previous: str | None
+    reached: Mapping[tuple[str, int], Reached]
+    read: Sequence[Span]
+    parsed: DataFrame
+    since_ms: int | None
+
+
 @dataclass(frozen=True)
 class Done:
-    """A day that is judged. `spans`: rows of SPANS, to be written when all else is."""
+    """A part that is judged. `spans`: of all that was read; `rows`: of SPANS, to be written when all else is."""
 
-    diary: Diary
     notes: tuple[str, ...]
     gaps: tuple[str, ...]
-    spans: Sequence[dict[str, object]]
+    spans: Sequence[Span]
+    rows: Sequence[dict[str, object]]
 
 
-def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: Limits) -> Done:
+def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: Limits, diary: Diary) -> Done:
     """Writes the day's `requests`, and what the next run needs but for `days` and `spans`."""
-    diary = Diary(arguments.out, limits.as_of_ms)
-    reached, before_ms = diary.reached(), diary.previous_as_of_ms()
-    timer, to_ms = arguments.timer_topic, arguments.as_of_ms
-    read = read_on(cluster, [timer], reached, new_from_ms=arguments.from_ms, to_ms=to_ms)
-    firsts = {s.partition: reached.get((timer, s.partition)) for s in read}
+    reached, before_ms = reached_in(arguments.out, diary.previous), diary.previous_as_of_ms()
+    read = read_on(cluster, [arguments.timer_topic], reached, new_from_ms=arguments.from_ms, to_ms=arguments.as_of_ms)
+    parsed = reading.parsed(spark, read, arguments).persist(StorageLevel.DISK_ONLY)
+    new = New(
+        part=diary.part,
+        previous=diary.previous,
+        reached=reached,
+        read=read,
+        parsed=parsed,
+        since_ms=before_ms if before_ms is not None else arguments.from_ms,
+    )
+    try:
+        return judge_new(spark, cluster, arguments, limits, new)
+    finally:
+        parsed.unpersist()
+
+
+def judge_new(
+    spark: SparkSession,
+    cluster: Cluster,
+    arguments: AuditArguments,
+    limits: Limits,
+    new: New,
+    tell: Callable[[DataFrame], None] | None = None,
+) -> Done:
+    """Reads the other topics on, and judges. `tell`: see daily.judge."""
+    timer, reached = arguments.timer_topic, new.reached
+    firsts = {s.partition: reached.get((timer, s.partition)) for s in new.read}
     earlier, whole, gone = [], [], []
-    for span in read:
+    for span in new.read:
         known = firsts[span.partition]
         first = known.first if known is not None else span.start
         earlier.append(span._replace(start=first, end=span.start))
         whole.append(span._replace(start=first))
         if known.from_log_start if known is not None else arguments.from_ms is None:
             gone.append(span._replace(start=first))
-    day = daily.Day(arguments.out, diary.day, diary.previous, timer, earlier, whole)
-    parsed = reading.parsed(spark, read, arguments).persist(StorageLevel.DISK_ONLY)
-    try:
-        evidence, claims = daily.carried(spark, day)
-        asked = parsed.select("asked")
-        if evidence is not None:
-            asked = asked.unionByName(evidence.select("asked"))
-        census = reading.census(asked, cluster, arguments)
-        new_ms = before_ms if before_ms is not None else arguments.from_ms
-        others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(t for t, _ in reached)}
-        ends = reading.ends(
-            spark,
-            arguments,
-            read_on(
-                cluster,
-                (others - {timer}) & cluster.partitions.keys(),
-                reached,
-                new_from_ms=new_ms - reading.CLOCK_SKEW_MS if new_ms is not None else None,
-                to_ms=to_ms,
-            ),
-        )
-        seen = Seen(
-            parsed=parsed,
-            rejections=ends.rejections,
-            ends=ends.others,
-            carried=evidence,
-            carried_claims=claims,
-            gone=gone,
-            has_ids=census.has_ids,
-            has_moves=census.has_moves,
-        )
-        elsewhere = daily.judge(spark, seen, day, limits)
-    finally:
-        parsed.unpersist()
+    part = daily.Part(arguments.out, new.part, new.previous, timer, earlier, whole)
+    evidence, claims = daily.carried(spark, part)
+    asked = new.parsed.select("asked")
+    if evidence is not None:
+        asked = asked.unionByName(evidence.select("asked"))
+    census = reading.census(asked, cluster, arguments)
+    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(t for t, _ in reached)}
+    ends = reading.ends(
+        spark,
+        arguments,
+        read_on(
+            cluster,
+            (others - {timer}) & cluster.partitions.keys(),
+            reached,
+            new_from_ms=new.since_ms - reading.CLOCK_SKEW_MS if new.since_ms is not None else None,
+            to_ms=arguments.as_of_ms,
+        ),
+    )
+    seen = Seen(
+        parsed=new.parsed,
+        rejections=ends.rejections,
+        ends=ends.others,
+        carried=evidence,
+        carried_claims=claims,
+        gone=gone,
+        has_claims=census.has_claims or part.has_claims,
+        has_ids=census.has_ids,
+        has_moves=census.has_moves,
+    )
+    elsewhere = daily.judge(spark, seen, part, limits, tell)
     notes = reading.notes(cluster, arguments, census.unknown)
     if elsewhere:
         notes.append(f"Not judged, as their requests lie before the first day: {elsewhere:,} origins.")
-    spans = (*read, *ends.spans)
+    spans = (*new.read, *ends.spans)
     rows = [_row(span, reached, arguments) for span in spans]
-    return Done(diary, tuple(notes), tuple(never_read(spans, reached)), rows)
+    return Done(tuple(notes), tuple(never_read(spans, reached)), spans, rows)
 
 
-def finish(done: Done, verdict: Verdict) -> None:
+def finish(diary: Diary, done: Done, verdict: Verdict) -> None:
     """The day's line in the trend, and where the next run begins."""
     row: dict[str, object] = {c.column: verdict.counts[c.value] for c in AuditClass}
     late = verdict.lateness
     row |= {"as_of_ms": verdict.as_of_ms, "requests": verdict.requests, "faults": sum(verdict.faults.values())}
     row |= {"lateness_p50_ms": late.p50_ms, "lateness_p99_ms": late.p99_ms, "lateness_max_ms": late.max_ms}
-    done.diary.write(DAYS, [row])
-    done.diary.write(SPANS, done.spans)
+    write_rows(diary.out, DAYS, diary.part, [row])
+    write_rows(diary.out, SPANS, diary.part, done.rows)
 
 
-def _row(span: Span, reached: dict[tuple[str, int], Reached], arguments: AuditArguments) -> dict[str, object]:
+def _row(span: Span, reached: Mapping[tuple[str, int], Reached], arguments: AuditArguments) -> dict[str, object]:
     known = reached.get((span.topic, span.partition))
     first = known.first if known is not None else span.start
     from_start = known.from_log_start if known is not None else arguments.from_ms is None

@@ -1,4 +1,4 @@
-"""A daily audit: each run reads what is new, and the open timers that the last one kept.
+"""An audit in parts, by day or by batch: each reads what is new, and the open timers that the one before it kept.
 
     day 1   new records                      -> judged -> requests/day=1   evidence/day=1/open=true|false   claims/day=1
     day 2   new records + open=true of day 1 -> judged -> requests/day=2   ...
@@ -6,9 +6,10 @@
 Closed timers are read again only where something new names them: a delivery of what was delivered, cancelled or
 rejected on an earlier day. In a clean run that is nothing, so a run reads its day. A row of a later day in `requests`
 replaces one of the same origin of an earlier day. A day may be repeated; it begins where the day before ended.
+A streaming audit does the same by batch (spark_jobs.stream).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,94 +24,122 @@ from spark_jobs.brokers import Span
 from spark_jobs.classes import Limits, classify
 from spark_jobs.evidence import evidence
 from spark_jobs.judgement import Seen, claims_of, judged
-from spark_jobs.table_io import folder, read_table, write_table
+from spark_jobs.table_io import folder, nothing, read_table, rows_in, write_table
 
 
 @dataclass(frozen=True)
-class Day:
-    """`earlier`: requests of the days before; `all_days`: those and today's. `previous`: the last run's day."""
+class Part:
+    """`name`: of its folders, such as day=2026-01-31; names sort by time. `previous`: of the part before.
+
+    `earlier`: requests of the parts before; `so_far`: those and this one's.
+    """
 
     out: Path
-    day: str
+    name: str
     previous: str | None
     timer_topic: str
     earlier: Sequence[Span]
-    all_days: Sequence[Span]
+    so_far: Sequence[Span]
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether any were carried."""
+        return self.previous is not None and rows_in(folder(self.out, CLAIMS, self.previous)) > 0
 
 
-def carried(spark: SparkSession, day: Day) -> tuple[DataFrame | None, DataFrame | None]:
+def carried(spark: SparkSession, part: Part) -> tuple[DataFrame | None, DataFrame | None]:
     """Evidence of open timers, and the claims to be copies of them; None in the first run."""
-    if day.previous is None:
+    if part.previous is None:
         return None, None
-    kept = spark.read.schema(EVIDENCE.spark_ddl()).parquet(str(folder(day.out, EVIDENCE, day.previous) / "open=true"))
+    kept = spark.read.schema(EVIDENCE.spark_ddl()).parquet(str(open_folder(part.out, part.previous)))
     # Copies are counted anew, from the claims; the next of an id too, where that is still open.
     is_open = kept.select(F.col("origin").alias("again"))
     joined = kept.join(is_open, F.col("next.origin") == F.col("again"), "left")
     anew = {"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")}
     anew["next"] = F.when(F.col("again").isNull(), F.col("next"))
     counted = joined.withColumns(anew).drop("again")
-    return counted, read_table(spark, day.out, CLAIMS, day.previous)
+    if not part.has_claims:
+        return counted, nothing(spark, CLAIMS.spark_ddl())
+    return counted, read_table(spark, part.out, CLAIMS, part.previous)
 
 
-def judge(spark: SparkSession, today: Seen, day: Day, limits: Limits) -> int:
-    """Writes `requests`, `evidence` and `claims` of the day. Returns how many origins were not judged.
+def open_folder(out: Path, part: str) -> Path:
+    """Evidence of what was open behind this part."""
+    return folder(out, EVIDENCE, part) / "open=true"
 
-    `today` holds what is new, and what `carried` gave.
+
+def judge(
+    spark: SparkSession, new: Seen, part: Part, limits: Limits, tell: Callable[[DataFrame], None] | None = None
+) -> int:
+    """Writes `requests`, `evidence` and `claims` of the part. Returns how many origins were not judged.
+
+    `new` holds what is new, and what `carried` gave. `tell` writes `requests` in its own way.
     """
-    again = _closed_ones_named(spark, today, day)
-    seen = today if again is None else replace(today, ends=(*today.ends, again))
+    again = _closed_ones_named(spark, new, part)
+    seen = new if again is None else replace(new, ends=(*new.ends, again))
     outcomes = judged(seen)
-    before = ranges.before(day.timer_topic, day.all_days) & ~F.col("requested")
+    before = ranges.before(part.timer_topic, part.so_far) & ~F.col("requested")
     # Refused today, but taken for a copy while it was new, of a timer that has ended since: nothing hangs on it.
     refused_late = F.expr("NOT requested AND deliveries = 0 AND error = 'not-ours'") & ~ranges.outside(
-        day.timer_topic, day.earlier
+        part.timer_topic, part.earlier
     )
-    marked = outcomes.withColumns({"before": before, "ahead": ranges.behind(day.timer_topic, day.all_days)})
+    marked = outcomes.withColumns({"before": before, "ahead": ranges.behind(part.timer_topic, part.so_far)})
     counter = Observation("before")
     observed = marked.observe(counter, F.count_if("before").alias("count"))
     kept = classify(observed.where(~F.col("before") & ~refused_late), limits).persist(StorageLevel.DISK_ONLY)
     try:
-        write_table(kept.where(~F.col("ahead")), day.out, REQUESTS, day.day)
-        _keep(kept, seen, day)
+        rows = kept.where(~F.col("ahead"))
+        if tell is None:
+            write_table(rows, part.out, REQUESTS, part.name)
+        else:
+            tell(rows)
+        _keep(kept, seen, part)
     finally:
         kept.unpersist()
     return int(counter.get["count"])
 
 
-def _keep(kept: DataFrame, seen: Seen, day: Day) -> None:
+def _keep(kept: DataFrame, seen: Seen, part: Part) -> None:
     """What the next run needs, and what one needs that sees a closed timer named again."""
     stays = F.col("open") | F.col("ahead")
     rows = kept.withColumn("open", stays)
     # A record that says it is a copy is carried as a claim: it is decided anew, with what is known then.
     is_open_claim = stays & (F.coalesce(F.col("kind"), F.lit("")) == "copy")
     columns = [*EVIDENCE.arrow().names, "open"]
-    target = str(folder(day.out, EVIDENCE, day.day))
+    target = str(folder(part.out, EVIDENCE, part.name))
     rows.where(~is_open_claim).select(columns).write.mode("overwrite").partitionBy("open").parquet(target)
-    for part in ("open=true", "open=false"):  # a reader asks for it also where nothing is
-        (folder(day.out, EVIDENCE, day.day) / part).mkdir(exist_ok=True)
+    for kind in ("open=true", "open=false"):  # a reader asks for it also where nothing is
+        (folder(part.out, EVIDENCE, part.name) / kind).mkdir(exist_ok=True)
     still_open = kept.where("open").select(F.col("origin").alias("still_open"))
+    if not seen.has_claims:
+        write_table(nothing(kept.sparkSession, CLAIMS.spark_ddl()), part.out, CLAIMS, part.name)
+        return
     # Copies of what is open, and claims that are open themselves. What was refused is decided for ever.
     told = claims_of(seen)
     claims, copies = (rows.select(CLAIMS.arrow().names) for rows in (told, told.where("is_copy")))
     by_origin = copies.join(still_open, F.col("origin") == F.col("still_open"), "left_semi")
     by_place = claims.join(still_open, F.col("place") == F.col("still_open"), "left_semi")
-    write_table(by_origin.unionByName(by_place).dropDuplicates(["place"]), day.out, CLAIMS, day.day)
+    write_table(by_origin.unionByName(by_place).dropDuplicates(["place"]), part.out, CLAIMS, part.name)
 
 
-def _closed_ones_named(spark: SparkSession, today: Seen, day: Day) -> DataFrame | None:
-    """Evidence of the timers of earlier days that were closed and are named by something new; None where none is."""
-    if day.previous is None or today.carried is None or today.carried_claims is None:
+def _closed_ones_named(spark: SparkSession, new: Seen, part: Part) -> DataFrame | None:
+    """Evidence of the timers of earlier parts that were closed and are named by something new; None where none is."""
+    if part.previous is None or new.carried is None or new.carried_claims is None:
         return None
-    named = today.rejections.select("origin")
-    for more in today.ends:
+    named = new.rejections.select("origin")
+    for more in new.ends:
         named = named.unionByName(more.select("origin"))
-    known = today.carried.select("origin").unionByName(today.carried_claims.select(F.col("place").alias("origin")))
-    is_earlier = ~ranges.outside(day.timer_topic, day.earlier) & ~F.col("origin").startswith("?")
+    known = new.carried.select("origin").unionByName(new.carried_claims.select(F.col("place").alias("origin")))
+    is_earlier = ~ranges.outside(part.timer_topic, part.earlier) & ~F.col("origin").startswith("?")
     strays = named.where(is_earlier).join(known, "origin", "left_anti").distinct()
     if strays.isEmpty():
         return None
-    schema = f"{EVIDENCE.spark_ddl()}, `open` STRING, `day` STRING"
-    history = spark.read.schema(schema).parquet(str(folder(day.out, EVIDENCE)))
-    closed = history.where((F.col("open") == "false") & (F.col("day") < day.day)).join(strays, "origin", "left_semi")
-    last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), "day").alias("last"))
+    *days, (order, last_name) = [level.split("=") for level in part.previous.split("/")]
+    levels = ", ".join(f"`{level}` STRING" for level, _ in (*days, (order, last_name)))
+    history = spark.read.schema(f"{EVIDENCE.spark_ddl()}, `open` STRING, {levels}").parquet(
+        str(folder(part.out, EVIDENCE))
+    )
+    is_closed = (F.col("open") == "false") & (F.col(order) <= last_name)
+    closed = history.where(is_closed).join(strays, "origin", "left_semi")
+    last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), order).alias("last"))
     return evidence(last.select("origin", "last.*"))

@@ -19,6 +19,7 @@ _DEFAULTS = {
     "journal_topic": "timer.journal",
     "backfilled_topic": "timer.backfilled",
     "imported_topic": "timer.imported",
+    "lateness_topic": "timer.lateness",
     "group": "timer-bridge",
 }
 

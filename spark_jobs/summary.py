@@ -21,7 +21,7 @@ MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
-_ACCURACY = 10_000
+ACCURACY = 10_000
 
 
 class Lateness(NamedTuple):
@@ -142,7 +142,7 @@ def topics(table: DataFrame) -> DataFrame:
         F.count_if(is_fault()).alias("faults"),
         *counts,
         _lateness().alias("spread"),
-        _clocks(),
+        clocks(),
     )
     return grouped.select("*", "spread.*").select(*TOPICS.arrow().names)
 
@@ -152,19 +152,19 @@ def hours(table: DataFrame) -> DataFrame:
     hour = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(3_600_000))
     delivered = table.where(F.col("lateness_ms").isNotNull())
     grouped = delivered.groupBy(F.coalesce("target", "delivered_topic").alias("topic"), hour.alias("hour_ms")).agg(
-        F.count("*").alias("deliveries"), _lateness().alias("spread"), _clocks()
+        F.count("*").alias("deliveries"), _lateness().alias("spread"), clocks()
     )
     return grouped.select("*", "spread.*").select(*HOURS.arrow().names)
 
 
-def _clocks() -> Column:
+def clocks() -> Column:
     """LogAppendTime, CreateTime, or both; null where nothing was delivered."""
     return F.nullif(F.array_join(F.array_sort(F.collect_set("clock")), ", "), F.lit("")).alias("clock")
 
 
 def _lateness() -> Column:
     lateness = F.col("lateness_ms")
-    middle = F.percentile_approx(lateness, [0.5, 0.99], _ACCURACY)
+    middle = F.percentile_approx(lateness, [0.5, 0.99], ACCURACY)
     return F.struct(
         F.min(lateness).alias("lateness_min_ms"),
         middle[0].alias("lateness_p50_ms"),

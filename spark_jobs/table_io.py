@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
@@ -26,8 +27,9 @@ _RECORDS_PER_TASK = 250_000
 
 def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
     """The committed records of the spans. A long partition is read by several tasks."""
-    if all(span.start == span.end for span in spans):
-        return spark.createDataFrame([], RECORDS_DDL)
+    spans = [span for span in spans if span.start < span.end]
+    if not spans:
+        return nothing(spark, RECORDS_DDL)
     records = (
         spark.read.format("kafka")
         .options(**access.for_spark())
@@ -35,11 +37,17 @@ def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> 
         .option("includeHeaders", "true")
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
         .option("assign", _partitions(spans))
-        .option("startingOffsets", _offsets(spans, lambda span: span.start))
-        .option("endingOffsets", _offsets(spans, lambda span: span.end))
+        .option("startingOffsets", offsets_option(spans, lambda span: span.start))
+        .option("endingOffsets", offsets_option(spans, lambda span: span.end))
         .load()
     )
     return as_records(records)
+
+
+def nothing(spark: SparkSession, ddl: str) -> DataFrame:
+    """No row, and known to be none when a plan is made: joins and unions with it fall away."""
+    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(ddl)))
+    return spark.range(1).where(F.lit(False)).select(*columns)
 
 
 def as_records(source: DataFrame) -> DataFrame:
@@ -56,19 +64,24 @@ def as_records(source: DataFrame) -> DataFrame:
     )
 
 
-def folder(out: Path, table: Table, day: str | None = None) -> Path:
-    """OUT/requests, or OUT/requests/day=2026-01-31: other tools read the day as a column."""
-    return out / table.name if day is None else out / table.name / f"day={day}"
+def folder(out: Path, table: Table, part: str | None = None) -> Path:
+    """OUT/requests, or a part of it, OUT/requests/day=2026-01-31: other tools read the day as a column."""
+    return out / table.name if part is None else out / table.name / part
 
 
-def write_table(rows: DataFrame, out: Path, table: Table, day: str | None = None) -> None:
-    """Overwrites the table, or its day; a column that is missing or of another type raises."""
+def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = None) -> None:
+    """Overwrites the table, or its part; a column that is missing or of another type raises."""
     schema = _schema(table)
-    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, day)))
+    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
 
-def read_table(spark: SparkSession, out: Path, table: Table, day: str | None = None) -> DataFrame:
-    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, day)))
+def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = None) -> DataFrame:
+    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
+
+
+def rows_in(folder_: Path) -> int:
+    """As the files tell, without reading them."""
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in folder_.glob("*.parquet"))
 
 
 def _schema(table: Table) -> StructType:
@@ -83,7 +96,7 @@ def _partitions(spans: Sequence[Span]) -> str:
     return json.dumps(partitions)
 
 
-def _offsets(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
+def offsets_option(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
     """For the options `startingOffsets` and `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
     offsets: dict[str, dict[str, int]] = {}
     for span in spans:

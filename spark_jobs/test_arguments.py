@@ -37,6 +37,10 @@ def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
         ({"from_ms": 5, "to_ms": 5}, "--from"),
         ({"as_of_ms": 2**60}, "--as-of"),
         ({"out": Path(__file__)}, "--out"),
+        ({"stream": True, "daily": True, "as_of_ms": 5}, "--daily, --as-of"),
+        ({"stream": True, "offsets": {0: (1, 2)}}, "--offsets"),
+        ({"available_now": True}, "--available-now .* --stream"),
+        ({"stream": True, "every_s": 0}, "--every-s"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str, tmp_path: Path) -> None:
@@ -72,3 +76,17 @@ def test_times_for_people() -> None:
     assert iso(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
     assert iso(-1) == "1969-12-31 23:59:59.999 UTC"
     assert iso(2**63 - 1) == "9223372036854775807 ms"
+
+
+def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path) -> None:
+    access, daily, stream = Access("localhost:9092"), tmp_path / "daily", tmp_path / "stream"
+    (daily / "spans").mkdir(parents=True)
+    (stream / "checkpoint").mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds a daily audit: add --daily"):
+        AuditArguments(access=access, out=daily)
+    with pytest.raises(UsageError, match="or a streaming one without its checkpoint"):
+        AuditArguments(access=access, out=daily, stream=True)
+    for is_daily in (False, True):
+        with pytest.raises(UsageError, match="holds a streaming audit: add --stream"):
+            AuditArguments(access=access, out=stream, daily=is_daily)
+    assert AuditArguments(access=access, out=stream, stream=True).stream

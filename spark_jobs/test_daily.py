@@ -42,17 +42,17 @@ def audited(
         if behind_ms == cuts_ms[-1]:
             ends = dict.fromkeys(ends, width)
         today = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
-        day = daily.Day(out, f"2026-01-0{number}", previous, "timer.requests", earlier, today)
+        day = daily.Part(out, f"day=2026-01-0{number}", previous, "timer.requests", earlier, today)
         evidence, claims = daily.carried(spark, day)
         seen = replace(
             part.seen(spark, [s._replace(end=width) for s in today]), carried=evidence, carried_claims=claims
         )
         limits = Limits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
         daily.judge(spark, seen, day, limits)
-        rows = pq.read_table(out / "requests" / f"day={day.day}").to_pylist()
+        rows = pq.read_table(out / "requests" / day.name).to_pylist()
         assert len({row["origin"] for row in rows}) == len(rows)
         found |= {row["origin"]: row["class"] for row in rows}
-        previous = day.day
+        previous = day.name
     return found
 
 
