@@ -112,8 +112,12 @@ class World:
         self.send(self.rejected, [{"headers": headers}])
 
     def audit(self, out: Path, *more: str) -> int:
+        return main([*self.arguments(out), *more])
+
+    def arguments(self, out: Path) -> list[str]:
+        """Of an audit."""
         topics = ["--timer-topic", self.timers, "--rejected-topic", self.rejected, "--receipts-topic", self.receipts]
-        return main(["--bootstrap-servers", self.servers, "--out", str(out), *topics, "--settle-ms", "0", *more])
+        return ["--bootstrap-servers", self.servers, "--out", str(out), *topics, "--settle-ms", "0"]
 
 
 def now_ms() -> int:

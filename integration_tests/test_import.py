@@ -16,7 +16,6 @@ from integration_tests.conftest import Broker
 from integration_tests.test_backfill import now_ms, until
 from integration_tests.test_run import Names, command
 from schemas import headers as names
-from schemas.headers import MAX_INT64, Rules, parse
 from scripts.processes import BridgeProcess
 from spark_jobs import bulk_import
 from spark_jobs.access import Access
@@ -25,7 +24,9 @@ from spark_jobs.errors import AuditTroubleError
 from spark_jobs.import_rows import Mapped
 from spark_jobs.session import session
 
-RULES = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
+EXPORTED = Mapped({}, {}, 86_400_000)
+EVERY_BYTE = bytes(range(256))
+FOREIGN = (("a", EVERY_BYTE), ("a", None))
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +37,117 @@ def _spark() -> Iterator[None]:
     gc.collect()
 
 
-def asked(message: Any) -> tuple[Any, ...]:
-    """Everything by which a request is delivered, but for how its time is spelled."""
-    kept = [header for header in message.headers() if header[0] not in names.CONTROL]
-    return (
-        message.key(),
-        message.value(),
-        dict(message.headers()).get(names.KEY),
-        parse(message.headers(), message.timestamp()[1], RULES),
-        kept,
+class OldBridge:
+    """A bridge with timers of every fate, and a target that is paused: what is due there is held."""
+
+    def __init__(self, kafka: Broker, folder: Path) -> None:
+        self.cluster, self._topics, self._folder = Cluster(kafka.bootstrap_servers), Names(), folder
+        self._lives = 0
+        self._came, self.target = self.cluster.topic("came"), self._topics.target
+        self.cluster.create(self.target, 4, message_timestamp_type="LogAppendTime")
+
+    def exported(self, file: Path) -> list[dict[str, Any]]:
+        """Lived on, until something has rolled and no copy is on its way, and stopped; rows of the file."""
+        while True:
+            self._live()
+            done = command("export", str(self._folder / "timer-data"), str(file))
+            assert done.returncode == 0, done.stderr
+            rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+            if not done.stderr and any(row["rolls"] for row in rows):
+                return rows
+
+    def _live(self) -> None:
+        self._lives += 1
+        arguments = [*self._topics.arguments, "--roll-window", "1s"]
+        with BridgeProcess(self._folder, self.cluster.bootstrap_servers, arguments):
+            if self._lives == 1:
+                self._send_all()
+            self._send(b"came", 0, target=self._came)
+            self.cluster.flush()
+            until(lambda: len(self.cluster.values(self._came)) == self._lives)
+
+    def _send_all(self) -> None:
+        for partition in range(2):
+            paused = [(names.ACTION, b"pause"), (names.TOPIC, self.target.encode())]
+            self.cluster.send(self._topics.timers, None, headers=paused, partition=partition)
+        self._send(b"held", 10)
+        self._send(b"held with all", 10, (names.ID, b"\xff1"), (names.KEY, b""), (names.PARTITION, b"3"))
+        self._send(None, 10, (names.EXPIRE_MS, b"%d" % (now_ms() + 86_400_000)))
+        for value in (b"far", b"far too"):
+            self._send(value, 3_600_000, (names.ID, value))
+        for value in (b"ended", b"replaced"):
+            self._send(value, 3_600_000, (names.ID, b"i"))
+        end = [(names.ACTION, b"cancel"), (names.ID, b"i")]
+        self.cluster.send(self._topics.timers, None, headers=end, partition=len(b"ended") % 2)
+        self._send(b"replaces", 3_600_000, (names.ID, b"i"), (names.ACTION, b"replace"))
+
+    def _send(
+        self, value: bytes | None, delay_ms: int, *more: tuple[str, bytes | None], target: str | None = None
+    ) -> None:
+        ours = [(names.TOPIC, (target or self.target).encode()), (names.DELAY_MS, b"%d" % delay_ms)]
+        headers = [*ours, *FOREIGN, *more]
+        partition = len(value or b"") % 2
+        self.cluster.send(self._topics.timers, value, key=EVERY_BYTE, headers=headers, partition=partition)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.usefixtures("_spark")
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker, tmp_path: Path) -> None:
+    """What has ended, been replaced or come stays behind."""
+    here, there, file = OldBridge(kafka, tmp_path / "here"), Names(), tmp_path / "pending.parquet"
+    pending = here.exported(file)
+    values = [row["value"] for row in pending]
+    assert len(values) == 6
+    assert set(values) == {b"held", b"held with all", None, b"far", b"far too", b"replaces"}
+
+    with BridgeProcess(tmp_path / "there", kafka.bootstrap_servers, there.arguments):
+        for sent in (len(pending), 0):
+            done = imported(kafka, file, tmp_path / "imported", there.timers)
+            assert done == bulk_import.Imported(len(pending), 0, sent, 0)
+        until(lambda: len(here.cluster.values(here.target)) == 3)
+    found = {message.value(): message for message in here.cluster.read(here.target)}
+    assert found.keys() == {b"held", b"held with all", None}
+    for row in pending:
+        if row["value"] in found:
+            demand_as_it_was(found[row["value"]], row)
+    again = tmp_path / "again.parquet"
+    assert command("export", str(tmp_path / "there" / "timer-data"), str(again)).returncode == 0
+    waits = [row for row in pending if row["value"] not in found]
+    assert sorted(map(kept, pq.read_table(again).to_pylist())) == sorted(map(kept, waits))
+
+
+def demand_as_it_was(message: Any, row: dict[str, Any]) -> None:
+    headers = dict(message.headers())
+    assert message.key() == (b"" if row["id"] else EVERY_BYTE)
+    assert message.partition() == 3 or not row["id"]
+    assert tuple(each for each in message.headers() if each[0] == "a") == FOREIGN
+    assert headers["imported-from"].decode() == "{topic}/{partition}/{origin_offset}".format(**row)
+    assert headers[names.DELIVER_MS] == b"%d" % row["due_ms"]
+
+
+def kept(row: dict[str, Any]) -> str:
+    """What an export and the one after the import have in common."""
+    foreign = [each for each in row["headers"] if each["name"] not in {*names.CONTROL, "imported-from"}]
+    same = [row[name] for name in ("target", "target_partition", "due_ms", "id", "key", "value")]
+    return repr((*same, foreign))
+
+
+def imported(
+    kafka: Broker, file: Path, out: Path, timer_topic: str, mapped: Mapped = EXPORTED, kind: str = "parquet"
+) -> bulk_import.Imported:
+    return bulk_import.run_import(
+        ImportArguments(
+            access=Access(kafka.bootstrap_servers),
+            files=(str(file),),
+            out=out,
+            mapped=mapped,
+            format=kind,
+            timer_topic=timer_topic,
+            imported_topic=f"imported-{timer_topic}",
+        )
     )
 
 
@@ -53,50 +156,17 @@ def asked(message: Any) -> tuple[Any, ...]:
 @pytest.mark.broker
 @pytest.mark.usefixtures("_spark")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_what_was_pending_is_imported_once_and_bad_rows_are_told(kafka: Broker, tmp_path: Path) -> None:
-    cluster, topics = Cluster(kafka.bootstrap_servers), Names()
-    there = [cluster.topic("timers", 2, message_timestamp_type="LogAppendTime") for _ in range(2)]
-    rest = [(names.TOPIC, b"orders"), (names.DELAY_MS, b"3600000"), ("a", b"1"), ("a", None)]
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, topics.arguments):
-        for value, also in (
-            (b"id", [(names.ID, b"x")]),
-            (None, []),
-            (b"key", [(names.KEY, b"k"), (names.PARTITION, b"3")]),
-        ):
-            cluster.send(topics.timers, value, key=b"own", headers=[*rest, *also])
-        cluster.send(topics.timers, b"gone", headers=[(names.TOPIC, b"orders"), (names.DELAY_MS, b"0")])
-        cluster.flush()
-        until(lambda: len(cluster.values(topics.rejected)) == 1)  # there is no such topic
-        pending = [asked(each) for each in cluster.read(topics.timers)[:3]]
-    exported = tmp_path / "pending.parquet"
-    assert command("export", str(tmp_path / "timer-data"), str(exported)).returncode == 0
-
-    def run(file: Path, timer_topic: str, mapped: Mapped, kind: str) -> bulk_import.Imported:
-        return bulk_import.run_import(
-            ImportArguments(
-                access=Access(kafka.bootstrap_servers),
-                files=(str(file),),
-                out=tmp_path / timer_topic,
-                mapped=mapped,
-                format=kind,
-                timer_topic=timer_topic,
-                imported_topic=f"imported-{topics.timers}",
-            )
-        )
-
-    moved = Mapped({}, {}, 86_400_000)
-    assert run(exported, there[0], moved, "parquet") == bulk_import.Imported(3, 0, 3, 0)
-    assert run(exported, there[0], moved, "parquet") == bulk_import.Imported(3, 0, 0, 0)
-    assert sorted(map(repr, map(asked, cluster.read(there[0])))) == sorted(map(repr, pending))
-
+def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None:
+    cluster = Cluster(kafka.bootstrap_servers)
+    timers = cluster.topic("timers", 2)
     lines, due = tmp_path / "orders.jsonl", now_ms() + 60_000
     rows = [{"when": due, "body": {"a": 1}}, {"when": "soon", "body": "v"}, {"when": due, "body": "x"}]
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     mapped = Mapped({"due": "when", "value": "body"}, {"topic": "orders"}, 86_400_000)
-    done = run(lines, there[1], mapped, "json")
+    done = imported(kafka, lines, tmp_path / "out", timers, mapped, "json")
     assert (done, done.exit_code) == (bulk_import.Imported(2, 1, 2, 0), 1)
-    assert sorted(cluster.values(there[1])) == [b"x", b'{"a": 1}']  # type: ignore[type-var]
-    (told,) = [json.loads(path.read_text()) for path in (tmp_path / there[1] / "rejects").glob("*.json")]
+    assert sorted(cluster.values(timers)) == [b"x", b'{"a": 1}']  # type: ignore[type-var]
+    (told,) = [json.loads(path.read_text()) for path in (tmp_path / "out" / "rejects").glob("*.json")]
     assert told["reason"] == "due is 'soon': give epoch ms, or 2026-12-24T18:00:00Z"
     assert json.loads(told["row"])["body"] == "v"
 

@@ -55,6 +55,48 @@ def usage(pid: int) -> Usage:
     return Usage(cpu_s, kb.get("VmHWM", 0) / 1024, kb.get("VmRSS", 0) / 1024)
 
 
+class Tree:
+    """A process and all below it, seen again and again. Where there is no /proc, all is 0."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._cpu_s: dict[int, float] = {}
+        self.peak_mb = 0.0
+        """Of RAM, at one moment; what several of them share counts once."""
+
+    @property
+    def cpu_s(self) -> float:
+        """But for what was used behind the last look at each."""
+        return sum(self._cpu_s.values())
+
+    def look(self) -> None:
+        used_kb = 0
+        for pid, fields in self._members().items():
+            self._cpu_s[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+            used_kb += _proportional_kb(pid)
+        self.peak_mb = max(self.peak_mb, used_kb / 1024)
+
+    def _members(self) -> dict[int, list[str]]:
+        everybody: dict[int, list[str]] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                everybody[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
+        found: dict[int, list[str]] = {}
+        more = {self._pid} & everybody.keys()
+        while more:
+            found |= {pid: everybody[pid] for pid in more}
+            more = {pid for pid, fields in everybody.items() if int(fields[1]) in more} - found.keys()
+        return found
+
+
+def _proportional_kb(pid: int) -> int:
+    try:
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in told if line.startswith("Pss:")), 0)
+
+
 def machine() -> Machine:
     try:
         with Path("/proc/stat").open() as stat:

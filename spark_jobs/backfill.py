@@ -155,18 +155,20 @@ def _with_what_came(
     spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: BackfillArguments
 ) -> DataFrame:
     """`outcome` of those that a bridge or an earlier run has dealt with since the audit."""
-    bounds = judged.agg(F.min("requested_ms"), F.collect_set("target")).collect()[0]
+    # Senders name topics: what comes to the driver is bounded by those of the cluster.
+    known = F.when(F.col("target").isin(*cluster.partitions), F.col("target"))
+    bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
     since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
-    targets = sorted(set(bounds[1]) & cluster.partitions.keys())
+    targets = sorted(bounds[1])
     rejected = sorted({arguments.rejected_topic} & cluster.partitions.keys())
     marks = sorted({arguments.backfilled_topic} & cluster.partitions.keys())
     real = read_records(spark, arguments.access, cluster.decided(targets, from_ms=since))
     refused = read_records(spark, arguments.access, cluster.decided(rejected, from_ms=since))
     marked = read_records(spark, arguments.access, cluster.decided(marks))
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
-    known = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
+    sent = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
     seen = came.distinct().withColumn("has_come", F.lit(True))
-    found = judged.join(seen, "origin", "left").join(known, "origin", "left")
+    found = judged.join(seen, "origin", "left").join(sent, "origin", "left")
     # Behind the ranges that are read: what is taken from now on, Spark finds gone.
     remembered = {} if arguments.although_unknown else cluster.remembered_from_ms(targets)
     return decided(found, dict.fromkeys(targets, 0) | remembered, _now_ms())

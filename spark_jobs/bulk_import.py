@@ -167,7 +167,7 @@ def _text(value: object) -> str:
 def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, name: str) -> tuple[int, int]:
     """Rows that this run has sent, and those that failed."""
     cluster.demand_compacted(arguments.imported_topic, 1)
-    parts = sorted(str(path) for path in (arguments.out / "staged").glob("*.parquet"))
+    parts = sorted(str(path.absolute()) for path in (arguments.out / "staged").glob("*.parquet"))
     if not parts:
         return 0, 0
     send = Send(

@@ -82,7 +82,7 @@ def foreign(headers: Column) -> Column:
 
 def digest(value: Column) -> Column:
     """Of bytes. Null has an empty digest, so that digests can always be compared."""
-    return F.coalesce(F.unhex(F.substring(F.sha2(value, 256), 1, 32)), F.lit(b""))
+    return F.coalesce(F.substring(F.unhex(F.sha2(value, 256)), 1, 16), F.lit(b""))
 
 
 def digest_of_headers(headers: Column) -> Column:

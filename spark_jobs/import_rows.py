@@ -4,7 +4,8 @@
         ->  Request(key=None, value=b"hi", headers=[timer-topic orders, timer-deliver-ms 1798135200000])
 
 A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, its
-due time is absolute by then. What a request may be is for schemas.headers to say, as at the bridge.
+due time is absolute by then. `imported-from`, a foreign header, names the request there. What a request may be is for
+schemas.headers to say, as at the bridge.
 """
 
 import json
@@ -21,6 +22,8 @@ FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
 EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
 """Columns that only an export has together (schemas.pending_table)."""
+IMPORTED_FROM = "imported-from"
+"""Of what was exported: topic/partition/offset of the first request in the cluster that it came from."""
 
 
 class Request(NamedTuple):
@@ -69,11 +72,20 @@ class Mapped:
 
 def _exported(row: Mapping[str, Any]) -> Request:
     kept = without_spelling([(header["name"], header["value"]) for header in row["headers"]])
+    told = dict(kept)
     ours: dict[str, bytes | None] = {names.TOPIC: _bytes(row["target"]), names.DELIVER_MS: b"%d" % row["due_ms"]}
     ours |= {names.ID: row.get("id"), names.PARTITION: _bytes(row.get("target_partition"))}
-    ours[names.KEY] = dict(kept).get(names.KEY)
-    headers = [(name, value) for name, value in ours.items() if value is not None]
-    return Request(row.get("key"), row.get("value"), headers + [h for h in kept if h[0] not in CONTROL])
+    ours |= {name: told.get(name) for name in (names.KEY, names.EXPIRE_MS)}
+    headers = [header for header in ours.items() if header[1] is not None]
+    headers += [header for header in kept if header[0] not in CONTROL]
+    # Other spellings deliver without a key what has its id there; ours has no header for that.
+    key = None if told.get(names.KEY, b"") is None else row.get("key")
+    return Request(key, row.get("value"), [*headers, *_old_place(row)])
+
+
+def _old_place(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    place = [row.get(name) for name in ("topic", "partition", "origin_offset")]
+    return [] if None in place else [(IMPORTED_FROM, "/".join(map(str, place)).encode())]
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import AuditTroubleError
+from spark_jobs.shipped import write_zip
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
@@ -22,12 +24,17 @@ _EVERYWHERE = {
     "spark.jars.packages": KAFKA_PACKAGE,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # What is broadcast passes through the driver, where it is some ten times as large as when it is counted.
+    "spark.sql.autoBroadcastJoinThreshold": "1m",
 }
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "8",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # So that a task sorts in its share of that memory; small data is put together by Spark.
+    "spark.sql.shuffle.partitions": "64",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -45,9 +52,21 @@ def session(app: str, *, master: str | None = None, log: Path | None = None) -> 
         return
     spark = _start(app, master, log)
     try:
-        yield spark
+        with _shipped(spark, master):
+            yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _shipped(spark: SparkSession, master: str | None) -> Iterator[None]:
+    """Our packages for the Python of other machines; spark-submit has them from --py-files."""
+    if master is None or master.startswith("local"):
+        yield
+        return
+    with TemporaryDirectory(prefix="timer-bridge-") as folder:
+        spark.sparkContext.addPyFile(str(write_zip(Path(folder) / "timer-bridge.zip")))
+        yield
 
 
 def _start(app: str, master: str | None, log: Path | None) -> SparkSession:

@@ -29,7 +29,7 @@ def in_line(folded: DataFrame, *, has_moves: bool = True) -> DataFrame:
     order = _in_order()
     if has_moves:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
-        lined, order = _moved(lined, is_move), Window.partitionBy("line", is_move).orderBy("asked.offset")
+        lined, order = _moved(lined, is_move), _lines(is_move).orderBy("asked.offset")
     left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
     me = F.struct(
         asked["kind"].alias("kind"),
@@ -49,7 +49,7 @@ def in_line(folded: DataFrame, *, has_moves: bool = True) -> DataFrame:
 def _moved(lined: DataFrame, is_move: Column) -> DataFrame:
     """`moved_low` and `moved_high` of timers, also by the moves that follow them here."""
     counted = lined.withColumn("turn", F.count_if(~is_move).over(_in_order()))
-    of_turn = Window.partitionBy("line", "turn")
+    of_turn = _lines("turn")
     time_ms = F.when(is_move, F.col("asked.due_ms"))
     is_timer = F.col("asked.kind").isin("schedule", "replace")
     low = F.when(is_timer, F.least("moved_low", F.min(time_ms).over(of_turn)))
@@ -58,7 +58,12 @@ def _moved(lined: DataFrame, is_move: Column) -> DataFrame:
 
 
 def _in_order() -> WindowSpec:
-    return Window.partitionBy("line").orderBy("asked.offset")
+    return _lines().orderBy("asked.offset")
+
+
+def _lines(*more: Column | str) -> WindowSpec:
+    """Lines begin alike, and a sort looks at the first 8 bytes first: so a hash goes before them."""
+    return Window.partitionBy(F.xxhash64("line"), "line", *more)
 
 
 def _refused_at_intake() -> Column:

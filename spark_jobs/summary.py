@@ -210,7 +210,7 @@ def details(table: DataFrame, by_hour: DataFrame, found: Verdict) -> Details:
         timeline=timeline(delivered, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
-        latest=tuple(delivered.orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES).collect()),
+        latest=_latest(delivered),
         codes=_codes(table) if found.counts[AuditClass.REJECTED] + found.counts[AuditClass.EXPIRED] else (),
         hours=tuple(by_hour.orderBy(F.desc("lateness_p99_ms"), "hour_ms", "topic").limit(MOST_HOURS).collect()),
         by_order=table.where(F.col("proof") == "order").count(),
@@ -248,6 +248,14 @@ def _examples(table: DataFrame) -> tuple[Row, ...]:
     ranked = table.where(is_fault()).withColumn("nth", F.row_number().over(each)).where(F.col("nth") <= MOST_EXAMPLES)
     chosen = ranked.orderBy("nth", order).limit(MOST_EXAMPLES).collect()
     return tuple(sorted(chosen, key=lambda row: FAULTS.index(row["class"])))
+
+
+def _latest(delivered: DataFrame) -> tuple[Row, ...]:
+    """Which they are is told by two columns; the rest is read of these alone."""
+    order = F.desc("lateness_ms"), F.col("origin")
+    found = delivered.select("lateness_ms", "origin").orderBy(*order).limit(MOST_EXAMPLES).collect()
+    chosen = delivered.where(F.col("origin").isin([row.origin for row in found]))
+    return tuple(chosen.orderBy(*order).collect())
 
 
 def _codes(table: DataFrame) -> tuple[tuple[str, int], ...]:

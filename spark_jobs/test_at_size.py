@@ -3,7 +3,11 @@
 A template of some twenty requests is repeated 5,000 times by Spark itself: offsets move by 100, ids get a number.
 """
 
+import statistics
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -141,12 +145,42 @@ def test_a_hot_topic_is_not_one_task_s_work(spark: SparkSession, outcomes: DataF
     spark.conf.set("spark.sql.debug.maxToStringFields", 1000)  # a plan tells 25 of the sums, else
     try:
         table = classify(outcomes, LIMITS)
-        tasks = [row["count"] for row in table.groupBy(F.spark_partition_id()).count().collect()]
+        with job_group(spark) as group:
+            table.write.format("noop").mode("overwrite").save()
+        read = [rows for rows in rows_moved(spark, group) if sum(rows) >= 10_000]
         plans = [str(how(table)._jdf.queryExecution().executedPlan()) for how in (summary.topics, summary.hours)]
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", 2)
         spark.conf.set("spark.sql.adaptive.enabled", "true")
-    assert len(tasks) == 8
-    assert max(tasks) < 1.2 * sum(tasks) / len(tasks)
+    assert sum(map(sum, read)) >= 2 * 100_000, "each record, by its origin and by its id"
+    for rows in read:
+        assert len(rows) >= 8
+        assert max(rows) <= 2 * statistics.median(rows), read
     for plan in plans:
         assert "partial_percentile_approx" in plan
+
+
+@contextmanager
+def job_group(spark: SparkSession) -> Iterator[str]:
+    """Of the jobs in it."""
+    name = uuid4().hex
+    spark.sparkContext.setJobGroup(name, "a test")
+    try:
+        yield name
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def rows_moved(spark: SparkSession, group: str) -> list[list[int]]:
+    """For each stage that reads shuffles, by Spark's own metrics: how many rows came to each task that does."""
+    tracker, store = spark.sparkContext.statusTracker(), spark._jsc.sc().statusStore()
+    found = []
+    for job in tracker.getJobIdsForGroup(group):
+        told = tracker.getJobInfo(job)
+        for stage in told.stageIds if told is not None else ():
+            if store.lastStageAttempt(stage).status().toString() == "COMPLETE":
+                tasks = store.taskList(stage, 0, 1_000)
+                metrics = [tasks.apply(at).taskMetrics().get() for at in range(tasks.size())]
+                read = [each.shuffleReadMetrics().recordsRead() for each in metrics]
+                found.append([rows for rows in read if rows])
+    return found

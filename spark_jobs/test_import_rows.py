@@ -1,12 +1,14 @@
 """Rows of a file become requests as a bridge will read them, or are rejected with a reason that helps."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from schemas.headers import EXPIRE_MS, ID, KEY, TOPIC
 from schemas.profiles import marked
-from spark_jobs.import_rows import Mapped, WrongError
+from spark_jobs.import_rows import Mapped, Request, WrongError
 
 NOW_MS = 1_700_000_000_000
 COLUMNS = {"due": "when", "value": "body", "key": "who", "id": "id", "headers": "extra", "header:tenant": "tenant"}
@@ -15,6 +17,26 @@ MAPPED = Mapped(COLUMNS, {"topic": "orders"}, 86_400_000)
 
 def row(**other: Any) -> dict[str, Any]:
     return {"when": NOW_MS + 5_000, "body": "v", "who": None, "id": None, "extra": None, "tenant": "a", **other}
+
+
+OURS = [("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000009"), ("timer-id", b"x")]
+
+
+def moved(headers: Sequence[tuple[str, bytes | None]], **other: Any) -> Request:
+    """A row of an export, as a request for another cluster."""
+    exported = {
+        "topic": "timers",
+        "partition": 2,
+        "origin_offset": 7,
+        "target": "orders",
+        "target_partition": None,
+        "due_ms": NOW_MS + 9,
+        "id": b"x",
+        "key": b"k",
+        "value": None,
+        "headers": [{"name": name, "value": value} for name, value in headers],
+    }
+    return Mapped({}, {}, 86_400_000).request(exported | other, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -53,17 +75,23 @@ def test_what_is_no_request_is_told(wrong: dict[str, Any], told: str) -> None:
 
 def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
     sent = marked([("DELAY", b"3"), ("REAL_TOPIC", b"orders"), ("tenant", b"a"), ("tenant", None)], "rocketmq")
-    headers = [{"name": name, "value": value} for name, value in sent]
-    exported = {
-        "origin_offset": 7,
-        "target": "orders",
-        "target_partition": 3,
-        "due_ms": NOW_MS + 9,
-        "id": b"x",
-        "key": b"k",
-        "value": None,
-        "headers": headers,
-    }
-    found = Mapped({}, {}, 86_400_000).request(exported, NOW_MS)
-    ours = [("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000009"), ("timer-id", b"x")]
-    assert found == (b"k", None, [*ours, ("timer-partition", b"3"), ("tenant", b"a"), ("tenant", None)])
+    found = moved(sent, target_partition=3)
+    foreign = [("tenant", b"a"), ("tenant", None), ("imported-from", b"timers/2/7")]
+    assert found == (b"k", None, [*OURS, ("timer-partition", b"3"), *foreign])
+
+
+def test_an_export_keeps_until_when_it_may_be_delivered() -> None:
+    expiry = (EXPIRE_MS, b"%d" % (NOW_MS + 10))
+    found = moved([(TOPIC, b"orders"), ("timer-delay-ms", b"9"), expiry, (ID, b"x")])
+    assert found.headers == [*OURS, expiry, ("imported-from", b"timers/2/7")]
+
+
+@pytest.mark.parametrize(("key", "delivered"), [((), None), ((("scheduler-target-key", b"t"),), b"t")])
+def test_an_export_keeps_the_delivered_key_where_another_spelling_has_the_id_in_the_record_s(
+    key: tuple[tuple[str, bytes], ...], delivered: bytes | None
+) -> None:
+    """etf1: key = id; without a header for the target's key it is delivered with none."""
+    spelled = [("scheduler-target-topic", b"orders"), ("scheduler-epoch", b"1"), *key]
+    found = moved(marked(spelled, "etf1"), id=b"k")
+    assert dict(found.headers).get(KEY, found.key) == delivered
+    assert dict(found.headers)[ID] == b"k"

@@ -1,0 +1,66 @@
+"""The jobs as two files, for clusters where nothing of ours is installed.
+
+    python -m spark_jobs.package jobs
+        jobs/timer-bridge.zip          our packages, for driver and executors
+        jobs/timer-bridge-job.py       what spark-submit starts; its first word names the job
+
+    spark-submit --master spark://HOST:7077 --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 \\
+        --py-files jobs/timer-bridge.zip jobs/timer-bridge-job.py audit --bootstrap-servers HOST:9092 --out /shared
+
+What they import beside Spark is not in it: see docs/audit.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from spark_jobs.arguments import make_folder
+from spark_jobs.ending import exit_code
+from spark_jobs.session import KAFKA_PACKAGE
+from spark_jobs.shipped import write_zip
+
+JOBS = {
+    "archive": "spark_jobs.archive",
+    "audit": "spark_jobs.audit",
+    "backfill": "spark_jobs.backfill",
+    "import": "spark_jobs.bulk_import",
+}
+_STARTER = '''"""Of spark_jobs.package: spark-submit --py-files timer-bridge.zip timer-bridge-job.py audit --help"""
+
+import sys
+
+from spark_jobs.package import job
+
+sys.exit(job(sys.argv[1:]))
+'''
+
+
+def job(argv: Sequence[str]) -> int:
+    """The exit code of the job that the first word names."""
+    if not argv or argv[0] not in JOBS:
+        print(f"timer-bridge-job.py: say which job, one of {', '.join(JOBS)}", file=sys.stderr)
+        return 2
+    return int(import_module(JOBS[argv[0]]).main(argv[1:]))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_jobs.package", description="Write the jobs for spark-submit."
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    return exit_code("package", lambda: _written(parser.parse_args(argv).folder))
+
+
+def _written(folder: Path) -> int:
+    make_folder(folder)
+    archive = write_zip(folder / "timer-bridge.zip")
+    starter = folder / "timer-bridge-job.py"
+    starter.write_text(_STARTER)
+    print(f"spark-submit --packages {KAFKA_PACKAGE} --py-files {archive} {starter} {'|'.join(JOBS)} --help")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
