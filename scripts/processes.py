@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 from bridge.embedded import DIE_WITH_PARENT
 from bridge.errors import BridgeError
 
+TIMER_BRIDGE = (str(Path(sys.executable).with_name("timer-bridge")),)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -57,12 +58,18 @@ def machine() -> Machine:
 class BridgeProcess:
     """`timer-bridge run` on a data directory in `folder`. Its words go to `folder/bridge.log`."""
 
-    def __init__(self, folder: Path, bootstrap_servers: str, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap_servers: str,
+        arguments: Sequence[str] = (),
+        *,
+        command: Sequence[str] = TIMER_BRIDGE,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "bridge.log"
         self._folder = folder
-        command = str(Path(sys.executable).with_name("timer-bridge"))
-        self._command = [command, "run", "--bootstrap-servers", bootstrap_servers]
+        self._command = [*command, "run", "--bootstrap-servers", bootstrap_servers]
         self._command += ["--data-dir", str(folder / "timer-data"), *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._ready_or_ended = threading.Event()
@@ -120,8 +127,12 @@ class BridgeProcess:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def demand_alive(self) -> None:
-        if self._process is None or self._process.poll() is not None:
+        if not self.is_running:
             raise BridgeError(f"the bridge has ended by itself; {self.last_words()}")
 
     def last_words(self) -> str:
