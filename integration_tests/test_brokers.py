@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 
 from bridge.ports import Aborted, Committed, Transaction
-from integration_tests.brokers import ThreeBrokers
+from integration_tests.conftest import JARS_CACHE, RUN
 from integration_tests.instances import Field
 from integration_tests.test_confluent import World, out, progress
+from scripts.three_brokers import ThreeBrokers
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[ThreeBrokers]:
-    with ThreeBrokers("three") as brokers:
+    with ThreeBrokers(RUN / "kafka-three", jars_cache=JARS_CACHE) as brokers:
         yield brokers
 
 

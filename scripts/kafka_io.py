@@ -15,7 +15,6 @@ from uuid import uuid4
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
     Message,
@@ -83,10 +82,14 @@ class Admin:
     """Short questions to the broker. Raises BridgeError where it does not answer."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._client = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET})
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **_QUIET}
+        self._client = AdminClient(self._address)
+        self._consumers: dict[str, Consumer] = {}
 
-    def create_topics(self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str]) -> None:
-        asked = [NewTopic(topic, partitions, 1, config=dict(settings)) for topic in topics]
+    def create_topics(
+        self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str], copies: int = 1
+    ) -> None:
+        asked = [NewTopic(topic, partitions, copies, config=dict(settings)) for topic in topics]
         with _told("topics could not be created"):
             for created in self._client.create_topics(asked).values():
                 created.result(_TIMEOUT_S)
@@ -103,15 +106,21 @@ class Admin:
         return _repeated(f"the ends of {topic} could not be read", look)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The group's progress; a partition without one is left out."""
+        """The group's progress; a partition without one is left out.
+
+        Not asked as an admin: librdkafka 2.16 dies of that (SIGSEGV) where the group's coordinator has just moved.
+        """
 
         def look() -> dict[int, int]:
-            asked = ConsumerGroupTopicPartitions(group, self._partitions(topic))
-            (answer,) = self._client.list_consumer_group_offsets([asked]).values()
-            places = answer.result(_TIMEOUT_S).topic_partitions
+            places = self._consumer(group).committed(self._partitions(topic), _TIMEOUT_S)
             return {place.partition: place.offset for place in places if place.offset >= 0}
 
         return _repeated(f"the offsets of group {group} could not be read", look)
+
+    def _consumer(self, group: str) -> Consumer:
+        if group not in self._consumers:
+            self._consumers[group] = Consumer({**self._address, "group.id": group})
+        return self._consumers[group]
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         described = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]

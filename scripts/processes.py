@@ -21,6 +21,7 @@ from bridge.child import DIE_WITH_PARENT
 from bridge.embedded import HOST
 from bridge.errors import BridgeError
 
+TIMER_BRIDGE = (str(Path(sys.executable).with_name("timer-bridge")),)
 _TRANSACTIONS = "timer_bridge_transaction_seconds_count"
 _SPARE_S = 8.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -131,13 +132,18 @@ class BridgeProcess:
     """`timer-bridge run` on a data directory in `folder`. Its words go to `folder/bridge.log`."""
 
     def __init__(
-        self, folder: Path, bootstrap_servers: str, arguments: Sequence[str] = (), *, http_port: int = 0
+        self,
+        folder: Path,
+        bootstrap_servers: str,
+        arguments: Sequence[str] = (),
+        *,
+        http_port: int = 0,
+        command: Sequence[str] = TIMER_BRIDGE,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "bridge.log"
         self._folder = folder
-        command = str(Path(sys.executable).with_name("timer-bridge"))
-        self._command = [command, "run", "--bootstrap-servers", bootstrap_servers]
+        self._command = [*command, "run", "--bootstrap-servers", bootstrap_servers]
         self.data_dir = folder / "timer-data"
         self._http_port = http_port
         self._command += ["--data-dir", str(self.data_dir), *arguments]
@@ -210,8 +216,12 @@ class BridgeProcess:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def demand_alive(self) -> None:
-        if self._process is None or self._process.poll() is not None:
+        if not self.is_running:
             raise BridgeError(f"the bridge has ended by itself; {self.last_words()}")
 
     def last_words(self) -> str:

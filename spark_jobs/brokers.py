@@ -38,6 +38,9 @@ _REMEDIES = {
 }
 
 
+_FOR_GOOD = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+
+
 class Span(NamedTuple):
     """The records [start, end) of one partition."""
 
@@ -155,17 +158,22 @@ class Cluster:
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[tuple[str, int], Any]:
-        if not places:
-            return {}
-        try:
-            answers = self._admin.list_offsets(
-                {TopicPartition(*place): spec for place in places},
-                isolation_level=level,
-                request_timeout=_TIMEOUT_S,
-            )
-            return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
-        except KafkaException as wrong:
-            raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
+        """A leader that has changed makes an answer wrong: then leaders are looked up anew."""
+        end_s = time.monotonic() + _TIMEOUT_S
+        while places:
+            try:
+                answers = self._admin.list_offsets(
+                    {TopicPartition(*place): spec for place in places},
+                    isolation_level=level,
+                    request_timeout=_TIMEOUT_S,
+                )
+                return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
+            except KafkaException as wrong:
+                if wrong.args[0].code() in _FOR_GOOD or time.monotonic() > end_s:
+                    raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
+                time.sleep(_NAP_S)
+                self._partitions()
+        return {}
 
     def _told(self, error: KafkaError) -> None:
         """By code alone: librdkafka's text may quote a setting."""
