@@ -17,7 +17,8 @@ from typing import Self
 
 import pyspark
 
-from bridge.embedded import DIE_WITH_PARENT, HOST, free_port
+from bridge.child import DIE_WITH_PARENT
+from bridge.embedded import HOST, free_port
 from spark_jobs import package
 from spark_jobs.session import KAFKA_PACKAGE
 
