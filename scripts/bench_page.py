@@ -67,7 +67,8 @@ def _opening(results: Results) -> list[str]:
         "",
         f"`make bench` on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Linux"
         f" {machine['kernel']}; {settings['messages']:,} messages of {settings['body_bytes']} bytes a scenario,"
-        f" {settings['partitions']} partitions; medians of {settings['repeat']} rounds with lowest and highest.",
+        f" {settings['partitions']} partitions; "
+        + ("one round." if settings["repeat"] == 1 else f"medians of {settings['repeat']} rounds, lowest and highest."),
         "",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]

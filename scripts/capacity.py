@@ -47,7 +47,7 @@ def _opening(model: Model, results: Results) -> list[str]:
         "",
         "## What was measured",
         "",
-        f"Least squares over the bench's runs; the model misses none of them by more than {cpu.worst:.0%}.",
+        f"Least squares over the bench's runs; the model is off by {cpu.worst:.0%} at the worst of them.",
         "",
         "| | |",
         "|---|---|",

@@ -151,6 +151,7 @@ def fit(results: Results) -> Model:
     base_mb, mb_a_timer = slope(memory)
     most = timers[-1]
     empty_mb = _needed(results, f"pending.{most:.0f}.disk_empty_mb")
+    start_s, lost_s = (_needed(results, f"pending.{most:.0f}.ready_after_{end}_s") for end in ("stop", "loss"))
     return Model(
         cpu=fit_cpu(runs(results)),
         body_bytes=float(results.settings["body_bytes"]),
@@ -163,7 +164,7 @@ def fit(results: Results) -> Model:
         memory_bytes=max(mb_a_timer, 0.0) * 2**20,
         disk_bytes=(_needed(results, f"pending.{most:.0f}.disk_mb") - empty_mb) * 2**20 / most,
         partition_disk_mb=empty_mb / float(results.settings["partitions"]),
-        rebuild_per_s=most / _needed(results, f"pending.{most:.0f}.ready_after_loss_s"),
+        rebuild_per_s=most / max(lost_s - start_s, 0.1),
         most_pending=most,
     )
 
