@@ -32,14 +32,15 @@ constraints: ## write constraints.txt anew from the latest versions that fit pyp
 	PYTHON='$(PYTHON)' scripts/renew-constraints.sh
 
 # What needs neither broker nor Spark is shared out to two workers.
-QUICK := --numprocesses 2 -m 'not broker and not spark and not slow'
+ALONE := not broker and not spark and not slow
+QUICK := --numprocesses 2 -m '$(ALONE)'
 # Whoever tests with a broker waits for it most of the time. A module's tests share its brokers, so they stay together.
 WAITING := --numprocesses 2 --dist loadfile -m 'broker and not spark and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
-check: $(READY) static ## lint, types, imports, and the tests that need no broker and no Spark
-	$(BIN)/python -m pytest $(QUICK)
+check: $(READY) static ## lint, types, imports, and most tests that need no broker and no Spark
+	$(BIN)/python -m pytest --numprocesses 2 -m '$(ALONE) and not thorough'
 
 .PHONY: static
 static: $(READY)

@@ -51,10 +51,10 @@ class Timeline:
     def wait(self, timeout_ms: int, until: Callable[[], bool]) -> None:
         """Lets time pass until `until()`, looked at behind each event, at most `timeout_ms`."""
         end_ms = self.now_ms + timeout_ms
-        while not until() and self.run_next(end_ms):
-            pass
-        if not until():
-            self.now_ms = max(self.now_ms, end_ms)
+        while not until():
+            if not self.run_next(end_ms):
+                self.now_ms = max(self.now_ms, end_ms)
+                return
 
     def run_next(self, before_ms: int | None = None) -> bool:
         """Jumps to the next event and runs it. False where there is none (up to `before_ms`)."""
@@ -126,7 +126,7 @@ class Partition:
     @property
     def last_stable(self) -> int:
         """The offset up to which read_committed consumers may read."""
-        return min(self.open.values(), default=self.end)
+        return min(self.open.values()) if self.open else self.end
 
     def append(self, entry: Entry) -> Entry:
         entry.offset = self.end
@@ -403,8 +403,8 @@ class FakeGroup:
         """Whether `serve` would change hands."""
         if member not in self.members:
             return True
-        leaving = any(self.wanted[shard] != member for shard in held)
-        return leaving or any(self.wanted[s] == member and self.owner[s] is None for s in self.wanted)
+        wanted = {shard for shard, wanted_by in self.wanted.items() if wanted_by == member}
+        return not held <= wanted or any(self.owner[shard] is None for shard in wanted)
 
     def serve(self, member: str, held: set[Shard]) -> tuple[list[Shard], list[Shard]]:
         """What `member` gives up and what it gets now."""

@@ -74,7 +74,10 @@ def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Ou
 def recover(
     shard: Shard, disk: Disk, history: History, options: TurnOptions, outlook: Outlook | None = None
 ) -> Recovered:
-    """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it."""
+    """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it.
+
+    Raises OSError where the disk is full or broken: then none is open.
+    """
     progress, found, _ = outlook or look(shard, disk, history, options)
     recovery = _Recovery(shard, disk, history, options, progress)
     try:

@@ -157,7 +157,9 @@ class OwnedShard:
 
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
-        return Counter(self.store.pending_by_topic()) + Counter(flight.target for flight in self.flights.alive())
+        counts = Counter(self.store.pending_by_topic())
+        counts.update(flight.target for flight in self.flights.alive())
+        return counts
 
     def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
         """For each real topic: how many timers live, copies on their way among them, first and last due time.

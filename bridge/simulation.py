@@ -598,8 +598,6 @@ class Life:
             self.instance.turn()
         except Crash as crash:
             self._die(str(crash))
-        except OSError as full:
-            self._die(f"{full} at a start")
         self.world.oracle.observe()
         if self.instance.bridge is not None and self.instance.bridge.is_idle:
             self._look_anew()
@@ -677,13 +675,13 @@ class Life:
         bridge = self.instance.bridge
         if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
             return
-        if any(self.world.group.owner[shard] != self.member for shard in bridge.pending):
+        if any(self.world.group.owner[shard] != self.member for shard in bridge.shards):
             return
         for shard, pending in self.pending().items():
             expected = self.world.oracle.pending(shard)
             if pending != expected:
                 raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
-        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.pending)
+        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
         if ranges != expected_ranges:
             raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
 

@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from bridge import connections
+from bridge.complaints import Complaints
 from bridge.connections import MOST_CONNECTIONS, Connection, tell_trouble
 from bridge.embedded import free_port
 from bridge.web import serving
@@ -152,7 +154,8 @@ def test_a_connection_that_asks_again_is_answered_again() -> None:
                 assert told
 
 
-def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_accepting", Complaints(connections.log))
     with caplog.at_level(logging.WARNING), served() as port, ExitStack() as ends, ExitStack() as held:
         assert well(port)
         callers = [ends.enter_context(socket.socket()) for _ in range(40)]

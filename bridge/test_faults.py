@@ -19,6 +19,7 @@ from schemas.profiles import PROFILES
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_case_8_many_of_a_level_out_of_order_while_their_target_fails(trouble: Trouble) -> None:
     """Timestamps of a log need not ascend: the order within a level is that of the due times."""
@@ -92,6 +93,29 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     world.bridge.run(600)
     assert world.bridge.source.paused == set()
     assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
+
+
+def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.send("waits", 300)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.lose_disks()
+    world.bridge.start()
+    disk = world.bridge.disk_for(SHARD)
+    disk.fail_append(0)
+    with caplog.at_level(logging.WARNING):
+        world.bridge.run(20_000)
+    (told,) = [record.getMessage() for record in caplog.records if "cannot be made ready" in record.getMessage()]
+    assert "free room on the disk of data_dir" in told
+    assert world.delivered() == []
+    assert world.bridge.bridge is not None
+    assert not world.bridge.bridge.ready
+    disk.mend()
+    world.bridge.run(6000)
+    assert world.delivered() == ["waits"]
 
 
 def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is_named(

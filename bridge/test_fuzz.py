@@ -154,6 +154,7 @@ def copies(place: TimerWorld) -> Sequence[Sequence[Header]]:
     return [list(entry.headers) for entry in last if entry.transaction is not None and not entry.is_marker]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("piece", range(-(-COUNT // PIECE)))
 def test_case_33_each_record_has_exactly_one_fate(piece: int) -> None:

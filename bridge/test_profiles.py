@@ -370,6 +370,7 @@ def test_a_partition_is_kept_also_over_a_roll(delay_s: int) -> None:
     assert [len(list(log.everything())) > 0 for log in world.kafka.topics["wide"].partitions] == [False, False, True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(40))
 def test_any_mix_of_spellings_settings_and_losses_delivers_what_was_understood_and_once(seed: int) -> None:
     rng = Random(seed)

@@ -124,7 +124,7 @@ def lose_disk_there(world: TimerWorld) -> None:
 THERE = pytest.mark.parametrize("trouble", [go_on_there, restart, lose_power_there, lose_disk_there])
 
 
-@pytest.mark.parametrize("trouble", [restart, lose_disk_there])
+@pytest.mark.parametrize("trouble", [restart, pytest.param(lose_disk_there, marks=pytest.mark.thorough)])
 def test_case_35_a_limited_target_keeps_to_its_rate_and_delays_no_other(
     trouble: Callable[[TimerWorld], None],
 ) -> None:

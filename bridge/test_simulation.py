@@ -1,6 +1,6 @@
 """Seeded histories of the whole bridge (bridge.simulation), and proof that they find mistakes (bridge.mutations).
 
-SEEDS=1000 pytest bridge/test_simulation.py          seeds 0..999; without it 100
+SEEDS=1000 pytest bridge/test_simulation.py          seeds 0..999; without it 50
 SEEDS=5000..6000 pytest bridge/test_simulation.py    those
 SEED=4711 pytest bridge/test_simulation.py           that one, with its story
 python -m bridge.simulation 0 10000                  the same on all cores, with figures
@@ -36,7 +36,7 @@ def chosen_seeds() -> range:
     """What the environment asks for."""
     if one := os.environ.get("SEED"):
         return range(int(one), int(one) + 1)
-    first, _, last = os.environ.get("SEEDS", "100").rpartition("..")
+    first, _, last = os.environ.get("SEEDS", "50").rpartition("..")
     return range(int(first or 0), int(last) + (1 if first else 0))
 
 
@@ -58,6 +58,7 @@ def test_every_request_has_its_one_outcome_whatever_happens(piece: int) -> None:
     assert not bad, "\n".join([f"bad seeds: {[outcome.seed for outcome in bad]}", story(bad[0])])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mistake_is_caught(mutation: str) -> None:
     """Which seed finds it changes with every change of the world, so from one that did on, the first is looked for."""

@@ -131,12 +131,14 @@ class FakeSource:
         return (
             self._woken
             or self._group.has_change(self._member, self._held)
-            or any(next(self._ahead(shard), None) is not None for shard in self._readable())
+            or any(next(self._ahead(shard), None) is not None for shard in self._positions.keys() - self._paused)
         )
 
     def _serve(self) -> Ownership:
         if self._member not in self._group.members:
             return self._join_again()
+        if not self._group.has_change(self._member, self._held):
+            return Ownership()
         revoked, assigned = self._group.serve(self._member, self._held)
         self._forget(revoked)
         self._held |= set(assigned)
@@ -159,8 +161,8 @@ class FakeSource:
         return [shard for shard in sorted(self._positions) if shard not in self._paused]
 
     def _ahead(self, shard: Shard) -> Iterator[Entry]:
-        log = self._kafka.partition(shard)
-        return log.committed(self._positions[shard], log.last_stable)
+        log, position = self._kafka.partition(shard), self._positions[shard]
+        return log.committed(position, log.last_stable) if position < log.end else iter(())
 
     def _take(self, room: int) -> dict[Shard, list[Record]]:
         taken: dict[Shard, list[Record]] = {}

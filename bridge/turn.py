@@ -13,7 +13,8 @@ anything. A crash behind it: the next life reads (C, K) and the journal, and set
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from bridge.complaints import Complaints
 from bridge.hanging import Hang, Hanging
@@ -38,9 +39,25 @@ log = logging.getLogger(__name__)
 _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
 _LATEST_CHECKPOINT_MS = 10_000
+_NEXT_TRY_MS = 5000
+"""A rebuild may take long, and this thread: most of the time is the other shards'."""
 """When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
+
+
+class _NextTry:
+    """Not a preparation but a wait for one, some seconds long."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ms = clock.now_ms()
+
+    def is_done(self) -> bool:
+        return not 0 <= self._clock.now_ms() - self._since_ms < _NEXT_TRY_MS
+
+    def give_up(self) -> None:
+        """Nobody works at it."""
 
 
 class Bridge:
@@ -122,7 +139,7 @@ class Bridge:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
         polled = self._source.poll(self._wait_ms(), self._options.max_poll_records)  # 1
         self._status.belongs(is_member=polled.is_member)
-        if polled.ownership != Ownership():
+        if polled.ownership:
             self._publisher.finish()
         self._publisher.advance()
         self._change_hands(polled.ownership)
@@ -269,19 +286,38 @@ class Bridge:
 
     def _begin(self, shard: Shard) -> None:
         """Opens it, or has it prepared beside the others where that takes long."""
-        disk, options = self._disk_for(shard), self._options.of(shard.topic)
-        outlook = look(shard, disk, self._history, options)
-        self._metrics.looked(outlook)
-        if outlook.work >= self._options.prepare_from:
-            self._preparing[shard] = self._prepare(shard)
-        else:
-            self._open(shard, disk, recover(shard, disk, self._history, options, outlook))
+        options = self._options.of(shard.topic)
+        with self._tried_again(shard):
+            disk = self._disk_for(shard)
+            outlook = look(shard, disk, self._history, options)
+            self._metrics.looked(outlook)
+            if outlook.work >= self._options.prepare_from:
+                self._preparing[shard] = self._prepare(shard)
+            else:
+                self._open(shard, disk, recover(shard, disk, self._history, options, outlook))
 
     def _open_prepared(self) -> None:
-        for shard in [shard for shard, preparation in self._preparing.items() if preparation.is_done()]:
+        for shard, preparation in [each for each in self._preparing.items() if each[1].is_done()]:
             del self._preparing[shard]
-            disk = self._disk_for(shard)
-            self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
+            if isinstance(preparation, _NextTry):
+                self._begin(shard)
+                continue
+            with self._tried_again(shard):
+                disk = self._disk_for(shard)
+                self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
+
+    @contextmanager
+    def _tried_again(self, shard: Shard) -> Iterator[None]:
+        """A shard whose disk is full or broken is opened later; the others go on."""
+        try:
+            yield
+        except OSError as wrong:
+            told = (
+                "%s: its local store cannot be made ready (%s), so its timers wait: free room on the disk of data_dir,"
+                " or name another directory; nothing is lost, Kafka has it all"
+            )
+            self._complaints.say(self._clock.now_ms(), f"disk {shard}", told, shard, wrong)
+            self._preparing[shard] = _NextTry(self._clock)
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
         first, end = self._history.bounds(shard)
@@ -300,6 +336,7 @@ class Bridge:
                 next_offset,
             )
         self._source.start(shard, max(first, next_offset))
+        self._complaints.over(f"disk {shard}")
         self._status.running(shard)
         self._metrics.recovered(shard)
         self._was_opened = True

@@ -12,6 +12,8 @@ import pytest
 
 from integration_tests.conftest import ROOT, missing
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ("bridge", "timer", "schemas", "spark_jobs")
 FOR_TESTS_OF_USERS = {"bridge/testing.py", "bridge/fake_kafka.py", "bridge/timer_world.py", "timer/testing.py"}
 OLDEST_SETUPTOOLS = 77

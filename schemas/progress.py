@@ -20,6 +20,7 @@ class Key(NamedTuple):
 
 
 NOTHING_SETTLED = Key(-1, -1)
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Progress(NamedTuple):
@@ -33,7 +34,7 @@ class Progress(NamedTuple):
     def metadata(self) -> str:
         """What is committed beside `next_offset`."""
         told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
-        return json.dumps(told, separators=(",", ":"))
+        return _encoded(told)
 
     @classmethod
     def committed(cls, next_offset: int, metadata: str | None) -> "Progress":

@@ -346,6 +346,7 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
     return Schedule(target.decode(), due_ms, partition if "timer-partition" in values else -1)
 
 
+@pytest.mark.thorough
 @settings(max_examples=1000)
 @given(HEADERS)
 def test_case_33_the_short_way_reads_as_the_rules_do(headers: list[tuple[str, bytes | None]]) -> None:

@@ -13,11 +13,11 @@ from timer.entry import (
     MAGIC_ROLL,
     MAGIC_UNCHAINED,
     MAX_DELAY_MS,
-    RUN,
     UNIT,
     UNIT_SIZE,
     Ints,
     Rows,
+    joined,
     topic_hash,
 )
 from timer.ids import hashes_of
@@ -77,7 +77,7 @@ class Batch:
 
     def ended(self) -> Rows:
         """Timers of the store that end, as a RUN."""
-        return np.concatenate(self._ended) if self._ended else np.empty(0, RUN)
+        return joined(self._ended)
 
     def units(self) -> tuple[Rows, Rows, list[bytes]]:
         """Of the timers to add: units, neither chained nor with a body's position yet, rows of BESIDE, and frames."""

@@ -67,7 +67,7 @@ class Disk(Protocol):
         ...
 
     def map(self, name: str, size: int) -> Mapping:
-        """Made (sparse, zeros) where missing; a file of another size is made anew, zeroed."""
+        """Made (zeros) where missing; a file of another size is made anew, zeroed. OSError where there is no room."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -133,12 +133,15 @@ class RealFile:
 
 
 class RealMapping:
+    """Its room is taken at once: a page that the disk has no room for would end the process without a word (SIGBUS)."""
+
     def __init__(self, path: Path, size: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_size != size:
                 os.ftruncate(descriptor, 0)
                 os.ftruncate(descriptor, size)
+            os.posix_fallocate(descriptor, 0, size)
             self._map = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)

@@ -12,16 +12,16 @@ Java's hash code are counted together, under the name that was seen first.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timer.entry import Ints, Rows
+from timer.entry import Ints, Rows, counted, stable_order
 
 HOUR_MS = 3_600_000
 _HOURS = 24
-_LOW_BITS = 32
 
 
 TopicState: TypeAlias = tuple[int, str, int | None, int | None]
@@ -112,7 +112,7 @@ class DueCounts:
         self._elsewhere: Counter[int] = Counter()
 
     def add(self, run: Rows) -> None:
-        for hash_, hour, count, at, dues in self._groups(run):
+        for hash_, at, dues in _by_topic(run):
             topic = self._topics.get(hash_)
             if topic is None:
                 topic = self._topics[hash_] = _Topic(self._target_of(run[at : at + 1]))
@@ -122,34 +122,20 @@ class DueCounts:
             else:
                 topic.first_ms = None if topic.first_ms is None else min(topic.first_ms, first_ms)
                 topic.last_ms = None if topic.last_ms is None else max(topic.last_ms, last_ms)
-            topic.count(hour, count)
+            for hour, count in _by_hour(dues):
+                topic.count(hour, count)
         self._elsewhere.update(_hours_elsewhere(run))
 
     def remove(self, run: Rows) -> None:
-        for hash_, hour, count, _, dues in self._groups(run):
+        for hash_, _, dues in _by_topic(run):
             topic = self._topics[hash_]
-            topic.count(hour, -count)
+            for hour, count in _by_hour(dues):
+                topic.count(hour, -count)
             if topic.first_ms is not None and int(dues.min()) <= topic.first_ms:
                 topic.first_ms = None
             if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
                 topic.last_ms = None
         self._elsewhere.subtract(_hours_elsewhere(run))
-
-    @staticmethod
-    def _groups(run: Rows) -> Iterator[tuple[int, int, int, int, Ints]]:
-        """(topic hash, hour, count, index of a row, due times) of each topic and hour in `run`."""
-        if len(run) == 0:
-            return
-        dues = run["due_ms"]
-        keys = (run["topic_hash"].astype(np.int64) << _LOW_BITS) | (dues // HOUR_MS)
-        if keys[0] == keys[-1] and (keys == keys[0]).all():
-            yield int(run["topic_hash"][0]), int(dues[0]) // HOUR_MS, len(run), 0, dues
-            return
-        order = np.argsort(keys, kind="stable")
-        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[0]] - 1))
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(run)], strict=True):
-            at = int(order[start])
-            yield int(run["topic_hash"][at]), int(dues[at]) // HOUR_MS, end - start, at, dues[order[start:end]]
 
     def state(self) -> tuple[list[TopicState], Ints, Ints]:
         """Topics; rows of (hash, hour, count); rows of (hour, count) of those that are looked at elsewhere."""
@@ -216,6 +202,27 @@ class DueCounts:
                     last_ms = (last + 1) * HOUR_MS - 1 if last_ms is None else last_ms
                 found[topic.name] = DueRange(topic.pending, first_ms, last_ms)
         return found
+
+
+def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
+    """(topic hash, index of a row, due times) of each topic in `run`."""
+    if len(run) == 0:
+        return
+    hashes, dues = run["topic_hash"], run["due_ms"]
+    if hashes[0] == hashes[-1] and (hashes == hashes[0]).all():
+        yield int(hashes[0]), 0, dues
+        return
+    order = stable_order(hashes.astype(np.int64))
+    starts = np.flatnonzero(np.diff(hashes[order])) + 1
+    for start, end in pairwise([0, *starts.tolist(), len(run)]):
+        at = int(order[start])
+        yield int(hashes[at]), at, dues[order[start:end]]
+
+
+def _by_hour(dues: Ints) -> Iterator[tuple[int, int]]:
+    """(hour, count) of each hour in which any are due."""
+    hours, counts = counted(dues // HOUR_MS)
+    return zip(hours.tolist(), counts.tolist(), strict=True)
 
 
 def _hours_elsewhere(run: Rows) -> list[int]:

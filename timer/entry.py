@@ -11,6 +11,7 @@ A file ends with a blank record (16 bytes: bytes left, zeros, magic) once a unit
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -62,10 +63,14 @@ RUN = np.dtype(
 )
 """Live timers in memory, one row each: where they stand in the order of release, and where their unit and body lie."""
 
+NO_ROWS = np.empty(0, RUN)
+
 BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
 """What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
 
 _FEW = 64
+_MANY = 5000
+_NEAR = 8
 
 Rows: TypeAlias = NDArray[Any]
 """A structured array of UNIT, BESIDE or RUN."""
@@ -91,12 +96,36 @@ def run_of(units: Rows, beside: Rows, first_unit: int) -> Rows:
     return run
 
 
+def joined(parts: Iterable[Rows]) -> Rows:
+    """RUNs one behind another. One alone is not copied, and numpy compares no types: both cost in small turns."""
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return NO_ROWS
+    return filled[0] if len(filled) == 1 else np.concatenate(filled)
+
+
+def stable_order(values: Ints) -> Ints:
+    """As a stable argsort: of many that lie near each other by their two digits of 16 bits, in a third of the time."""
+    if len(values) > _MANY:
+        digits = values - values.min()
+        if int(digits.max()) < 1 << 32:
+            order: Ints = (digits & 0xFFFF).astype(np.uint16).argsort(kind="stable")
+            by_high: Ints = order[(digits >> 16).astype(np.uint16)[order].argsort(kind="stable")]
+            return by_high
+    return values.argsort(kind="stable")
+
+
 def counted(values: Ints) -> tuple[Ints, Ints]:
-    """The different `values`, and how often each is there. Of a few, in no order: as numpy's sorting takes longer."""
-    if len(values) > _FEW:
+    """The different `values`, and how often each is there; of a few in no order. Sorts only where nothing is faster."""
+    if len(values) <= _FEW:
+        few = Counter(values.tolist())
+        return np.fromiter(few, np.int64, len(few)), np.fromiter(few.values(), np.int64, len(few))
+    first = int(values.min())
+    if int(values.max()) - first > _NEAR * len(values):
         return np.unique(values, return_counts=True)
-    counts = Counter(values.tolist())
-    return np.fromiter(counts, np.int64, len(counts)), np.fromiter(counts.values(), np.int64, len(counts))
+    counts = np.bincount(values - first)
+    there = counts.nonzero()[0]
+    return there + first, counts[there]
 
 
 @lru_cache(maxsize=65_536)

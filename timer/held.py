@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from timer.entry import RUN, Ints, Rows
+from timer.entry import NO_ROWS, Ints, Rows, joined
 from timer.plan import DueQueue
 
 _SPANS = 8
@@ -25,7 +25,7 @@ class _Resting:
     runs: list[Rows] = field(default_factory=list)
 
     def rows(self) -> Rows:
-        return np.concatenate(self.runs) if self.runs else np.empty(0, RUN)
+        return joined(self.runs)
 
     def first_due_ms(self) -> int:
         return min(int(run["due_ms"].min()) for run in self.runs)
@@ -64,7 +64,7 @@ class HeldTimers:
     def rows(self) -> Rows:
         """All of them."""
         blocked = (queue.rows() for queue in self._blocked.values())
-        return np.concatenate([self._queue.rows(), *(each.rows() for each in self._resting), *blocked])
+        return joined([self._queue.rows(), *(each.rows() for each in self._resting), *blocked])
 
     def push(self, run: Rows) -> None:
         self._units.update(run["unit"].tolist())
@@ -109,7 +109,7 @@ class HeldTimers:
 
     def take_blocked(self, hash_: int, limit: int, now_ms: int, limit_bytes: int) -> Rows:
         """Removes and returns the first of those of a target that are blocked."""
-        return self._gone(self._blocked[hash_].take(now_ms, limit, limit_bytes)) if limit > 0 else np.empty(0, RUN)
+        return self._gone(self._blocked[hash_].take(now_ms, limit, limit_bytes)) if limit > 0 else NO_ROWS
 
     def block_due(self, hashes: list[int], now_ms: int) -> None:
         """Those of these targets that have come to their visit by `now_ms`, and were not taken yet, are blocked."""
@@ -145,6 +145,11 @@ class HeldTimers:
         looks = [min(each.until_ms, each.first_due_ms()) for each in self._resting]
         visit_ms = self._queue.next_visit_ms()
         return min(looks if visit_ms is None else [*looks, visit_ms], default=None)
+
+    def is_quiet(self, now_ms: int) -> bool:
+        """Nobody is blocked, and nobody is to be looked at yet."""
+        next_ms = self.next_visit_ms()
+        return (next_ms is None or next_ms > now_ms) and not self.blocked()
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """Removes and returns those to be looked at, as DueQueue.take does."""

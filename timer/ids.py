@@ -51,16 +51,18 @@ class _Table:
         return table
 
     def insert(self, hashes: Ints, units: Ints) -> None:
+        """No unit is twice among `units`."""
         at = hashes & self._mask
         left = np.arange(len(hashes))
         while len(left):
             free = left[self.units[at[left]] <= 0]
-            _, first = np.unique(at[free], return_index=True)
-            placed = free[first]
-            where = at[placed]
-            self.used += int((self.units[where] == _EMPTY).sum())
-            self.hashes[where] = hashes[placed]
-            self.units[where] = units[placed] + _ABOVE
+            where, coming = at[free], units[free] + _ABOVE
+            was_empty = self.units[where] == _EMPTY
+            self.units[where] = coming
+            stays = self.units[where] == coming  # of several for one slot one has been written last
+            placed = free[stays]
+            self.hashes[where[stays]] = hashes[placed]
+            self.used += int(was_empty[stays].sum())
             keep = np.ones(len(hashes), np.bool_)
             keep[placed] = False
             left = left[keep[left]]
@@ -96,11 +98,19 @@ class _Table:
         return gone
 
 
+def _slots_for(live: int) -> int:
+    slots = _SMALLEST
+    while slots < live * 2:
+        slots *= 2
+    return slots
+
+
 class IdIndex:
     """hash -> unit, for the live timers that have an id."""
 
-    def __init__(self) -> None:
-        self._table = _Table(_SMALLEST)
+    def __init__(self, expected: int = 0) -> None:
+        """`expected`: about how many are to come at once; the table has room for them."""
+        self._table = _Table(_slots_for(expected))
         self._old: _Table | None = None
         self._moved = 0
         self._live = 0
@@ -147,10 +157,7 @@ class IdIndex:
     def _make_room(self, coming: int) -> None:
         slots = len(self._table.units)
         if self._old is None and (self._table.used + coming) * 3 > slots * 2:
-            wanted = _SMALLEST
-            while wanted < (self._live + coming) * 2:
-                wanted *= 2
-            self._old, self._table, self._moved = self._table, _Table(wanted), 0
+            self._old, self._table, self._moved = self._table, _Table(_slots_for(self._live + coming)), 0
         while self._old is not None:
             self._move_some()
             if (self._table.used + coming) * 3 <= len(self._table.units) * 2:

@@ -7,6 +7,7 @@ from timer.entry import Ints, Rows
 
 _NO_UNIT = 2**63 - 1
 _FEW = 64
+_VERY_FEW = 8
 
 
 class LiveCounts:
@@ -19,14 +20,25 @@ class LiveCounts:
 
     def add(self, segments: Ints, run: Rows) -> None:
         """`run`: rows whose segments are `segments`."""
+        if len(run) <= _VERY_FEW:
+            rows = zip(
+                *(column.tolist() for column in (segments, run["body_size"], run["visit_ms"], run["unit"])), strict=True
+            )
+            for segment, size, visit_ms, unit in rows:
+                self._add(segment, size, visit_ms, unit, unit)
+            return
         first_of_all = int(segments[0])
         is_one = bool((segments == first_of_all).all())
         for segment in [first_of_all] if is_one else np.unique(segments).tolist():
             own = run if is_one else run[segments == segment]
-            self._bytes[segment] = self._bytes.get(segment, 0) + int(own["body_size"].sum(dtype=np.int64))
-            self.see(segment, int(own["visit_ms"].max()))
-            first, last = self._units.get(segment, (_NO_UNIT, -1))
-            self._units[segment] = (min(first, int(own["unit"].min())), max(last, int(own["unit"].max())))
+            size, visit_ms = int(own["body_size"].sum(dtype=np.int64)), int(own["visit_ms"].max())
+            self._add(segment, size, visit_ms, int(own["unit"].min()), int(own["unit"].max()))
+
+    def _add(self, segment: int, size: int, visit_ms: int, first_unit: int, last_unit: int) -> None:
+        self._bytes[segment] = self._bytes.get(segment, 0) + size
+        self.see(segment, visit_ms)
+        first, last = self._units.get(segment, (_NO_UNIT, -1))
+        self._units[segment] = (min(first, first_unit), max(last, last_unit))
 
     def state(self) -> Ints:
         """Rows of (segment, bytes, last visit, first unit, last unit), -1 for what is not known."""

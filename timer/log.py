@@ -206,13 +206,13 @@ class UnitLog:
             raise CorruptStoreError(where, "bytes that are no units")
         return units
 
-    def read_checked(self, start: int, end: int) -> Rows:
-        """As `read`, and the checks of the units fit. Raises CorruptStoreError where one does not."""
+    def read_checked(self, start: int, end: int) -> tuple[Rows, Rows]:
+        """As `read` and `beside`, and the checks of the units fit. Raises CorruptStoreError where one does not."""
         units, columns = self.read(start, end), self.beside(start, end)
         computed = unit_checks(units, columns, start)
         for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
             raise CorruptStoreError(f"{self._segments.folder}, unit {start + at}", "its check does not fit")
-        return units
+        return units, columns
 
     def beside(self, start: int, end: int) -> Rows:
         """Rows of COLUMN for units [start, end), of one segment. Raises CorruptStoreError where they are not there."""

@@ -9,7 +9,7 @@ A tick that opens arrives as one run, requests for open ticks as small ones; man
 
 import numpy as np
 
-from timer.entry import RUN, Ints, Rows
+from timer.entry import NO_ROWS, Ints, Rows, joined
 
 _MOST_RUNS = 16
 
@@ -30,7 +30,7 @@ class DueQueue:
 
     def rows(self) -> Rows:
         """All of it, sorted."""
-        return in_order(np.concatenate(self._runs)) if self._runs else np.empty(0, RUN)
+        return in_order(joined(self._runs))
 
     def push(self, run: Rows) -> None:
         if len(run) == 0:
@@ -61,13 +61,14 @@ class DueQueue:
 
         The first row comes whatever its size.
         """
-        heads = [run[: min(limit, int(np.searchsorted(run["visit_ms"], now_ms, side="right")))] for run in self._runs]
-        due = np.concatenate(heads) if heads else np.empty(0, RUN)
-        if len(due) == 0:
-            return due
+        first_ms = self.next_visit_ms()
+        if first_ms is None or first_ms > now_ms:
+            return NO_ROWS
+        heads = [run[: min(limit, int(run["visit_ms"].searchsorted(now_ms, side="right")))] for run in self._runs]
+        due = joined(heads)
         of_run = np.repeat(np.arange(len(heads)), [len(head) for head in heads])
         order = np.lexsort((due["origin"], due["visit_ms"]))[:limit]
-        fits = int(np.searchsorted(np.cumsum(due["body_size"][order], dtype=np.int64), limit_bytes, side="right"))
+        fits = int(due["body_size"][order].cumsum(dtype=np.int64).searchsorted(limit_bytes, side="right"))
         order = order[: max(1, fits)]
         taken = np.bincount(of_run[order], minlength=len(heads))
         self._runs = [run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from schemas.progress import Key
-from timer.entry import RUN, Rows
+from timer.entry import NO_ROWS, Rows, joined
 from timer.held import HeldTimers
 from timer.waiting import Gate, Stretch, WaitingTarget, WaitingTargets, last_key
 
@@ -26,6 +26,8 @@ class Room:
     """Hashes of targets that got nothing, as there was no room left."""
 
     def fill(self, run: Rows) -> None:
+        if len(run) == 0:
+            return
         self.size_bytes -= int(run["body_size"].sum(dtype=np.int64))
         self.timers = self.timers - len(run) if self.size_bytes > 0 else 0
 
@@ -56,13 +58,15 @@ class Release:
 
     def let_through(self, rows: Rows, before: Key) -> tuple[Rows, dict[str, Key]]:
         """Those of `rows` that may leave, and the targets of the others: they wait from that key on, K was `before`."""
-        stays = np.zeros(len(rows), np.bool_)
         begin: dict[str, Key] = {}
+        if len(rows) == 0:
+            return rows, begin
+        stays = np.zeros(len(rows), np.bool_)
         for hash_ in np.unique(rows["topic_hash"]).tolist():
             target = self.name_of(hash_)
             allowed = self.gate.allowance(target)
             if allowed is not None:
-                own = np.flatnonzero(rows["topic_hash"] == hash_)
+                own = (rows["topic_hash"] == hash_).nonzero()[0]
                 passing = self._passing(rows[own], allowed)
                 self.gate.spend(target, self._due(rows[own[:passing]]))
                 if passing < len(own):
@@ -74,14 +78,7 @@ class Release:
 
     def of_held(self, taken: Rows) -> Rows:
         """Those of `taken`, and of the ones that were blocked before, that may leave; the others are blocked."""
-        is_free = np.ones(len(taken), np.bool_)
-        for hash_ in np.unique(taken["topic_hash"]).tolist():
-            if self._allowed(self.name_of(hash_)) is not None:
-                own = (taken["topic_hash"] == hash_) & (taken["due_ms"] <= self.now_ms)
-                self.held.block(hash_, taken[own])
-                is_free[own] = False
-        parts = [taken[is_free]]
-        self.room.fill(parts[0])
+        parts = [self._unblocked(taken)] if len(taken) else []
         for hash_ in beginning_with(self.first, self.held.blocked()):
             if self.held.first_blocked_ms(hash_) > self.now_ms:
                 continue
@@ -90,18 +87,29 @@ class Release:
             self.gate.spend(self.name_of(hash_), len(run))
             self.room.fill(run)
             parts.append(run)
-        return np.concatenate(parts)
+        return joined(parts)
+
+    def _unblocked(self, taken: Rows) -> Rows:
+        is_free = np.ones(len(taken), np.bool_)
+        for hash_ in np.unique(taken["topic_hash"]).tolist():
+            if self._allowed(self.name_of(hash_)) is not None:
+                own = (taken["topic_hash"] == hash_) & (taken["due_ms"] <= self.now_ms)
+                self.held.block(hash_, taken[own])
+                is_free[own] = False
+        free: Rows = taken[is_free]
+        self.room.fill(free)
+        return free
 
     def of_waiting(self, waiting: WaitingTarget, read_ahead: Callable[[WaitingTarget], None]) -> Rows:
         """Those of one target that may leave: its oldest, and, for their share, its fresh ones."""
         first_ms = waiting.first_visit_ms()
         if first_ms is None or first_ms > self.now_ms:
-            return np.empty(0, RUN)
+            return NO_ROWS
         allowed = self._allowed(waiting.target)
         if allowed == 0 and self._passing(waiting.stretches[0].queue.rows(), 0) == 0:
-            return np.empty(0, RUN)
+            return NO_ROWS
         if self.room.at_most(None, waiting.hash) == 0:
-            return np.empty(0, RUN)
+            return NO_ROWS
         allowed = self.room.timers if allowed is None else allowed
         share, fresh_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
         parts: list[Rows] = []
@@ -113,7 +121,7 @@ class Release:
                 parts.append(self._take_passing(waiting.stretches[-1], for_fresh))
         for stretch in waiting.heads() if share > 0 else waiting.stretches[:1]:
             parts.append(self._take_passing(stretch, allowed - sum(map(self._due, parts))))
-        run = np.concatenate(parts)
+        run = joined(parts)
         self.gate.spend(waiting.target, self._due(run))
         return run
 
@@ -122,9 +130,9 @@ class Release:
         oldest = waiting.stretches[0]
         first_ms = oldest.first_visit_ms()
         if first_ms is None or first_ms > before_ms or before_ms < 0:
-            return np.empty(0, RUN)
+            return NO_ROWS
         if self.room.at_most(None, waiting.hash) == 0:
-            return np.empty(0, RUN)
+            return NO_ROWS
         units_end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
         run = oldest.queue.rows()
         stops = np.flatnonzero((run["visit_ms"] > before_ms) | (run["unit"] >= units_end))
@@ -136,21 +144,21 @@ class Release:
 
     def too_old_held(self, before_ms: int, units_end: int) -> Rows:
         """The same of those that are held and blocked."""
-        parts = [np.empty(0, RUN)]
+        parts: list[Rows] = []
         for hash_ in beginning_with(self.first, self.held.blocked()):
             if self.held.first_blocked_ms(hash_) > before_ms or (most := self.room.at_most(None, hash_)) == 0:
                 continue
             end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
             parts.append(self.held.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
             self.room.fill(parts[-1])
-        return np.concatenate(parts)
+        return joined(parts)
 
     def _due(self, run: Rows) -> int:
         return int((run["due_ms"] <= self.now_ms).sum())
 
     def _passing(self, run: Rows, allowed: int) -> int:
         """How many of the first of `run` may leave where `allowed` due ones may: those to be rolled are not limited."""
-        return int(np.searchsorted(np.cumsum(run["due_ms"] <= self.now_ms), allowed, side="right"))
+        return int((run["due_ms"] <= self.now_ms).cumsum().searchsorted(allowed, side="right"))
 
     def _take_passing(self, stretch: Stretch, allowed: int) -> Rows:
         return self._take(stretch, self.now_ms, self._passing(stretch.queue.rows(), allowed))

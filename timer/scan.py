@@ -105,10 +105,16 @@ class LiveScan:
         self._journal_ended = ended
         self._held_then = np.array(found.held, np.int64)
         self._counted = 0
+        self._named = 0
         self._holding_then: set[int] = set()
         self.held: dict[int, Rows] = {}
         """By origin, the row (a RUN of one) that waits."""
         self.newly_ended: list[Rows] = []
+
+    @property
+    def named(self) -> int:
+        """How many timers have an id, at most: of all that were marked, live or not."""
+        return min(self._named, self._found.pending)
 
     def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
         """Pass 1, which looks at every byte; raises CorruptStoreError where one is not what was written.
@@ -116,7 +122,8 @@ class LiveScan:
         A segment is needed until its last tick, also of what ended: a live chain may pass through.
         """
         for start, end in blocks(self._log, self._found.low_unit):
-            units = self._log.read_checked(start, end)
+            units, beside = self._log.read_checked(start, end)
+            self._named += int((beside["id_hash"] != 0).sum())
             markers = units[units["magic"] & MAGIC_DELETE != 0]
             if len(markers):
                 ended.mark(np.array([self._log.number(at) for at in markers["body"].tolist()], np.int64))

@@ -30,7 +30,7 @@ from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
 from timer.dues import HOUR_MS, DueCounts, DueRange, Edge
-from timer.entry import BESIDE, MAGIC_DELETE, MAGIC_UNCHAINED, RUN, UNIT, Ints, Rows, run_of, visits_ms
+from timer.entry import BESIDE, MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, UNIT, Ints, Rows, joined, run_of, visits_ms
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.held import HeldTimers
 from timer.ids import IdIndex, hashes_of
@@ -53,7 +53,6 @@ _SPARSE = 512
 _READ_THROUGH_BYTES = 4096
 _READ_MOST_BYTES = 8 << 20
 _FOREVER_MS = 2**63 - 1
-_NO_ROWS = np.empty(0, RUN)
 _UNITS, _BODIES, _IDS, _WHEEL = "timer", "body", "ids", "wheel"
 
 
@@ -65,12 +64,15 @@ class Due(NamedTuple):
 
     rows: Rows
     released: Rows
-    old_rows: Rows = _NO_ROWS
-    old_released: Rows = _NO_ROWS
+    old_rows: Rows = NO_ROWS
+    old_released: Rows = NO_ROWS
 
     @property
     def total(self) -> int:
         return sum(map(len, self))
+
+
+NOTHING_DUE = Due(NO_ROWS, NO_ROWS)
 
 
 def wipe(disk: Disk) -> None:
@@ -125,13 +127,18 @@ class Store:
         self._segment_bytes = segment_bytes
         self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes, units)
         self._bodies = FrameLog(disk, _BODIES, segment_bytes, bodies)
-        self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
-        if disk.read(CLOSED):
-            disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
-        if self._resumed is None:
-            disk.remove(_WHEEL)
-        disk.remove(resume.RESUME)
-        self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
+        try:
+            self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
+            if disk.read(CLOSED):
+                disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
+            if self._resumed is None:
+                disk.remove(_WHEEL)
+            disk.remove(resume.RESUME)
+            self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
+        except OSError:
+            self._units.close()
+            self._bodies.close()
+            raise
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
         self._held = HeldTimers()
@@ -142,7 +149,7 @@ class Store:
         self._low_unit = self._units.end
         self._low_offset = progress.low_offset
         self._cursor = progress.settled.visit_ms // options.tick_ms - 1 if progress.settled != NOTHING_SETTLED else -1
-        self._low_row = _NO_ROWS
+        self._low_row = NO_ROWS
         """The one at L, where it is known and lives by its key."""
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
@@ -247,6 +254,7 @@ class Store:
     def _rebuild(self, scan: LiveScan) -> None:
         """Wheel, index and counts from the log: whatever wheel lay there is not asked."""
         scan.mark(self._ended, self._live_units)
+        self._ids = IdIndex(scan.named)
         for run in scan.live(self._ended):
             if len(run):
                 self._wheel.link(self._plan_links(run["visit_ms"], run["unit"]))
@@ -254,7 +262,7 @@ class Store:
         for row in scan.held.values():
             self._held.push(row)
             self._take_back_in(row)
-        newly_ended = np.concatenate(scan.newly_ended) if scan.newly_ended else np.empty(0, RUN)
+        newly_ended = joined(scan.newly_ended)
         if len(newly_ended):
             self._ended.mark(newly_ended["unit"])
             self._units.append(self._markers(newly_ended), np.zeros(len(newly_ended), BESIDE))
@@ -362,12 +370,12 @@ class Store:
         """
         stretches = blocks(self._units, max(first, self._low_unit), _LISTED_UNITS)
         here, following = next(stretches, None), next(stretches, None)
-        rows = np.empty(0, RUN) if here is None else self._live_rows(*here)
+        rows = NO_ROWS if here is None else self._live_rows(*here)
         return rows, None if following is None else following[0]
 
     def live_at(self, unit: int) -> Rows:
         """The row of `unit` where it lives, as some_live has told it; else no row."""
-        return self._live_rows(unit, unit + 1) if self._low_unit <= unit < self._units.end else np.empty(0, RUN)
+        return self._live_rows(unit, unit + 1) if self._low_unit <= unit < self._units.end else NO_ROWS
 
     def peek(self, row: Rows) -> Peek:
         """What `row`, a RUN of one, is about, however large its body. Raises CorruptStoreError."""
@@ -395,9 +403,7 @@ class Store:
         first, body_end = self._units.end, self._bodies.end
         ended = batch.ended()
         added, beside, frames = batch.units()
-        units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would turn the bytes' order
-        units[: len(added)] = added
-        units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), ~self._is_held(ended))
+        units = self._with_markers(added, ended)
         visits = visits_ms(units)
         is_timer = np.arange(len(units)) < len(added)
         chained = units["magic"] & MAGIC_UNCHAINED == 0
@@ -407,7 +413,7 @@ class Store:
         try:
             if frames:
                 units["body"][is_timer] = self._bodies.append(frames)
-            self._units.append(units, np.concatenate([beside, np.zeros(len(ended), BESIDE)]))
+            self._units.append(units, np.concatenate([beside, np.zeros(len(ended), BESIDE)]) if len(ended) else beside)
         except OSError:
             self._bodies.truncate(body_end)
             raise
@@ -416,6 +422,14 @@ class Store:
             self._live_units.see(self._units.segment(at), visit)
         self._take_in(run_of(units[is_timer], beside, first), chained[is_timer], batch)
         self._strike(ended)
+
+    def _with_markers(self, added: Rows, ended: Rows) -> Rows:
+        if len(ended) == 0:
+            return added
+        units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would turn the bytes' order
+        units[: len(added)] = added
+        units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), ~self._is_held(ended))
+        return units
 
     def _take_in(self, run: Rows, chained: NDArray[np.bool_], batch: Batch) -> None:
         rests = batch.rests()
@@ -434,7 +448,7 @@ class Store:
         self._wheel.settle(ended["visit_ms"][~self._is_held(ended)])
         self._ended.mark(ended["unit"])
         if self._low_unit in ended["unit"]:
-            self._low_row = _NO_ROWS
+            self._low_row = NO_ROWS
         self._queue.remove(ended["unit"])
         self._waiting.remove(ended["unit"])
         self._held.remove(ended["unit"])
@@ -474,8 +488,12 @@ class Store:
         rows = self._queue.take(now_ms, *in_order)
         if len(rows):
             self._settled = last_key(rows)
+        is_open = gate is OPEN and not len(self._waiting)
+        if is_open and len(rows) == 0 and self._held.is_quiet(now_ms):
+            self._short = None
+            return NOTHING_DUE
         release = Release(gate, self._waiting, self._held, self._dues.name, now_ms, room, self._short or 0)
-        if gate is not OPEN or len(self._waiting) or self._held.blocked():
+        if not is_open or self._held.blocked():
             due = self._let_wait(rows, release, before, max(-1, now_ms - most_wait_ms))
         else:
             room.fill(rows)
@@ -493,7 +511,7 @@ class Store:
         So their targets wait from here on, also those that are beyond their rate for a moment.
         """
         self._held.block_due([waiting.hash for waiting in self._waiting], now_ms)
-        parts = [_NO_ROWS]
+        parts: list[Rows] = []
         for hash_ in self._held.blocked():
             target = self._dues.name(hash_)
             if self._waiting.get(target) is None:
@@ -501,22 +519,23 @@ class Store:
             run = self._held.take_blocked(hash_, limit, now_ms, limit_bytes)
             limit, limit_bytes = limit - len(run), max(0, limit_bytes - int(run["body_size"].sum()))
             parts.append(run)
-        rows = np.concatenate(parts)
+        rows = joined(parts)
         self._let_go(rows)
         self._has_staged |= len(rows) > 0
         return rows
 
     def _let_go(self, held: Rows) -> None:
-        if len(held):
-            self._count_out(held)
+        if len(held) == 0:
+            return
+        self._count_out(held)
         if self._low_unit in held["unit"]:
-            self._low_row = _NO_ROWS
+            self._low_row = NO_ROWS
 
     def _take_held(self, release: Release) -> Rows:
         """Those that are to be looked at now, as far as there is room."""
         next_ms, room = self._held.next_visit_ms(), release.room
         if room.at_most(None if next_ms is not None and next_ms <= release.now_ms else 0, 0) == 0:
-            return _NO_ROWS
+            return NO_ROWS
         return self._held.take(release.now_ms, room.timers, room.size_bytes)
 
     def _let_wait(self, rows: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
@@ -534,14 +553,15 @@ class Store:
         else:
             leaving, old = self._of_waiting(release, old_before_ms)
             released, old_released = self._of_held(release, old_before_ms)
-        return Due(np.concatenate([rows, leaving]), released, old, old_released)
+        return Due(joined([rows, leaving]), released, old, old_released)
 
     def _of_held(self, release: Release, old_before_ms: int) -> tuple[Rows, Rows]:
         released = release.of_held(self._take_held(release))
         return released, release.too_old_held(old_before_ms, self._units.end)
 
     def _of_waiting(self, release: Release, old_before_ms: int) -> tuple[Rows, Rows]:
-        leaving, old = [_NO_ROWS], [_NO_ROWS]
+        leaving: list[Rows] = []
+        old: list[Rows] = []
         until_tick = max(max(release.now_ms, self._settled.visit_ms) // self._options.tick_ms, self._cursor)
 
         ticks = LoadedTicks(self._load)
@@ -563,7 +583,7 @@ class Store:
             read_ahead(waiting)
             waiting.forget(old_before_ms, release.now_ms)
             self._end_wait(waiting, release.now_ms, until_tick)
-        return np.concatenate(leaving), np.concatenate(old)
+        return joined(leaving), joined(old)
 
     def _settle(self, rows: Rows) -> None:
         """`rows`, which had their place in the order, leave."""
@@ -664,15 +684,15 @@ class Store:
         block = _SCAN_UNITS if live * _SPARSE >= number - stop else _FIRST_BLOCK
         while number >= stop:
             start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
-            units = self._units.read_checked(start, number + 1)
+            units, beside = self._units.read_checked(start, number + 1)
             own = (visits_ms(units) // self._options.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            run = run_of(units, self._units.beside(start, number + 1), start)
+            run = run_of(units, beside, start)
             found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, number + 1)])
-            earliest = int(np.argmax(own))
+            earliest = int(own.argmax())
             number = self._below(int(units["previous"][earliest]), start + earliest)
-        run = np.concatenate(found)
+        run = joined(found)
         run = run[above(run, self._settled, self._waiting.spans())]
         if len(run) != live:
             raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units where the slot counts {live}")
@@ -747,7 +767,7 @@ class Store:
                 self._low_row = live[:1].copy()
                 return self._peek(live[:1]).offset  # a copy's own offset is not its origin
             self._low_unit = end
-        self._low_row = _NO_ROWS
+        self._low_row = NO_ROWS
         return self._next_offset
 
     def _peek(self, row: Rows) -> Peek:
@@ -891,7 +911,7 @@ class Store:
     def _live_rows(self, start: int, end: int) -> Rows:
         """Live rows among units [start, end) of one segment, which may be gone by now."""
         if not self._units.has(start):
-            return np.empty(0, RUN)
+            return NO_ROWS
         units = self._units.read(start, end)
         run = run_of(units, self._units.beside(start, end), start)
         is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.among(start, end)

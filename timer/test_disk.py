@@ -73,6 +73,13 @@ class TestEveryDisk:
         assert bytes(again.buffer[3:5]) == b"xy"
         again.close()
 
+    def test_a_mapping_has_its_room_from_the_start(self, disk: Disk, tmp_path: Path) -> None:
+        """A page without one would end the process, by SIGBUS, at a write that no `try` surrounds."""
+        mapping = disk.map("wheel", 1 << 20)
+        mapping.close()
+        for real in tmp_path.rglob("wheel"):
+            assert real.stat().st_blocks * 512 >= 1 << 20
+
     @pytest.mark.parametrize("size", [32, 128])
     def test_a_mapping_of_another_size_is_made_anew(self, disk: Disk, size: int) -> None:
         mapping = disk.map("wheel", 64)

@@ -9,7 +9,7 @@ from schemas.headers import Headers
 from schemas.progress import Key, Progress
 from timer import record
 from timer.checkpoint import Checkpoint, runs
-from timer.entry import RUN, UNIT, Ints, Rows, topic_hash
+from timer.entry import RUN, UNIT, Ints, Rows, counted, stable_order, topic_hash
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.ids import IdIndex, hash_of, hashes_of
 from timer.plan import DueQueue
@@ -274,3 +274,18 @@ def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
         found = index.find(np.array(asked, np.int64))
         assert {asked[at]: set(units) for at, units in found.items()} == {h: u for h, u in model.items() if u}
         assert len(index) == sum(map(len, model.values()))
+
+
+@given(
+    st.lists(st.integers(0, 70_000) | st.integers(1_700_000_000_000, 1_700_000_900_000), max_size=200), st.booleans()
+)
+def test_the_order_and_the_counts_of_many_are_those_of_numpy(few: list[int], is_wide: bool) -> None:  # noqa: FBT001
+    values = np.array(few * (40 if len(few) else 1), np.int64)
+    if is_wide:
+        values = values * 2**20
+    assert (stable_order(values) == values.argsort(kind="stable")).all()
+    found, counts = counted(values)
+    expected, expected_counts = np.unique(values, return_counts=True)
+    assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == dict(
+        zip(expected.tolist(), expected_counts.tolist(), strict=True)
+    )

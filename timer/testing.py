@@ -244,6 +244,8 @@ class SimDisk:
         self.step("disk.map")
         node = self._node(name)
         if len(node.now) != size:
+            if self.room_for(size) < size:
+                raise self.append_error()
             node.now = bytearray(size)
         return SimMapping(self, node)
 

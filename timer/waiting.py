@@ -18,7 +18,7 @@ import numpy as np
 
 from schemas.journal import END, Wait
 from schemas.progress import Key
-from timer.entry import RUN, Ints, Rows, topic_hash
+from timer.entry import NO_ROWS, Ints, Rows, topic_hash
 from timer.plan import DueQueue, in_order
 from timer.scan import Stretches, among_stretches
 
@@ -85,7 +85,7 @@ class Stretch:
         return self.queue.next_visit_ms()
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
-        rows = self.queue.take(now_ms, limit, limit_bytes) if limit > 0 else np.empty(0, RUN)
+        rows = self.queue.take(now_ms, limit, limit_bytes) if limit > 0 else NO_ROWS
         if len(rows):
             self.after = last_key(rows)
         return rows

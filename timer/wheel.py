@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.checksum import Checks
-from timer.entry import Ints, Rows, counted
+from timer.entry import Ints, Rows, counted, stable_order
 from timer.errors import WheelFullError
 
 SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
@@ -75,7 +75,7 @@ class Wheel:
         times = visits_ms // self.tick_ms
         if len(times) == 0:
             return Links(times, times, self._table[:0])
-        order = np.argsort(times, kind="stable")
+        order = stable_order(times)
         ordered, chained = times[order], positions[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
         ends = np.concatenate((starts[1:], [len(ordered)])) - 1
@@ -134,7 +134,7 @@ class Wheel:
         while start <= until:
             at = start % self._slots
             end = min(at + until + 1 - start, at + _SCAN_SLOTS, self._slots)
-            for used in np.flatnonzero(self._table["num"][at:end] > 0).tolist():
+            for used in (self._table["num"][at:end] > 0).nonzero()[0].tolist():
                 if int(self._table["time"][at + used]) == start + used:
                     return start + used
             start += end - at
