@@ -87,6 +87,7 @@ class SparkCluster:
     def environment(self) -> dict[str, str]:
         """Of spark-submit, and of the workers."""
         ours = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": str(self._folder / "python")}
+        ours["SPARK_PRINT_LAUNCH_COMMAND"] = "1"
         return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ours
 
     def _write_python(self) -> None:

@@ -58,4 +58,5 @@ def test_a_driver_of_128_mb_audits_two_million_records(cluster: SparkCluster, tm
         small = ["spark.driver.memory=128m", f"spark.testing.reservedMemory={16 << 20}"]
         done = cluster.submit("audit", *asked, settings=[*small, "spark.sql.shuffle.partitions=16"])
     assert done.returncode == 0, done.stderr
+    assert " -Xmx128m " in done.stderr
     demand_found(history, tmp_path / "audit")

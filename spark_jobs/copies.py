@@ -87,14 +87,14 @@ def evidence(told: DataFrame) -> DataFrame:
     fields |= {name: said[name] for name in ("due_ms", "id")} | {"expected_ms": said["due_ms"]}
     fields |= {"offset": F.col("origin_offset"), "kind": said["action"], "malformed": F.lit(False)}
     stands_in = F.struct(*(column.alias(name) for name, column in fields.items()))
-    copies = told.where("is_copy").select(
-        "origin",
-        F.when(F.col("is_witness"), stands_in).alias("asked"),
-        F.lit(1).cast("bigint").alias("copies"),
-        "rolls",
+    is_copy = F.col("is_copy")
+    # One pass, not one for each kind: what is decided here rests on all requests.
+    return told.select(
+        F.when(is_copy, F.col("origin")).otherwise(F.col("place")).alias("origin"),
+        F.when(~is_copy, own).when(F.col("is_witness"), stands_in).alias("asked"),
+        F.when(is_copy, F.lit(1).cast("bigint")).alias("copies"),
+        F.when(is_copy, F.col("rolls")).alias("rolls"),
     )
-    others = told.where(~F.col("is_copy")).select(F.col("place").alias("origin"), "asked")
-    return copies.unionByName(others, allowMissingColumns=True)
 
 
 def _is_gone(gone: Sequence[Span]) -> Column:
