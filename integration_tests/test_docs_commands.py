@@ -47,6 +47,8 @@ OF_SPARK = {
 }
 OF_OTHERS = {"--bootstrap-server", "--alter", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
+OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests"}
+"""Of spark-submit, and of scripts that measure."""
 
 
 class Shown(NamedTuple):
