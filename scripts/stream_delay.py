@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from bridge.embedded import DIE_WITH_PARENT, EmbeddedKafka
+from bridge.child import DIE_WITH_PARENT
+from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from scripts import command
 from scripts.figures import Ints, lateness
