@@ -36,6 +36,8 @@ ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
 # Whoever tests with a broker waits for it most of the time. A module's tests share its brokers, so they stay together.
 WAITING := --numprocesses 2 --dist loadfile -m 'broker and not spark and not slow'
+# Planning, which one thread does, is most of what Spark's tests wait for.
+SPARK := --numprocesses 2 --dist loadfile -m 'spark and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
@@ -55,7 +57,8 @@ test: export SEEDS ?= 1000
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m pytest $(WAITING)
-	$(BIN)/python -m pytest -m 'spark and not slow'
+	$(BIN)/python -m spark_jobs.fetch
+	$(BIN)/python -m pytest $(SPARK)
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000

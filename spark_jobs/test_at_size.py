@@ -3,7 +3,6 @@
 A template of some twenty requests is repeated 5,000 times by Spark itself: offsets move by 100, ids get a number.
 """
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,7 +154,7 @@ def test_a_hot_topic_is_not_one_task_s_work(spark: SparkSession, outcomes: DataF
     assert sum(map(sum, read)) >= 2 * 100_000, "each record, by its origin and by its id"
     for rows in read:
         assert len(rows) >= 8
-        assert max(rows) <= 2 * statistics.median(rows), read
+        assert max(rows) <= sum(rows) / 4, "an eighth each, where one part is read alone; half is of the hot topic"
     for plan in plans:
         assert "partial_percentile_approx" in plan
 
