@@ -50,8 +50,10 @@ def judged(
     turned_down = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
     found = claimed.join(known, "origin", "left").join(turned_down, "place", "left")
     says, wanted = F.col("says"), F.col("wanted")
-    of_move = F.col("partition") == F.col("move.partition")
-    of_move &= (says["id"] == F.col("move.id")) & (says["due_ms"] == F.col("move.due_ms"))
+    # Those without an id meet no move. Each has a key of its own: Spark would send all to one task.
+    key = F.when(says["id"].isNotNull(), F.concat(F.lit(b"="), says["id"])).otherwise(F.col("place").cast("binary"))
+    of_move = (F.col("partition") == F.col("move.partition")) & (says["due_ms"] == F.col("move.due_ms"))
+    of_move &= key == F.concat(F.lit(b"="), F.col("move.id"))
     looked = found.join(_times(moves), of_move, "left")
     is_moved = F.col("move").isNotNull() | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
     as_moved = is_moved & wanted["id"].isNotNull() & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
