@@ -1,12 +1,14 @@
 """Who holds connections and asks nothing; real sockets, in a process with few file handles."""
 
 import asyncio
+import itertools
 import logging
 import resource
 import socket
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -87,11 +89,12 @@ def well(port: int) -> bool:
 
 @contextmanager
 def files_left(count: int) -> Iterator[None]:
-    """The process may open so many more, and about as many as others have closed meanwhile."""
-    with socket.socket() as last:
-        highest = last.fileno()
+    """The process may open so many more, and as many as are closed meanwhile below the last of these."""
+    taken = {int(path.name) for path in Path("/dev/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in taken)
+    limit = next(itertools.islice(free, count, None))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         yield
     finally:
