@@ -82,6 +82,10 @@ bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `m
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]
 	$(BIN)/python -m scripts.pending $(if $(TIMERS),--timers $(TIMERS))
 
+.PHONY: chaos
+chaos: $(READY) ## two bridges and three brokers are hurt in every way under load, and Spark judges [MINUTES=20 SEED=1]
+	$(BIN)/python -m scripts.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: docs
 docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md
 	$(BIN)/python -m bridge.metric_docs > docs/metrics.md

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bridge.kafka_jars import DEFAULT_CACHE
 from scripts import command
 from scripts.chaos_faults import Fault, Mischief, Victim
 from scripts.chaos_load import LONGEST_MS, TARGETS, ChaosLoad
@@ -58,15 +59,18 @@ _GIVE_UP_S = 240.0
 class Chaos:
     """One run. `story`: what was done, and when."""
 
-    def __init__(self, folder: Path, minutes: float, seed: int, console: Console) -> None:
+    def __init__(
+        self, folder: Path, minutes: float, seed: int, console: Console, *, jars_cache: Path = DEFAULT_CACHE
+    ) -> None:
         self._folder, self._minutes, self._seed, self._console = folder, minutes, seed, console
+        self._jars_cache = jars_cache
         self._began_s = time.monotonic()
         self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
 
     def run(self) -> Verdict:
         with ExitStack() as ends:
-            brokers = ends.enter_context(ThreeBrokers(self._folder / "kafka", links=2))
+            brokers = ends.enter_context(ThreeBrokers(self._folder / "kafka", links=2, jars_cache=self._jars_cache))
             servers = brokers.bootstrap_servers
             Admin(servers).create_topics(TARGETS, partitions=2, copies=3, settings=BROKER_CLOCK)
             victims = [

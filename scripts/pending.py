@@ -36,6 +36,7 @@ WINDOW_MS = 172_800_000
 BATCH = 2000
 IDS_ASKED = 40_000
 READ_AT_ONCE = 5000
+LOOKED_UP = 1000
 RULES = Rules(max_delay_ms=WINDOW_MS, roll_window_ms=WINDOW_MS)
 HEADERS, PLAIN = pack_headers([("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000000"), ("timer-id", b"x")])
 
@@ -69,6 +70,18 @@ def replace_some(store: Store, timers: int, rng: random.Random) -> None:
         for place, id_ in enumerate(dict.fromkeys(ids)):
             batch.add(*timer(first + place, rng, id_))
         store.add(batch, first + BATCH)
+
+
+def look_up_ms(store: Store, timers: int, rng: random.Random) -> float:
+    """The 99th percentile of finding one timer by its id, with its body."""
+    spent_ms = []
+    for _ in range(LOOKED_UP):
+        id_ = b"id-%d" % rng.randrange(timers)
+        start = time.perf_counter()
+        (row,) = store.find([id_]).values()
+        assert store.bodies(row)[0].id == id_
+        spent_ms.append((time.perf_counter() - start) * 1000)
+    return sorted(spent_ms)[LOOKED_UP * 99 // 100]
 
 
 def request(offset: int, rng: random.Random) -> Record:
@@ -136,6 +149,7 @@ def measure(timers: int) -> dict[str, float]:
         store = Store.open(disk, options, found, found.progress, (), ())
         figures[f"ready_after_{end}_s"] = time.perf_counter() - start
         assert store.pending == found.pending
+        figures["look_up_p99_ms"] = look_up_ms(store, timers, rng)
         store.close()
     disk.close()
     shutil.rmtree(FOLDER)
@@ -157,7 +171,7 @@ def main() -> None:
     table.add_column("figure")
     table.add_column("value", justify="right")
     for name, value in figures.items():
-        table.add_row(name, f"{value:,.1f}")
+        table.add_row(name, f"{value:,.2f}")
     Console().print(table)
 
 
