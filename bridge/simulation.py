@@ -583,6 +583,11 @@ class Life:
         now_ms = self.clock.now_ms()
         self._lowest_ms, self._highest_ms = min(self._lowest_ms, now_ms), max(self._highest_ms, now_ms)
 
+    def _see_paused(self) -> None:
+        """What was staged while intake was paused may leave in a later turn."""
+        if self.instance.source is not None:
+            self._paused |= self.instance.source.paused
+
     def _look_anew(self) -> None:
         """Nothing is staged or on its way: what comes next begins here."""
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
@@ -599,6 +604,7 @@ class Life:
         except Crash as crash:
             self._die(str(crash))
         self.world.oracle.observe()
+        self._see_paused()
         if self.instance.bridge is not None and self.instance.bridge.is_idle:
             self._look_anew()
         self._check_pending()
@@ -657,7 +663,7 @@ class Life:
         source = self.instance.source
         assert source is not None
         self._see_clock()
-        self._paused |= source.paused
+        self._see_paused()
         return Note(self._highest_ms, self._lowest_ms, self.instance.options, dict(source.opened), self._paused)
 
     def _check_opened(self, shard: Shard) -> None:
