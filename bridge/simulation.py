@@ -153,7 +153,7 @@ class World:
 
     def __init__(self, seed: int, *, only_outputs: bool = False) -> None:
         self.rng = rng = Random(seed)  # noqa: S311
-        self.story: list[str] = []
+        self._told: list[tuple[int, str, tuple[object, ...]]] = []
         self.counts: Counter[str] = Counter()
         self.timeline = Timeline()
         self.kafka = FakeKafka(self.timeline, rng, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
@@ -196,8 +196,12 @@ class World:
             for log in topic.partitions:
                 log.skew_ms = self.rng.randint(-SKEW_MS, SKEW_MS)
 
-    def tell(self, what: str) -> None:
-        self.story.append(f"{self.timeline.now_ms} {what}")
+    def tell(self, what: str, *told: object) -> None:
+        self._told.append((self.timeline.now_ms, what, told))
+
+    def story(self) -> list[str]:
+        """Written only now: most stories are read by nobody."""
+        return [f"{at_ms} {what % told if told else what}" for at_ms, what, told in self._told]
 
     def run(self) -> None:
         """Raises what is wrong."""
@@ -239,7 +243,7 @@ class World:
         self.oracle.ask(shard, wish, entry)
         if wish.target and wish.action not in (CANCEL, MOVE, PAUSE, RESUME):
             self.schedules.append((shard, wish, entry))
-        self.tell(f"request {shard}/{entry.offset} at {entry.append_ms}: {sorted(wish.may)} {wish.control}")
+        self.tell("request %s/%d at %d: %s %s", shard, entry.offset, entry.append_ms, sorted(wish.may), wish.control)
 
     def forge(self) -> None:
         """Somebody sends what says that it is a copy: a true one again, one that is altered, one made in advance."""
@@ -253,7 +257,7 @@ class World:
                 shard.topic, found.value, key=found.key, headers=found.headers, partition=shard.partition
             )
             self.oracle.forged(shard, entry)
-            self.tell(f"forged {shard}/{entry.offset} at {entry.append_ms}: {entry.headers}")
+            self.tell("forged %s/%d at %d: %s", shard, entry.offset, entry.append_ms, entry.headers)
 
     def _forged(self) -> tuple[Shard, Entry | None]:
         rng, drawn = self.rng, self.rng.random()
@@ -730,8 +734,17 @@ def damage_judged() -> Iterator[None]:
         yield
 
 
-def run_seed(seed: int, mutation: str = "", only_outputs: bool = False) -> Outcome:  # noqa: FBT001
-    """One history; what is wrong with it, if anything. `mutation`: a name of bridge.mutations."""
+def run_seed(
+    seed: int,
+    mutation: str = "",
+    only_outputs: bool = False,  # noqa: FBT001
+    *,
+    is_brief: bool = False,
+) -> Outcome:
+    """One history; what is wrong with it, if anything. `mutation`: a name of bridge.mutations.
+
+    `is_brief`: its story is told only where something is wrong.
+    """
     world = World(seed, only_outputs=only_outputs)
     fault = ""
     with applied(mutation) if mutation else nullcontext(), nullcontext() if only_outputs else damage_judged():
@@ -740,7 +753,7 @@ def run_seed(seed: int, mutation: str = "", only_outputs: bool = False) -> Outco
         except Exception as wrong:  # noqa: BLE001  (whatever it is, it is the finding)
             place = traceback.extract_tb(wrong.__traceback__)[-1]
             fault = f"{type(wrong).__name__}: {wrong} ({place.name}, line {place.lineno})"
-    return Outcome(seed, fault, world.counts, world.story)
+    return Outcome(seed, fault, world.counts, world.story() if fault or not is_brief else [])
 
 
 def _main(arguments: list[str]) -> int:
@@ -761,7 +774,7 @@ def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False) ->
     began = time.monotonic()
     total: Counter[str] = Counter()
     bad = 0
-    run = partial(run_seed, mutation=mutation, only_outputs=only_outputs)
+    run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True)
     with ProcessPoolExecutor(initializer=logging.disable) as pool:
         for outcome in pool.map(run, seeds, chunksize=16):
             total += outcome.counts
