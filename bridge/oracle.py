@@ -219,6 +219,11 @@ class Oracle:
         self._seen_ahead = len(self._kafka.ahead)
         return len(fresh)
 
+    @property
+    def commits(self) -> int:
+        """So many were looked at."""
+        return self._seen
+
     def pending(self, shard: Shard) -> Counter[str]:
         """Timers of `shard` by real topic, by what was committed."""
         return Counter(timer.wish.target for timer in self._books[shard].timers.values())

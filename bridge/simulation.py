@@ -558,6 +558,7 @@ class Life:
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[Shard] = frozenset()
+        self._checked: tuple[object, ...] = ()
 
     @property
     def is_up(self) -> bool:
@@ -681,9 +682,12 @@ class Life:
             raise Violation(f"{self.name} rebuilt {shard} with {pending} timers, {expected} live")
 
     def _check_pending(self) -> None:
-        """When nothing is on its way, a shard holds as many timers as its requests say."""
+        """When nothing is on its way, a shard holds as many timers as its requests say; after commits and openings."""
         bridge = self.instance.bridge
         if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
+            return
+        state = (self.world.oracle.commits, *bridge.shards.values())
+        if state == self._checked:
             return
         if any(self.world.group.owner[shard] != self.member for shard in bridge.shards):
             return
@@ -694,6 +698,7 @@ class Life:
         ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
         if ranges != expected_ranges:
             raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
+        self._checked = state
 
 
 EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
