@@ -31,6 +31,8 @@ from schemas.murmur2 import murmur2 as murmur2
 from schemas.origin import Shard
 from schemas.progress import Progress
 
+MAX_METADATA_CHARACTERS = 1024
+
 
 class Timeline:
     """Time as it truly passes, and what happens at which ms. Clocks that people read are `FakeClock`s over it."""
@@ -322,7 +324,9 @@ class FakeKafka:
         if transaction.state is State.COMMITTED:
             for place, reached in transaction.offsets.items():
                 if place not in self._offsets or transaction.position > self._offsets[place][0]:
-                    self._offsets[place] = (transaction.position, reached.next_offset, reached.metadata())
+                    metadata = reached.metadata()
+                    assert len(metadata) <= MAX_METADATA_CHARACTERS
+                    self._offsets[place] = (transaction.position, reached.next_offset, metadata)
 
     # -- what a starting client asks
 

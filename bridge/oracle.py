@@ -29,7 +29,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.options import TurnOptions
@@ -531,7 +532,7 @@ class Oracle:
 
     def _said(self, book: ShardBook, entry: Entry, expected: Expected) -> Said:
         """What a receipt says, where it is not wrong in itself."""
-        told = json.loads(entry.value or b"{}")
+        told = _read_receipt(entry.value or b"{}")
         request, about = _offset(told["request"]), told.get("origin")
         origin = None if about is None else _offset(about)
         name = told.get("id")
@@ -578,11 +579,18 @@ class Oracle:
 def _about(log: Partition, entry: Entry) -> tuple[Shard, int]:
     """The request that an output is of."""
     if log.topic == RECEIPTS:
-        name = str(json.loads(entry.value or b"{}")["request"])
+        name = str(_read_receipt(entry.value or b"{}")["request"])
     else:
         name = (dict(entry.headers)["timer-origin"] or b"").decode()
     topic, partition, offset = name.split("/")
     return Shard(topic, int(partition)), int(offset)
+
+
+@lru_cache(maxsize=256)
+def _read_receipt(value: bytes) -> dict[str, Any]:
+    """Each is looked at twice."""
+    read: dict[str, Any] = json.loads(value)
+    return read
 
 
 def _offset(name: str) -> int:

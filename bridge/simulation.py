@@ -781,7 +781,7 @@ def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False) ->
     bad = 0
     run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True)
     with ProcessPoolExecutor(initializer=logging.disable) as pool:
-        for outcome in pool.map(run, seeds, chunksize=16):
+        for outcome in pool.map(run, seeds, chunksize=4):
             total += outcome.counts
             if outcome.fault:
                 bad += 1
