@@ -30,6 +30,7 @@ from unittest import mock
 
 from bridge import recovery, turn
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.garbage import expect_batches
 from bridge.limits import TargetLimit
 from bridge.mutations import applied
 from bridge.options import Delivery, StoreOptions, TurnOptions
@@ -774,13 +775,18 @@ def _main(arguments: list[str]) -> int:
     return 1 if outcome.fault else 0
 
 
+def _begin_work() -> None:
+    logging.disable()
+    expect_batches()
+
+
 def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False) -> int:
     """Runs them on all cores, says how it went, and returns how many are bad."""
     began = time.monotonic()
     total: Counter[str] = Counter()
     bad = 0
     run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True)
-    with ProcessPoolExecutor(initializer=logging.disable) as pool:
+    with ProcessPoolExecutor(initializer=_begin_work) as pool:
         for outcome in pool.map(run, seeds, chunksize=4):
             total += outcome.counts
             if outcome.fault:
