@@ -30,6 +30,10 @@ class _Resting:
     def first_due_ms(self) -> int:
         return min(int(run["due_ms"].min()) for run in self.runs)
 
+    def has_ended(self, now_ms: int) -> bool:
+        """Of some of them; also where the clock was set back behind its beginning."""
+        return not self.since_ms <= now_ms < self.until_ms or self.first_due_ms() <= now_ms
+
     def take(self, now_ms: int) -> list[Rows]:
         """Those whose rest is over."""
         if not self.since_ms <= now_ms < self.until_ms:
@@ -146,10 +150,14 @@ class HeldTimers:
         visit_ms = self._queue.next_visit_ms()
         return min(looks if visit_ms is None else [*looks, visit_ms], default=None)
 
+    def has_visit(self, now_ms: int) -> bool:
+        """Somebody is to be looked at."""
+        visit_ms = self._queue.next_visit_ms()
+        return (visit_ms is not None and visit_ms <= now_ms) or any(each.has_ended(now_ms) for each in self._resting)
+
     def is_quiet(self, now_ms: int) -> bool:
         """Nobody is blocked, and nobody is to be looked at yet."""
-        next_ms = self.next_visit_ms()
-        return (next_ms is None or next_ms > now_ms) and not self.blocked()
+        return not self.has_visit(now_ms) and not self.blocked()
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """Removes and returns those to be looked at, as DueQueue.take does."""

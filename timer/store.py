@@ -556,8 +556,8 @@ class Store:
 
     def _take_held(self, release: Release) -> Rows:
         """Those that are to be looked at now, as far as there is room."""
-        next_ms, room = self._held.next_visit_ms(), release.room
-        if room.at_most(None if next_ms is not None and next_ms <= release.now_ms else 0, 0) == 0:
+        room = release.room
+        if room.at_most(None if self._held.has_visit(release.now_ms) else 0, 0) == 0:
             return NO_ROWS
         return self._held.take(release.now_ms, room.timers, room.size_bytes)
 

@@ -163,11 +163,13 @@ class StoreAgainstList(RuleBasedStateMachine):
         live = self.staged.live()
         rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms]
         now_ms = self.now_ms
-        self.resting = {o: r for o, r in self.resting.items() if r[0] <= now_ms < min(r[1:])}
-        awake = [k for k in live if k.origin in self.staged.held - self.resting.keys()]
+        resting = {o: r for o, r in self.resting.items() if r[0] <= now_ms < min(r[1:])}
+        awake = [k for k in live if k.origin in self.staged.held - resting.keys()]
         released = [k for k in awake if k.visit_ms <= now_ms]
         due = self.store.due(self.now_ms, limit, 1 << 20)
         assert due.total <= limit
+        if len(due.rows) < limit:  # else it had no room to look at them
+            self.resting = resting
         rows, released = rows[: len(due.rows)], released[: len(due.released)]
         assert origins(self.store, due) == [k.origin for k in rows + released]
         if rows:
@@ -653,3 +655,13 @@ def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> No
     checkpointed(store)
     store.compact_some()  # repoints 0
     assert origins(store, store.due(1500, 99, 1 << 20)) == [8, 0]
+
+
+def test_a_step_back_of_the_clock_ends_a_rest(disk: Disk) -> None:
+    """Else it would rest for as long as the clock had been ahead, and retention would take its copy meanwhile."""
+    store, ahead_ms = Store.create(disk, OPTIONS, FRESH), START_MS + 20 * HOUR_MS
+    batch = Batch()
+    batch.rest(body(0, ahead_ms + 50 * HOUR_MS), START_MS, ahead_ms, ahead_ms + 6 * HOUR_MS)
+    store.add(batch, 1)
+    assert store.due(ahead_ms, 8, 1 << 20).total == 0
+    assert origins(store, store.due(START_MS, 8, 1 << 20)) == [0]
