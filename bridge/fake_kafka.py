@@ -407,8 +407,10 @@ class FakeGroup:
         """Whether `serve` would change hands."""
         if member not in self.members:
             return True
-        wanted = {shard for shard, wanted_by in self.wanted.items() if wanted_by == member}
-        return not held <= wanted or any(self.owner[shard] is None for shard in wanted)
+        for shard, wanted_by in self.wanted.items():
+            if shard in held if wanted_by != member else self.owner[shard] is None:
+                return True
+        return False
 
     def serve(self, member: str, held: set[Shard]) -> tuple[list[Shard], list[Shard]]:
         """What `member` gives up and what it gets now."""

@@ -6,6 +6,7 @@
 What is read is never half of a batch, as nothing is changed in place that takes more than one step.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -38,12 +39,15 @@ class Histogram:
         self._state = np.zeros(len(bounds) + 1, np.int64), 0.0
 
     def add(self, values: NDArray[np.float64]) -> None:
-        within = np.searchsorted(self._bounds, values, side="left")
+        within = self._bounds.searchsorted(values, side="left")
         counts, total = self._state
         self._state = counts + np.bincount(within, minlength=len(counts)), total + float(values.sum())
 
     def add_one(self, value: float) -> None:
-        self.add(np.array([value], np.float64))
+        counts, total = self._state
+        counts = counts.copy()
+        counts[bisect_left(self.bounds, value)] += 1
+        self._state = counts, total + value
 
     def read(self) -> tuple[list[int], float]:
         """Cumulated counts, the last one of all, and the sum."""

@@ -181,5 +181,5 @@ class Metrics:
 
 
 def _add(tally: Tally, labels: Iterable[str]) -> None:
-    for label, count in Counter(labels).items():
-        tally.add(label, amount=count)
+    for label in labels:
+        tally.add(label)

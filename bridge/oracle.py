@@ -210,6 +210,8 @@ class Oracle:
 
     def observe(self) -> int:
         """Looks at what was committed since. Returns how many transactions that were. Raises Violation."""
+        if self._seen == len(self._kafka.commits) and self._seen_ahead == len(self._kafka.ahead):
+            return 0
         fresh = self._kafka.commits[self._seen :]
         self._seen += len(fresh)
         for transaction in fresh:
@@ -297,7 +299,7 @@ class Oracle:
             known.is_fresh = False
         expected = Expected()
         paused = book.paused.copy()
-        book.waiting |= {timer.wish.target for timer in book.timers.values() if _is_limited(timer.wish.target, note)}
+        book.waiting |= _limited_targets(book, note)
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
         last = (-1, -1)
@@ -603,6 +605,12 @@ def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
 
 def _is_limited(target: str, note: Note) -> bool:
     return _is_any(target, note.options.targets)
+
+
+def _limited_targets(book: ShardBook, note: Note) -> set[str]:
+    if not note.options.targets:
+        return set()
+    return {target for target in {timer.wish.target for timer in book.timers.values()} if _is_limited(target, note)}
 
 
 def _is_old(book: ShardBook, timer: Timer, entry: Entry, note: Note) -> bool:

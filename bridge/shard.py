@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-import numpy as np
-
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of, size_of
 from bridge.intake import MOST_LIMITED, Intake, StillLeavingError, Told, intake, until_move
@@ -30,6 +28,7 @@ from schemas.progress import Progress
 from schemas.receipts import is_sent
 from timer.disk import Disk
 from timer.dues import DueRange, joined_hours, joined_ranges
+from timer.entry import is_among
 from timer.errors import WheelFullError
 from timer.record import Body
 from timer.roll import most_wait_ms
@@ -339,7 +338,7 @@ class OwnedShard:
         if due.total:
             self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             for rows in (due.rows, due.released) if waiting else ():
-                self._staged.waited.update(rows["origin"][np.isin(rows["topic_hash"], waiting)].tolist())
+                self._staged.waited.update(rows["origin"][is_among(rows["topic_hash"], waiting)].tolist())
             self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
             self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
 

@@ -127,11 +127,13 @@ class FakeSource:
         self._group.expire(self._member)
 
     def _has_news(self) -> bool:
-        return (
-            self._woken
-            or self._group.has_change(self._member, self._held)
-            or any(next(self._ahead(shard), None) is not None for shard in self._positions.keys() - self._paused)
-        )
+        if self._woken or self._group.has_change(self._member, self._held):
+            return True
+        for shard, position in self._positions.items():
+            is_behind = position < self._kafka.partition(shard).end and shard not in self._paused
+            if is_behind and next(self._ahead(shard), None) is not None:
+                return True
+        return False
 
     def _serve(self) -> Ownership:
         if self._member not in self._group.members:

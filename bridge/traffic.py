@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field
 
+from timer.entry import counted
+
 SLOT_MS = 10_000
 _SLOTS = 30
 _RATE_SLOTS = 6
@@ -76,7 +78,7 @@ class TrafficMeter:
         """Timers that were due then, and so many that `waited` for their target, whose lateness was wanted."""
         late_ms = np.maximum(0, now_ms - due_ms)
         at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
-        bounds, counts = np.unique(_BOUNDS_MS[at], return_counts=True)
+        bounds, counts = counted(_BOUNDS_MS[at])
         with self._lock:
             slot = self._slot(now_ms)
             slot.delivered += len(due_ms) + waited

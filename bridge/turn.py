@@ -152,8 +152,11 @@ class Bridge:
             self._metrics.read(sum(map(len, records.values())), now_ms)
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
         self._each(lambda owned: owned.find_due(now_ms))  # 4
-        is_overdue = any(self._is_overdue(owned, now_ms) for owned in self._shards.values())
-        if is_overdue or any(owned.is_urgent(now_ms) for owned in self._shards.values()):
+        is_overdue = is_urgent = False
+        for owned in self._shards.values():
+            is_overdue |= self._is_overdue(owned, now_ms)
+            is_urgent |= owned.is_urgent(now_ms)
+        if is_overdue or is_urgent:
             self._publish(fence, now_ms)  # 5, 6
         if is_overdue:
             self._publisher.finish()

@@ -10,8 +10,7 @@ that a rebuild writes the same unit; `written + delay` is the visit to the milli
 A file ends with a blank record (16 bytes: bytes left, zeros, magic) once a unit and a blank no longer fit.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -69,6 +68,7 @@ BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
 """What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
 
 _FEW = 64
+_HANDFUL = 8
 _MANY = 5000
 _NEAR = 8
 
@@ -118,7 +118,9 @@ def stable_order(values: Ints) -> Ints:
 def counted(values: Ints) -> tuple[Ints, Ints]:
     """The different `values`, and how often each is there; of a few in no order. Sorts only where nothing is faster."""
     if len(values) <= _FEW:
-        few = Counter(values.tolist())
+        few: dict[int, int] = {}
+        for value in values.tolist():
+            few[value] = few.get(value, 0) + 1
         return np.fromiter(few, np.int64, len(few)), np.fromiter(few.values(), np.int64, len(few))
     first = int(values.min())
     if int(values.max()) - first > _NEAR * len(values):
@@ -126,6 +128,22 @@ def counted(values: Ints) -> tuple[Ints, Ints]:
     counts = np.bincount(values - first)
     there = counts.nonzero()[0]
     return there + first, counts[there]
+
+
+def is_among(values: Ints, wanted: Ints | list[int]) -> NDArray[np.bool_]:
+    """Which of `values` are `wanted`: where these are a handful, or none, each is compared by itself."""
+    if len(wanted) > _HANDFUL:
+        return np.isin(values, wanted)
+    found = np.zeros(len(values), np.bool_)
+    for each in wanted:
+        found |= values == each
+    return found
+
+
+def among(wanted: Collection[int], values: Ints) -> list[int]:
+    """Those of `wanted` that `values` hold, each once."""
+    different = set(values.tolist()) if len(values) <= _FEW else np.unique(values).tolist()
+    return [each for each in different if each in wanted]
 
 
 @lru_cache(maxsize=65_536)

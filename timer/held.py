@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from timer.entry import NO_ROWS, Ints, Rows, joined
+from timer.entry import NO_ROWS, Ints, Rows, is_among, joined
 from timer.plan import DueQueue
 
 _SPANS = 8
@@ -93,7 +93,7 @@ class HeldTimers:
         for queue in (self._queue, *self._blocked.values()):
             queue.remove(units)
         for each in self._resting:
-            each.runs = [kept for run in each.runs if len(kept := run[~np.isin(run["unit"], units)])]
+            each.runs = [kept for run in each.runs if len(kept := run[~is_among(run["unit"], units)])]
         self._forget_empty()
         self._units.difference_update(units.tolist())
 
@@ -104,7 +104,8 @@ class HeldTimers:
 
     def blocked(self) -> list[int]:
         """Hashes of the targets of which some are blocked."""
-        self._blocked = {hash_: queue for hash_, queue in self._blocked.items() if len(queue)}
+        if self._blocked:
+            self._blocked = {hash_: queue for hash_, queue in self._blocked.items() if len(queue)}
         return list(self._blocked)
 
     def first_blocked_ms(self, hash_: int) -> int:
@@ -118,7 +119,7 @@ class HeldTimers:
     def block_due(self, hashes: list[int], now_ms: int) -> None:
         """Those of these targets that have come to their visit by `now_ms`, and were not taken yet, are blocked."""
         run = self._queue.rows()
-        run = run[(run["visit_ms"] <= now_ms) & np.isin(run["topic_hash"], hashes)]
+        run = run[(run["visit_ms"] <= now_ms) & is_among(run["topic_hash"], hashes)]
         self._queue.remove(run["unit"])
         for hash_ in np.unique(run["topic_hash"]).tolist():
             self.block(hash_, run[run["topic_hash"] == hash_])
@@ -146,8 +147,10 @@ class HeldTimers:
 
     def next_visit_ms(self) -> int | None:
         """The earliest visit, or end of a rest, None where nothing waits."""
-        looks = [min(each.until_ms, each.first_due_ms()) for each in self._resting]
         visit_ms = self._queue.next_visit_ms()
+        if not self._resting:
+            return visit_ms
+        looks = [min(each.until_ms, each.first_due_ms()) for each in self._resting]
         return min(looks if visit_ms is None else [*looks, visit_ms], default=None)
 
     def has_visit(self, now_ms: int) -> bool:

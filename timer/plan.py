@@ -9,7 +9,7 @@ A tick that opens arrives as one run, requests for open ticks as small ones; man
 
 import numpy as np
 
-from timer.entry import NO_ROWS, Ints, Rows, joined
+from timer.entry import NO_ROWS, Ints, Rows, is_among, joined
 
 _MOST_RUNS = 16
 
@@ -24,6 +24,7 @@ class DueQueue:
 
     def __init__(self) -> None:
         self._runs: list[Rows] = []
+        self._first_ms: int | None = None
 
     def __len__(self) -> int:
         return sum(len(run) for run in self._runs)
@@ -35,14 +36,17 @@ class DueQueue:
     def push(self, run: Rows) -> None:
         if len(run) == 0:
             return
-        self._runs.append(in_order(run))
-        if len(self._runs) > _MOST_RUNS:
-            self._runs = [self.rows()]
+        runs = [*self._runs, in_order(run)]
+        self._hold(runs if len(runs) <= _MOST_RUNS else [in_order(joined(runs))])
 
     def remove(self, units: Ints) -> None:
         """Those of `units` that are here leave without being taken."""
-        kept = [run[~np.isin(run["unit"], units)] for run in self._runs]
-        self._runs = [run for run in kept if len(run)]
+        kept = [run[~is_among(run["unit"], units)] for run in self._runs]
+        self._hold([run for run in kept if len(run)])
+
+    def _hold(self, runs: list[Rows]) -> None:
+        self._runs = runs
+        self._first_ms = min((int(run["visit_ms"][0]) for run in runs), default=None)
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Rows that are here have their bodies elsewhere now."""
@@ -54,7 +58,7 @@ class DueQueue:
 
     def next_visit_ms(self) -> int | None:
         """The earliest visit, None where nothing waits."""
-        return min((int(run["visit_ms"][0]) for run in self._runs), default=None)
+        return self._first_ms
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """Removes and returns the first up to `limit` rows with visit_ms <= now_ms, whose bodies fit `limit_bytes`.
@@ -71,5 +75,5 @@ class DueQueue:
         fits = int(due["body_size"][order].cumsum(dtype=np.int64).searchsorted(limit_bytes, side="right"))
         order = order[: max(1, fits)]
         taken = np.bincount(of_run[order], minlength=len(heads))
-        self._runs = [run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)]
+        self._hold([run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)])
         return due[order]

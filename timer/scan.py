@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.checkpoint import Checkpoint
-from timer.entry import MAGIC_DELETE, MAGIC_UNCHAINED, Ints, Rows, run_of, topic_hash, visits_ms
+from timer.entry import (
+    MAGIC_DELETE,
+    MAGIC_UNCHAINED,
+    Ints,
+    Rows,
+    among,
+    is_among,
+    run_of,
+    topic_hash,
+    visits_ms,
+)
 from timer.errors import CorruptStoreError
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
@@ -50,9 +60,8 @@ def above(run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.b
     found = _above(run, settled)
     if not waits:
         return found
-    waiting = np.flatnonzero(np.isin(run["topic_hash"], list(waits)))
-    for hash_ in np.unique(run["topic_hash"][waiting]).tolist():
-        own = waiting[run["topic_hash"][waiting] == hash_]
+    for hash_ in among(waits, run["topic_hash"]):
+        own = (run["topic_hash"] == hash_).nonzero()[0]
         found[own] = among_stretches(run[own], waits[hash_])
     return found
 
@@ -61,11 +70,6 @@ def to_come(units: Rows, run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) 
     """Which of `units`, the same as a RUN, have a place in the order that has not left."""
     chained: NDArray[np.bool_] = units["magic"] & MAGIC_UNCHAINED == 0
     return above(run, settled, waits) & chained
-
-
-def is_among(values: Ints, wanted: Ints) -> NDArray[np.bool_]:
-    """Which of `values` are `wanted`; those are mostly none."""
-    return np.isin(values, wanted) if len(wanted) else np.zeros(len(values), np.bool_)
 
 
 def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:

@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from schemas.journal import END, Wait
 from schemas.progress import Key
-from timer.entry import NO_ROWS, Ints, Rows, topic_hash
+from timer.entry import NO_ROWS, Ints, Rows, among, is_among, topic_hash
 from timer.plan import DueQueue, in_order
 from timer.scan import Stretches, among_stretches
 
@@ -279,7 +277,8 @@ class WaitingTargets:
 
     def without(self, run: Rows) -> Rows:
         """Those of `run` whose target does not wait."""
-        return run[~np.isin(run["topic_hash"], list(self._by_hash))] if self._by_hash else run
+        found = among(self._by_hash, run["topic_hash"]) if self._by_hash else []
+        return run[~is_among(run["topic_hash"], found)] if found else run
 
     def push(self, run: Rows) -> None:
         for waiting in self._among(run):
@@ -294,7 +293,7 @@ class WaitingTargets:
         """Those of which some are in `run`; they are awake from now on."""
         if not self._by_hash:
             return []
-        found = [self._by_hash[hash_] for hash_ in np.unique(run["topic_hash"]).tolist() if hash_ in self._by_hash]
+        found = [self._by_hash[hash_] for hash_ in among(self._by_hash, run["topic_hash"])]
         for waiting in found:
             self.wake(waiting)
         return found

@@ -50,6 +50,8 @@ class Wheel:
         self.tick_ms = tick_ms
         self._slots = slots
         self._table = np.frombuffer(buffer, SLOT, count=slots)
+        self._empty = (0, -1)
+        """No tick in (first, second] holds a live unit: who looks again and again looks at each slot once."""
 
     def is_sound(self) -> bool:
         """Whether the check of each slot fits."""
@@ -95,6 +97,7 @@ class Wheel:
 
     def link(self, links: "Links") -> None:
         """Does what `plan` found; nothing may have changed in between."""
+        self._empty = (0, -1)
         self._put(links.where, links.slots)
 
     def _put(self, index: Ints, slots: Rows) -> None:
@@ -128,6 +131,15 @@ class Wheel:
 
     def next_time(self, after: int, until: int) -> int | None:
         """The first tick in (after, until] that holds a live unit."""
+        empty_after, empty_until = self._empty
+        is_known = empty_after <= after <= empty_until
+        if is_known and until <= empty_until:
+            return None
+        found = self._search(empty_until if is_known else after, until)
+        self._empty = (empty_after if is_known else after, until if found is None else found - 1)
+        return found
+
+    def _search(self, after: int, until: int) -> int | None:
         if until - after > self._slots:
             return self._first_time_above(after, until)
         start = after + 1
