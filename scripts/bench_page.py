@@ -135,6 +135,7 @@ def _pending(results: Results) -> list[str]:
         "memory without them, MB": "rss_empty_mb",
         "disk, MB": "disk_mb",
         "taken in, msg/s": "taken_in_per_s",
+        "look-up of one by its id, HTTP, p99 ms": "look_up_p99_ms",
         "start after SIGTERM, s": "ready_after_stop_s",
         "start after SIGKILL, s": "ready_after_kill_s",
         "start without its directory, s": "ready_after_loss_s",

@@ -113,7 +113,10 @@ class Outage:
 
 @dataclass(frozen=True)
 class Pending:
-    """Starts are from the launch to the ready line: after SIGTERM, after SIGKILL, without the data directory."""
+    """Starts are from the launch to the ready line: after SIGTERM, after SIGKILL, without the data directory.
+
+    A look-up is of one timer by its id, with its value, over HTTP.
+    """
 
     timers: int
     taken_in_per_s: float
@@ -123,6 +126,7 @@ class Pending:
     disk_mb: float
     burst_before: Burst
     burst: Burst
+    look_up_p99_ms: float
     ready_after_stop_s: float
     ready_after_kill_s: float
     ready_after_loss_s: float

@@ -160,10 +160,15 @@ class BridgeProcess:
         return usage(self.pid)
 
     def transactions(self) -> float:
-        assert self._http_port, "made without a port"
-        with urllib.request.urlopen(f"http://{HOST}:{self._http_port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.get("/metrics").decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(_TRANSACTIONS))
+
+    def get(self, path: str) -> bytes:
+        """What it answers on its `http_port`. Raises urllib.error.HTTPError."""
+        assert self._http_port, "made without a port"
+        with urllib.request.urlopen(f"http://{HOST}:{self._http_port}{path}", timeout=10) as answer:
+            found: bytes = answer.read()
+        return found
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Returns when it says that it is ready."""

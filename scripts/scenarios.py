@@ -11,6 +11,7 @@ outage    N timers, due at one instant, and no bridge          killed with all t
 pending   many timers that stay: memory, disk, starts          and what a burst costs among them
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,8 @@ LIVE_UP_TO_PER_S = 10_000
 STEADY_DELAY_MS = 2_000
 OUTAGE_S = 3.0
 _GATHER_S = 900.0
+LOOKED_UP = 1_000
+PAGE = ("--page", "true")
 _START_S = 600.0
 
 
@@ -206,7 +209,7 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
         due_ms, body = begin_ms + int(after_ms[number]), stage.body(number)
         return named_timer(target, due_ms, body, b"id-%d" % number) if number % 2 else timer(target, due_ms, body)
 
-    with stage.bridge(folder) as bridge:
+    with stage.bridge(folder, PAGE) as bridge:
         warm_up(stage, bridge, WARM_UP, 5.0)
         alone, empty, disk_empty_mb = burst(stage, [bridge]), bridge.usage(), _disk_mb(bridge.data_dir)
         begin_s = time.perf_counter()
@@ -214,7 +217,7 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
         stage.demand_intake(spans, _GATHER_S, bridge)
         taken_in_per_s = timers / (time.perf_counter() - begin_s)
         among, full = burst(stage, [bridge], "burst-among"), bridge.usage()
-        disk_mb = _disk_mb(bridge.data_dir)
+        disk_mb, look_up_p99_ms = _disk_mb(bridge.data_dir), _look_up_p99_ms(bridge, timers)
         bridge.stop(timeout_s=_START_S)
         after_stop_s = _start_s(bridge)
         bridge.kill()
@@ -223,7 +226,20 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
         shutil.rmtree(bridge.data_dir)
         after_loss_s = _start_s(bridge)
     starts = after_stop_s, after_kill_s, after_loss_s
-    return Pending(timers, taken_in_per_s, empty.rss_mb, full.rss_mb, disk_empty_mb, disk_mb, alone, among, *starts)
+    sizes = empty.rss_mb, full.rss_mb, disk_empty_mb, disk_mb
+    return Pending(timers, taken_in_per_s, *sizes, alone, among, look_up_p99_ms, *starts)
+
+
+def _look_up_p99_ms(bridge: BridgeProcess, timers: int) -> float:
+    """By ids, each with its body, over HTTP, one after another."""
+    took_ms = []
+    for number in range(1, timers, max(2, timers // LOOKED_UP // 2 * 2)):
+        begin_s = time.perf_counter()
+        found = json.loads(bridge.get(f"/api/v1/timer?id=id-{number}&value=true"))
+        took_ms.append((time.perf_counter() - begin_s) * 1000)
+        if len(found["timers"]) != 1:
+            raise BridgeError(f"id-{number} is pending, but the look-up says {found}")
+    return float(np.percentile(took_ms, 99))
 
 
 def _start_s(bridge: BridgeProcess) -> float:

@@ -35,7 +35,18 @@ def spread(late: Lateness) -> Spread:
 def pending(timers: int) -> Pending:
     grown_mb, disk_mb = timers * MEMORY_BYTES / 2**20, 160 + timers * DISK_BYTES / 2**20
     return Pending(
-        timers, 60_000.0, BASE_MB, BASE_MB + grown_mb, 160.0, disk_mb, burst(90_000), burst(88_000), 1.0, 6.0, 21.0
+        timers,
+        60_000.0,
+        BASE_MB,
+        BASE_MB + grown_mb,
+        160.0,
+        disk_mb,
+        burst(90_000),
+        burst(88_000),
+        20.0,
+        1.0,
+        6.0,
+        21.0,
     )
 
 
