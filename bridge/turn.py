@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
 _LATEST_CHECKPOINT_MS = 10_000
+"""When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _NEXT_TRY_MS = 5000
 """A rebuild may take long, and this thread: most of the time is the other shards'."""
-"""When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
