@@ -5,7 +5,6 @@ Drawn about as wide as half a page. A number that was not measured leaves its pl
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -13,18 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from scripts.results import Results
-from spark_jobs.plots import BLUE, GREY, ORANGE, RED
+from spark_jobs.plots import BLUE, GREY, ORANGE, RED, STYLE
 
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "bench",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-}
 WAYS = {
     "steady.": ("exactly once", BLUE),
     "at-least-once.steady.": ("at least once", ORANGE),
@@ -43,7 +32,7 @@ BURSTS = {
 
 def plots(results: Results) -> dict[str, str]:
     """SVG by file name; without those of which nothing was measured."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE | {"svg.hashsalt": "bench"}):
         drawn = {
             "lateness.svg": _steady(results, "late.p99_ms", "lateness p99 under a steady load, ms", logarithmic=True),
             "cpu.svg": _cpu(results),

@@ -21,7 +21,7 @@ BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
 _MOST_TICKS = 8
 """With fewer there are spans, such as 170 s, for which matplotlib knows no step and warns."""
 _LAST_DATE_MS = 253_402_300_799_000
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 10,
     "axes.spines.top": False,
@@ -42,7 +42,7 @@ def span_text(span_ms: float) -> str:
 
 def histogram_svg(bins: Sequence[Bin]) -> str:
     """Deliveries by lateness; what is early is red."""
-    with rc_context(_STYLE | {"svg.hashsalt": "histogram"}):
+    with rc_context(STYLE | {"svg.hashsalt": "histogram"}):
         figure = Figure(figsize=(4.8, 0.7 + 0.27 * max(len(bins), 3)), layout="constrained")
         axes = figure.subplots()
         colours = [RED if b.high_ms is not None and b.high_ms <= 0 else BLUE for b in bins]
@@ -62,7 +62,7 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
     if not drawn:
         return ""
     times = [datetime.fromtimestamp(m.at_ms / 1000, UTC) for m in drawn]
-    with rc_context(_STYLE | {"svg.hashsalt": "timeline"}):
+    with rc_context(STYLE | {"svg.hashsalt": "timeline"}):
         figure = Figure(figsize=(4.8, 4.0), layout="constrained")
         late, count = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
         marker = "o" if len(drawn) < 40 else ""
@@ -87,7 +87,7 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
 
 def trend_svg(days: Sequence[Past]) -> str:
     """Percentiles of each day above, its faults below."""
-    with rc_context(_STYLE | {"svg.hashsalt": "trend"}):
+    with rc_context(STYLE | {"svg.hashsalt": "trend"}):
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
         places = range(len(days))
