@@ -9,10 +9,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-# A child is tied to the thread that forked it, so this runs in the thread that waits for the child (see Child).
-DIE_WITH_PARENT = """
+_DIE_WITH_PARENT = """
 import ctypes, os, sys
 with __import__("contextlib").suppress(AttributeError):
     ctypes.CDLL(None).prctl(1, 9)
@@ -20,6 +20,11 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
+
+
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """The command of a process that ends with the thread that starts it, however that ends."""
+    return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 class Child:
@@ -33,7 +38,7 @@ class Child:
         self.ready_or_ended = threading.Event()
         self._spawned = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._command = [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *command]
+        self._command = dying_with_us(command)
         self._console = folder / "logs" / "console.log"
         self._console.parent.mkdir(parents=True, exist_ok=True)
         self._folder = folder

@@ -5,9 +5,7 @@ with Prometheus(folder, {"127.0.0.1:8321"}) as prometheus:
 """
 
 import json
-import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -17,7 +15,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Self
 
-from bridge.child import DIE_WITH_PARENT
+from bridge.child import dying_with_us
 from bridge.embedded import HOST, free_port
 from integration_tests.conftest import ROOT, missing
 
@@ -78,7 +76,7 @@ class Prometheus:
         command.append(f"--web.listen-address={self._address}")
         with (self._folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *command],
+                dying_with_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

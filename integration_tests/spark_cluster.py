@@ -17,7 +17,7 @@ from typing import Self
 
 import pyspark
 
-from bridge.child import DIE_WITH_PARENT
+from bridge.child import dying_with_us
 from bridge.embedded import HOST, free_port
 from spark_jobs import package
 from spark_jobs.session import KAFKA_PACKAGE
@@ -103,7 +103,7 @@ class SparkCluster:
         with self._log(name).open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *command],
+                    dying_with_us(command),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bridge.child import DIE_WITH_PARENT
+from bridge.child import dying_with_us
 from bridge.embedded import find_java, free_port
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, missing
@@ -91,7 +91,7 @@ def test_what_a_page_says_is_so(scratch: Path, name: str) -> None:
     asked = steps(text.replace("timer-bridge dev", f"timer-bridge dev --port {kafka}"))
     assert asked
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    shell = [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), "bash", "-c", script(asked)]
+    shell = dying_with_us(["bash", "-c", script(asked)])
     done = subprocess.Popen(shell, cwd=scratch, env=environment, start_new_session=True)
     try:
         code = done.wait(120)

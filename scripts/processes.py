@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bridge.child import DIE_WITH_PARENT
+from bridge.child import dying_with_us
 from bridge.embedded import HOST
 from bridge.errors import BridgeError
 
@@ -119,7 +119,7 @@ def talking(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Pat
     """Its standard output is ours to read. It ends with the thread that calls this; Ctrl-C reaches only us."""
     with log.open("ab") as errors:
         return subprocess.Popen(
-            [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *command],
+            dying_with_us(command),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -185,7 +185,7 @@ class BridgeProcess:
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C reaches only us, and we end it in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *self._command],
+                dying_with_us(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

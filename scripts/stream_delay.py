@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from bridge.child import DIE_WITH_PARENT
+from bridge.child import dying_with_us
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from scripts import command
@@ -41,9 +41,7 @@ def streaming(folder: Path, servers: str, every_s: int) -> Iterator[Path]:
     job = [sys.executable, "-m", "spark_jobs.audit", "--bootstrap-servers", servers, "--out", str(out)]
     job += ["--stream", "--every-s", str(every_s)]
     with (folder / "audit.log").open("ab") as log:
-        audit = subprocess.Popen(
-            [sys.executable, "-ISc", DIE_WITH_PARENT, str(os.getpid()), *job], stdout=log, stderr=log
-        )
+        audit = subprocess.Popen(dying_with_us(job), stdout=log, stderr=log)
     try:
         yield out
         audit.send_signal(signal.SIGTERM)
