@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -30,7 +28,7 @@ from spark_jobs.brokers import Cluster
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.flags import add_flags, resolved
-from spark_jobs.session import session
+from spark_jobs.session import job_session
 from spark_jobs.table_io import RECORDS_DDL, as_records
 
 _RECORDS, _CHECKPOINT = "records", "checkpoint"
@@ -50,15 +48,10 @@ class ArchiveArguments:
 def run_archive(arguments: ArchiveArguments) -> int:
     """Returns how many records are new, where it ends. Raises AuditTroubleError, UsageError."""
     make_folder(arguments.out)
-    log = arguments.out / "spark.log"
     if arguments.timer_topic not in Cluster(arguments.access).partitions:
         raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
-    with session("timer-bridge archive", master=arguments.master, log=log) as spark:
-        try:
-            return _archive(spark, arguments)
-        except (PySparkException, Py4JError) as wrong:
-            first_line = str(wrong).strip().splitlines()[0]
-            raise AuditTroubleError(f"Spark could not finish the archive: {first_line} (log: {log})") from wrong
+    with job_session("archive", arguments.out, arguments.master) as spark:
+        return _archive(spark, arguments)
 
 
 def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:

@@ -18,9 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -35,7 +33,7 @@ from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.report import write_report
-from spark_jobs.session import session
+from spark_jobs.session import job_session
 from spark_jobs.stream import run_stream
 from spark_jobs.summary import Past, Verdict
 from spark_jobs.table_io import read_table, write_table
@@ -47,16 +45,11 @@ def run_audit(arguments: AuditArguments) -> Verdict:
     Raises AuditTroubleError where it cannot audit, UsageError where `out` cannot be made.
     """
     make_folder(arguments.out)
-    log = arguments.out / "spark.log"
     cluster = Cluster(arguments.access)
     if arguments.timer_topic not in cluster.partitions:
         raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
-    with session("timer-bridge audit", master=arguments.master, log=log) as spark:
-        try:
-            return _audit(spark, cluster, arguments)
-        except (PySparkException, Py4JError) as wrong:
-            first_line = str(wrong).strip().splitlines()[0]
-            raise AuditTroubleError(f"Spark could not finish the audit: {first_line} (log: {log})") from wrong
+    with job_session("audit", arguments.out, arguments.master) as spark:
+        return _audit(spark, cluster, arguments)
 
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> Verdict:

@@ -20,9 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -38,9 +36,9 @@ from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.batches import last_part
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.ending import exit_code
-from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.reading import CLOCK_SKEW_MS
-from spark_jobs.session import session
+from spark_jobs.session import job_session
 from spark_jobs.settled import SKEW_MS
 from spark_jobs.table_io import read_records, read_table, write_table
 
@@ -95,18 +93,14 @@ class Backfilled:
 def run_backfill(arguments: BackfillArguments) -> Backfilled:
     """Raises AuditTroubleError where it cannot go on; what was sent until then is marked."""
     make_folder(arguments.out)
-    log = arguments.out / "spark.log"
     cluster = Cluster(arguments.access)
     for topic, flag in (arguments.timer_topic, "--timer-topic"), (arguments.journal_topic, "--journal-topic"):
         if topic not in cluster.partitions:
             raise AuditTroubleError(f"there is no topic {topic} on this cluster: check {flag}")
     if arguments.apply:
         cluster.demand_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
-    with session("timer-bridge backfill", master=arguments.master, log=log) as spark:
-        try:
-            return _backfill(spark, cluster, arguments)
-        except (PySparkException, Py4JError) as wrong:
-            raise AuditTroubleError(f"Spark could not finish the backfill: {reason_of(wrong)} (log: {log})") from wrong
+    with job_session("backfill", arguments.out, arguments.master) as spark:
+        return _backfill(spark, cluster, arguments)
 
 
 def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:

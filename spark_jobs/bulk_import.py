@@ -27,9 +27,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -39,10 +37,10 @@ from spark_jobs.arguments import make_folder
 from spark_jobs.backfill_tasks import ddl
 from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError, Sender, read
 from spark_jobs.ending import exit_code
-from spark_jobs.errors import AuditTroubleError, UsageError, reason_of
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.import_rows import FIELDS, HEADER, Mapped, WrongError
-from spark_jobs.session import session
+from spark_jobs.session import job_session
 
 _DAY_MS = 86_400_000
 _CHUNK = 1_000
@@ -88,18 +86,14 @@ class Imported:
 def run_import(arguments: ImportArguments) -> Imported:
     """Raises AuditTroubleError, UsageError."""
     make_folder(arguments.out)
-    log = arguments.out / "spark.log"
     cluster = Cluster(arguments.access)
     if arguments.timer_topic not in cluster.partitions:
         raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
-    with session("timer-bridge import", master=arguments.master, log=log) as spark:
-        try:
-            name = _stage(spark, arguments)
-            sent, failed = (0, 0) if arguments.dry_run else _send(spark, cluster, arguments, name)
-            staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
-            return Imported(staged, rejected, sent, failed)
-        except (PySparkException, Py4JError) as wrong:
-            raise AuditTroubleError(f"Spark could not finish the import: {reason_of(wrong)} (log: {log})") from wrong
+    with job_session("import", arguments.out, arguments.master) as spark:
+        name = _stage(spark, arguments)
+        sent, failed = (0, 0) if arguments.dry_run else _send(spark, cluster, arguments, name)
+        staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
+        return Imported(staged, rejected, sent, failed)
 
 
 def _stage(spark: SparkSession, arguments: ImportArguments) -> str:

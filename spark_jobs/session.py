@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import AuditTroubleError, reason_of
 from spark_jobs.shipped import write_zip
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
@@ -38,6 +39,17 @@ _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+@contextmanager
+def job_session(job: str, out: Path, master: str | None) -> Iterator[SparkSession]:
+    """Of `timer-bridge <job>`, its log in `out`. Raises AuditTroubleError where Spark does not start, or gives up."""
+    log = out / "spark.log"
+    with session(f"timer-bridge {job}", master=master, log=log) as spark:
+        try:
+            yield spark
+        except (PySparkException, Py4JError) as wrong:
+            raise AuditTroubleError(f"Spark could not finish the {job}: {reason_of(wrong)} (log: {log})") from wrong
 
 
 @contextmanager

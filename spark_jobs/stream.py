@@ -28,8 +28,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -37,9 +35,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.arguments import CHECKPOINT, AuditArguments, iso, make_folder
 from spark_jobs.batches import Batches, Planned, last_part, row_of
 from spark_jobs.brokers import Cluster, Span
-from spark_jobs.errors import AuditTroubleError, reason_of
+from spark_jobs.errors import AuditTroubleError
 from spark_jobs.minutes import LatenessTopic
-from spark_jobs.session import session
+from spark_jobs.session import job_session
 from spark_jobs.table_io import as_records, offsets_option
 
 
@@ -54,17 +52,13 @@ def run_stream(arguments: AuditArguments) -> int:
 
 
 def _stream(arguments: AuditArguments) -> int:
-    log = arguments.out / "spark.log"
     cluster = Cluster(arguments.access)
     if arguments.timer_topic not in cluster.partitions:
         raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
     starts = cluster.spans([arguments.timer_topic], from_ms=arguments.from_ms)
-    with session("timer-bridge audit --stream", master=arguments.master, log=log) as spark:
-        work = _Work(arguments)
-        try:
-            work.run(spark, starts)
-        except (PySparkException, Py4JError) as wrong:
-            raise AuditTroubleError(f"Spark could not go on: {reason_of(wrong)} (log: {log})") from wrong
+    work = _Work(arguments)
+    with job_session("audit --stream", arguments.out, arguments.master) as spark:
+        work.run(spark, starts)
     return work.conclude()
 
 
