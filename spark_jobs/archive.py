@@ -26,7 +26,7 @@ from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
 from spark_jobs.brokers import Cluster
 from spark_jobs.ending import exit_code
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import UsageError
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.session import job_session
 from spark_jobs.table_io import RECORDS_DDL, as_records
@@ -48,8 +48,7 @@ class ArchiveArguments:
 def run_archive(arguments: ArchiveArguments) -> int:
     """Returns how many records are new, where it ends. Raises AuditTroubleError, UsageError."""
     make_folder(arguments.out)
-    if arguments.timer_topic not in Cluster(arguments.access).partitions:
-        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    Cluster(arguments.access).demand_existing(arguments.timer_topic)
     with job_session("archive", arguments.out, arguments.master) as spark:
         return _archive(spark, arguments)
 

@@ -30,7 +30,6 @@ from spark_jobs.brokers import Cluster
 from spark_jobs.classes import Limits, classify
 from spark_jobs.command import parse
 from spark_jobs.ending import exit_code
-from spark_jobs.errors import AuditTroubleError
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.report import write_report
 from spark_jobs.session import job_session
@@ -46,8 +45,7 @@ def run_audit(arguments: AuditArguments) -> Verdict:
     """
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
-    if arguments.timer_topic not in cluster.partitions:
-        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    cluster.demand_existing(arguments.timer_topic)
     with job_session("audit", arguments.out, arguments.master) as spark:
         return _audit(spark, cluster, arguments)
 

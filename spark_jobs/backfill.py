@@ -36,7 +36,7 @@ from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.batches import last_part
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.ending import exit_code
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import UsageError
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.session import job_session
 from spark_jobs.settled import SKEW_MS
@@ -94,9 +94,8 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
     """Raises AuditTroubleError where it cannot go on; what was sent until then is marked."""
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
-    for topic, flag in (arguments.timer_topic, "--timer-topic"), (arguments.journal_topic, "--journal-topic"):
-        if topic not in cluster.partitions:
-            raise AuditTroubleError(f"there is no topic {topic} on this cluster: check {flag}")
+    cluster.demand_existing(arguments.timer_topic)
+    cluster.demand_existing(arguments.journal_topic, flag="--journal-topic")
     if arguments.apply:
         cluster.demand_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
     with job_session("backfill", arguments.out, arguments.master) as spark:

@@ -94,6 +94,11 @@ class Cluster:
                 raise AuditTroubleError(f"{late[0].topic}/{late[0].partition}: a transaction stays open: run it again")
             time.sleep(_NAP_S)
 
+    def demand_existing(self, topic: str, *, flag: str = "--timer-topic") -> None:
+        """Raises AuditTroubleError where there is none of that name; `flag` is what names it."""
+        if topic not in self.partitions:
+            raise AuditTroubleError(f"there is no topic {topic} on this cluster: check {flag}")
+
     def demand(self, topic: str, partitions: int, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         """Makes the topic where it is missing."""
         if topic in self.partitions:

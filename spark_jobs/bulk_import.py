@@ -87,8 +87,7 @@ def run_import(arguments: ImportArguments) -> Imported:
     """Raises AuditTroubleError, UsageError."""
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
-    if arguments.timer_topic not in cluster.partitions:
-        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    cluster.demand_existing(arguments.timer_topic)
     with job_session("import", arguments.out, arguments.master) as spark:
         name = _stage(spark, arguments)
         sent, failed = (0, 0) if arguments.dry_run else _send(spark, cluster, arguments, name)

@@ -53,8 +53,7 @@ def run_stream(arguments: AuditArguments) -> int:
 
 def _stream(arguments: AuditArguments) -> int:
     cluster = Cluster(arguments.access)
-    if arguments.timer_topic not in cluster.partitions:
-        raise AuditTroubleError(f"there is no topic {arguments.timer_topic} on this cluster: check --timer-topic")
+    cluster.demand_existing(arguments.timer_topic)
     starts = cluster.spans([arguments.timer_topic], from_ms=arguments.from_ms)
     work = _Work(arguments)
     with job_session("audit --stream", arguments.out, arguments.master) as spark:
