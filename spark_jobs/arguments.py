@@ -9,6 +9,7 @@ from pathlib import Path
 
 from schemas.levels import DEFAULT, parse_levels
 from spark_jobs.access import Access
+from spark_jobs.classes import Limits
 from spark_jobs.errors import UsageError
 
 LEVELS_MS = parse_levels(DEFAULT)
@@ -77,6 +78,15 @@ class AuditArguments:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"--out {self.out} is a file: give a folder")
+
+    def limits(self, as_of_ms: int) -> Limits:
+        return Limits(
+            as_of_ms=as_of_ms,
+            settle_ms=self.settle_ms,
+            tolerance_ms=self.tolerance_ms,
+            skew_ms=self.skew_ms,
+            late_ms=self.late_ms,
+        )
 
     def _demand_fitting_stream(self) -> None:
         given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}

@@ -52,13 +52,7 @@ def run_audit(arguments: AuditArguments) -> Verdict:
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> Verdict:
     as_of_ms = arguments.as_of_ms if arguments.as_of_ms is not None else int(time.time() * 1000)
-    limits = Limits(
-        as_of_ms=as_of_ms,
-        settle_ms=arguments.settle_ms,
-        tolerance_ms=arguments.tolerance_ms,
-        skew_ms=arguments.skew_ms,
-        late_ms=arguments.late_ms,
-    )
+    limits = arguments.limits(as_of_ms)
     if arguments.daily:
         diary = continuing.Diary(arguments.out, as_of_ms)
         done = continuing.run_day(spark, cluster, arguments, limits, diary)

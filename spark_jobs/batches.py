@@ -30,7 +30,7 @@ from schemas.tables import REQUESTS, AuditClass
 from spark_jobs import continuing, reading
 from spark_jobs.arguments import AuditArguments, iso
 from spark_jobs.brokers import Cluster
-from spark_jobs.classes import FAULTS, Limits, is_fault
+from spark_jobs.classes import FAULTS, is_fault
 from spark_jobs.daily import open_folder
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.minutes import LatenessTopic, write_minutes
@@ -84,13 +84,7 @@ class Batches:
             span._replace(end=max(span.start, planned.ends.get(span.partition, span.start)))
             for span in continuing.read_on(cluster, [asked.timer_topic], reached, new_from_ms=asked.from_ms, to_ms=None)
         ]
-        limits = Limits(
-            as_of_ms=as_of_ms,
-            settle_ms=asked.settle_ms,
-            tolerance_ms=asked.tolerance_ms,
-            skew_ms=asked.skew_ms,
-            late_ms=asked.late_ms,
-        )
+        limits = asked.limits(as_of_ms)
         parsed = requests(records, levels_ms=asked.levels_ms, own_topics=reading.own_topics(asked))
         new = continuing.New(
             part=part,
