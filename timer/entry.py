@@ -68,9 +68,13 @@ BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
 """What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
 
 _FEW = 64
+"""Up to so many a dict of Python is faster than numpy."""
 _HANDFUL = 8
+"""Up to so many are compared one by one: np.isin takes 20 us before it begins."""
 _MANY = 5000
+"""From so many on two sorts of 16 bits are faster than one of 64."""
 _NEAR = 8
+"""Values that span at most so many times their number are counted in a table of that span, without a sort."""
 
 Rows: TypeAlias = NDArray[Any]
 """A structured array of UNIT, BESIDE or RUN."""
