@@ -36,8 +36,6 @@ _REMEDIES = {
     KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
 }
-
-
 _FOR_GOOD = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 
@@ -163,7 +161,7 @@ class Cluster:
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[tuple[str, int], Any]:
-        """A leader that has changed makes an answer wrong: then leaders are looked up anew."""
+        """A leader that has changed makes an answer wrong."""
         end_s = time.monotonic() + _TIMEOUT_S
         while places:
             try:
@@ -177,8 +175,12 @@ class Cluster:
                 if wrong.args[0].code() in _FOR_GOOD or time.monotonic() > end_s:
                     raise AuditTroubleError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
                 time.sleep(_NAP_S)
-                self._partitions()
+                self._look_up_leaders()
         return {}
+
+    def _look_up_leaders(self) -> None:
+        """The client learns them with any list of the topics."""
+        self._partitions()
 
     def _told(self, error: KafkaError) -> None:
         """By code alone: librdkafka's text may quote a setting."""
