@@ -24,6 +24,13 @@ from spark_jobs.errors import AuditTroubleError
 from spark_jobs.import_rows import Mapped
 from spark_jobs.session import session
 
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
 EXPORTED = Mapped({}, {}, 86_400_000)
 EVERY_BYTE = bytes(range(256))
 FOREIGN = (("a", EVERY_BYTE), ("a", None))
@@ -90,11 +97,7 @@ class OldBridge:
         self.cluster.send(self._topics.timers, value, key=EVERY_BYTE, headers=headers, partition=partition)
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.spark
-@pytest.mark.broker
 @pytest.mark.usefixtures("_spark")
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker, tmp_path: Path) -> None:
     """What has ended, been replaced or come stays behind."""
     here, there, file = OldBridge(kafka, tmp_path / "here"), Names(), tmp_path / "pending.parquet"
@@ -151,11 +154,7 @@ def imported(
     )
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.spark
-@pytest.mark.broker
 @pytest.mark.usefixtures("_spark")
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None:
     cluster = Cluster(kafka.bootstrap_servers)
     timers = cluster.topic("timers", 2)
@@ -186,7 +185,6 @@ def staged(
     return Send(Access(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}"), part, cluster
 
 
-@pytest.mark.broker
 def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does_not_take(
     kafka: Broker, tmp_path: Path
 ) -> None:
@@ -207,7 +205,6 @@ def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does
     assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
 
 
-@pytest.mark.broker
 def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafka: Broker, tmp_path: Path) -> None:
     job, part, cluster = staged(kafka, tmp_path, [b"%d" % n for n in range(5)], partitions=2)
     older = bulk_import._Part(job, part)
@@ -218,7 +215,6 @@ def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafk
     assert sorted(cluster.values(job.timer_topic)) == [b"%d" % n for n in range(5)]  # type: ignore[type-var]
 
 
-@pytest.mark.broker
 def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker, tmp_path: Path) -> None:
     """Here: partitions that the topic does not have yet."""
     job, part, cluster = staged(kafka, tmp_path, [b"0", b"1"], partitions=2, id_=b"x")
