@@ -14,12 +14,21 @@ from pathlib import Path
 import numpy as np
 
 from bridge.errors import BridgeError
-from scripts import command, figures, processes
+from scripts import command, processes
 from scripts.kafka_io import Delivery, Span
 from scripts.measured import Burst, Cost, Flat, Outage, Sizes, Spread, Steady, flat
 from scripts.rocketmq import Client, RocketMQ, own_network
-from scripts.scenarios import LIVE_UP_TO_PER_S, OUTAGE_S, STEADY_DELAY_MS, WARM_UP, outage_of
-from scripts.stage import drain_per_s, now_ms, out_per_s, sleep_until
+from scripts.scenarios import (
+    LIVE_UP_TO_PER_S,
+    OUTAGE_S,
+    STEADY_DELAY_MS,
+    WARM_UP,
+    burst_of,
+    outage_of,
+    spread_of,
+    steady_of,
+)
+from scripts.stage import now_ms, sleep_until
 
 _ORIGINS = "rocketmq"
 
@@ -63,13 +72,7 @@ class Peer:
         self._client.ask("watch", "spread")
         in_time = self._send("spread", self._sizes.messages, now_ms() + self._sizes.head_start_ms, spread_ms)
         deliveries = self._receive("spread", self._sizes.messages)
-        return Spread(
-            figures.lateness(figures.late_ms(deliveries)),
-            figures.lateness(figures.seen_late_ms(deliveries)),
-            figures.account(_spans(self._sizes.messages), deliveries),
-            self._cost(before_s),
-            in_time,
-        )
+        return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s), in_time=in_time)
 
     def burst(self) -> Burst:
         self._create("burst")
@@ -77,11 +80,8 @@ class Peer:
         in_time = self._send("burst", self._sizes.messages, due_ms, 0)
         self._settle("burst", due_ms)
         cost = self._cost(before_s)
-        deliveries = self._receive("burst", self._sizes.messages)
-        late_ms = figures.late_ms(deliveries)
-        first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
-        account = figures.account(_spans(self._sizes.messages), deliveries)
-        return Burst(drain_per_s(deliveries), first_ms, last_ms, account, cost, in_time)
+        count = self._sizes.messages
+        return burst_of(self._receive("burst", count), _spans(count), cost, in_time=in_time)
 
     def steady(self, per_s: int, seconds: float) -> Steady:
         topic, live = f"steady-{per_s}", per_s <= LIVE_UP_TO_PER_S
@@ -97,16 +97,7 @@ class Peer:
             self._settle(topic, sent_ms + STEADY_DELAY_MS)
         deliveries = self._receive(topic, count)
         cost = self._cost(before_s)
-        return Steady(
-            per_s,
-            count / took_s,
-            out_per_s(deliveries, sent_ms),
-            figures.lateness(figures.late_ms(deliveries)),
-            figures.lateness(figures.seen_late_ms(deliveries if live else [])),
-            figures.account(_spans(count), deliveries),
-            cost,
-            cost.cpu_s,
-        )
+        return steady_of(per_s, took_s, sent_ms, deliveries, _spans(count), cost, cost.cpu_s)
 
     def outage(self) -> Outage:
         self._create("outage")

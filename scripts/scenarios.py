@@ -25,7 +25,7 @@ import numpy as np
 from bridge.errors import BridgeError
 from scripts import figures, processes
 from scripts.kafka_io import Delivery, Receiver, Request, Span, cancel, copy_loop, named_timer, send_all, timer
-from scripts.measured import NO_COST, Burst, Copy, Intake, Named, Outage, Pending, Spread, Steady
+from scripts.measured import NO_COST, Burst, Copy, Cost, Intake, Named, Outage, Pending, Spread, Steady
 from scripts.processes import BridgeProcess
 from scripts.stage import AN_HOUR_MS, GIVE_UP_S, SEED, Meter, Stage, drain_per_s, now_ms, out_per_s, sleep_until
 
@@ -67,13 +67,13 @@ def spread(stage: Stage, bridge: BridgeProcess) -> Spread:
     due_ms = stage.dues_ms(sizes.messages, sizes.spread_seconds, now_ms() + sizes.head_start_ms)
     spans, in_time = stage.send_in_time(stage.timers(target, due_ms.tolist()), int(due_ms.min()), bridge)
     deliveries = stage.receive(target, spans, int(due_ms.max()), bridge.demand_alive)
-    return Spread(
-        figures.lateness(figures.late_ms(deliveries)),
-        figures.lateness(figures.seen_late_ms(deliveries)),
-        figures.account(spans, deliveries),
-        meter.read(),
-        in_time,
-    )
+    return spread_of(deliveries, spans, meter.read(), in_time=in_time)
+
+
+def spread_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost, *, in_time: bool) -> Spread:
+    late, seen_late = figures.late_ms(deliveries), figures.seen_late_ms(deliveries)
+    account = figures.account(spans, deliveries)
+    return Spread(figures.lateness(late), figures.lateness(seen_late), account, cost, in_time)
 
 
 def burst(stage: Stage, bridges: Sequence[BridgeProcess], use: str = "burst") -> Burst:
@@ -83,13 +83,14 @@ def burst(stage: Stage, bridges: Sequence[BridgeProcess], use: str = "burst") ->
     due_ms = now_ms() + stage.sizes.head_start_ms
     spans, in_time = stage.send_in_time(stage.timers(target, [due_ms] * count), due_ms, bridges[0])
     stage.await_quiet(target, due_ms, bridges[0].demand_alive)  # a consumer would take the CPU that is measured
-    costs = [meter.read() for meter in meters]
-    deliveries = stage.receive(target, spans, due_ms, bridges[0].demand_alive)
+    cost = sum((meter.read() for meter in meters), NO_COST)
+    return burst_of(stage.receive(target, spans, due_ms, bridges[0].demand_alive), spans, cost, in_time=in_time)
+
+
+def burst_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost, *, in_time: bool) -> Burst:
     late_ms = figures.late_ms(deliveries)
     first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
-    return Burst(
-        drain_per_s(deliveries), first_ms, last_ms, figures.account(spans, deliveries), sum(costs, NO_COST), in_time
-    )
+    return Burst(drain_per_s(deliveries), first_ms, last_ms, figures.account(spans, deliveries), cost, in_time)
 
 
 def named(stage: Stage, bridge: BridgeProcess) -> Named:
@@ -148,8 +149,22 @@ def steady(stage: Stage, bridge: BridgeProcess, broker_pid: int, per_s: int, sec
             stage.await_quiet(target, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
             receiver = ends.enter_context(Receiver(stage.servers, [target]))
         stage.collect(receiver, deliveries, spans, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
-    seen_late_ms = figures.seen_late_ms(deliveries if live else [])
+    broker_cpu_s = processes.usage(broker_pid).cpu_s - broker.cpu_s
+    return steady_of(per_s, took_s, sent_ms, deliveries, spans, meter.read(), broker_cpu_s)
+
+
+def steady_of(
+    per_s: int,
+    took_s: float,
+    sent_ms: int,
+    deliveries: Sequence[Delivery],
+    spans: Sequence[Span],
+    cost: Cost,
+    broker_cpu_s: float,
+) -> Steady:
+    """Sent in `took_s`, until `sent_ms`."""
     account = figures.account(spans, deliveries)
+    seen_late_ms = figures.seen_late_ms(deliveries if per_s <= LIVE_UP_TO_PER_S else [])
     return Steady(
         per_s,
         account.requested / took_s,
@@ -157,8 +172,8 @@ def steady(stage: Stage, bridge: BridgeProcess, broker_pid: int, per_s: int, sec
         figures.lateness(figures.late_ms(deliveries)),
         figures.lateness(seen_late_ms),
         account,
-        meter.read(),
-        processes.usage(broker_pid).cpu_s - broker.cpu_s,
+        cost,
+        broker_cpu_s,
     )
 
 
