@@ -118,8 +118,7 @@ def _steady(results: Results) -> list[str]:
     for begin, (name, _) in WAYS.items():
         for rate in results.places(begin, ".asked_per_s"):
             of = f"{begin}{rate}."
-            cpu_s, count = results.median(f"{of}cost.cpu_s") or 0.0, results.median(f"{of}account.requested") or 1.0
-            cpu = "" if begin.startswith("rocketmq") else f"{cpu_s * 1e6 / count:.1f}"
+            cpu = "" if begin.startswith("rocketmq") else f"{results.cpu_us(f'{begin}{rate}'):.1f}"
             late = [_of(results, f"{of}late.{part}") for part in ("p50_ms", "p99_ms", "max_ms")]
             rows.append(
                 (name, f"{int(rate):,}", _of(results, f"{of}sent_per_s"), _of(results, f"{of}out_per_s"), *late, cpu)
@@ -155,10 +154,7 @@ def _bursts(results: Results) -> list[str]:
         ("publishing.", "setting"),
     ):
         for place in results.places(begin, ".drain_per_s"):
-            cpu_s, count = (
-                results.median(f"{begin}{place}.{end}") or 0.0 for end in ("cost.cpu_s", "account.requested")
-            )
-            cpu = f"{cpu_s * 1e6 / max(count, 1.0):.1f}"
+            cpu = f"{results.cpu_us(f'{begin}{place}'):.1f}"
             rows.append((name, place, _of(results, f"{begin}{place}.drain_per_s"), cpu))
     heading = ("", "", "drain msg/s", "CPU us, all instances")
     return ["## Partitions, instances, bodies, publishing", "", *_table(heading, rows)] if rows else []

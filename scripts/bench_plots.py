@@ -57,13 +57,8 @@ def _cpu(results: Results) -> Figure | None:
     """The bridge's process alone: RocketMQ's broker stores the messages too."""
     lines = {}
     for begin in list(WAYS)[:2]:
-        points = []
-        for rate in results.places(begin, ".asked_per_s"):
-            cpu_s, count = (
-                results.median(f"{begin}{rate}.{end}") or 0.0 for end in ("cost.cpu_s", "account.requested")
-            )
-            points.append((float(rate), cpu_s * 1e6 / max(count, 1.0)))
-        lines[begin] = points
+        rates = results.places(begin, ".asked_per_s")
+        lines[begin] = [(float(rate), results.cpu_us(f"{begin}{rate}")) for rate in rates]
     return _lines("CPU of the bridge a message in and out, us", lines, logarithmic=False)
 
 
