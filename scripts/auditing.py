@@ -31,7 +31,7 @@ from bridge.errors import BridgeError
 from schemas import headers as names
 from scripts import command
 from scripts.kafka_io import BROKER_CLOCK, Admin, Placed, send_placed
-from scripts.processes import Tree
+from scripts.processes import TIMER_BRIDGE, Tree
 
 FOLDER = Path(".run/auditing")
 TIMERS, REJECTED, RECEIPTS, IMPORTS = "timer.requests", "timer.rejected", "timer.receipts", "imports"
@@ -162,8 +162,7 @@ def imported(servers: str, rows: int, body_bytes: int, folder: Path, cores: int)
 def run(*words: str) -> Cost:
     """A command as people run it. Raises BridgeError where its exit code is not 0."""
     started_s = time.perf_counter()
-    timer_bridge = str(Path(sys.executable).with_name("timer-bridge"))
-    process = subprocess.Popen([timer_bridge, *words], stdin=subprocess.DEVNULL)
+    process = subprocess.Popen([*TIMER_BRIDGE, *words], stdin=subprocess.DEVNULL)
     tree = Tree(process.pid)
     try:
         while process.poll() is None:

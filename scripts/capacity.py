@@ -1,6 +1,6 @@
-"""`python -m scripts.capacity`: what loads up to a million a second ask for, from the bench's results, into
-docs/capacity.md. Which part of it was measured and which is calculated is told by each figure; the model is
-scripts.sizing.
+"""`python -m scripts.capacity`: docs/capacity.md, what loads up to a million a second ask for, by the bench's results.
+
+Which part of it was measured and which is calculated is told by each figure; the model is scripts.sizing.
 """
 
 import argparse

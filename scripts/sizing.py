@@ -144,21 +144,20 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def fit(results: Results) -> Model:
     """Raises SettingsError where a part that it needs was not measured."""
     timers = [float(place) for place in results.places("pending.", ".rss_mb")]
-    memory = [(0.0, _needed(results, f"pending.{timers[0]:.0f}.rss_empty_mb"))] if timers else []
-    memory += [(count, _needed(results, f"pending.{count:.0f}.rss_mb")) for count in timers]
     if not timers:
         raise SettingsError("pending timers were not measured: run `make bench` with the part pending")
+    memory = [(0.0, _needed(results, f"pending.{timers[0]:.0f}.rss_empty_mb"))]
+    memory += [(count, _needed(results, f"pending.{count:.0f}.rss_mb")) for count in timers]
     base_mb, mb_a_timer = slope(memory)
     most = timers[-1]
     empty_mb = _needed(results, f"pending.{most:.0f}.disk_empty_mb")
     start_s, lost_s = (_needed(results, f"pending.{most:.0f}.ready_after_{end}_s") for end in ("stop", "loss"))
+    rates = results.places("steady.", ".out_per_s")
     return Model(
         cpu=fit_cpu(runs(results)),
         body_bytes=float(results.settings["body_bytes"]),
-        transactions_per_s=max(_transactions_per_s(results, rate) for rate in results.places("steady.", ".out_per_s")),
-        instance_per_s=max(
-            _needed(results, f"steady.{rate}.out_per_s") for rate in results.places("steady.", ".out_per_s")
-        ),
+        transactions_per_s=max(_transactions_per_s(results, rate) for rate in rates),
+        instance_per_s=max(_needed(results, f"steady.{rate}.out_per_s") for rate in rates),
         partition_per_s=_needed(results, "instances.1x1.drain_per_s") / 2,
         base_mb=base_mb,
         memory_bytes=max(mb_a_timer, 0.0) * 2**20,
