@@ -29,7 +29,7 @@ from spark_jobs.ending import exit_code
 from spark_jobs.errors import UsageError
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.session import job_session
-from spark_jobs.table_io import RECORDS_DDL, as_records
+from spark_jobs.table_io import RECORDS_DDL, follow_records
 
 _RECORDS, _CHECKPOINT = "records", "checkpoint"
 _EVERY = "60 seconds"
@@ -54,20 +54,16 @@ def run_archive(arguments: ArchiveArguments) -> int:
 
 
 def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
-    stream = (
-        spark.readStream.format("kafka")
-        .options(**arguments.access.for_spark())
-        .option("kafka.isolation.level", "read_committed")
-        .option("includeHeaders", "true")
-        .option("subscribe", arguments.timer_topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", _MOST_PER_BATCH)
-        .load()
+    records = follow_records(
+        spark,
+        arguments.access,
+        arguments.timer_topic,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=_MOST_PER_BATCH,
     )
     trigger: dict[str, Any] = {"processingTime": _EVERY} if arguments.follow else {"availableNow": True}
     query = (
-        as_records(stream)
-        .withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
+        records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
         .writeStream.format("parquet")
         .partitionBy("day")
         .option("path", str(arguments.out / _RECORDS))

@@ -38,7 +38,7 @@ from spark_jobs.brokers import Cluster, Span
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.minutes import LatenessTopic
 from spark_jobs.session import job_session
-from spark_jobs.table_io import as_records, offsets_option
+from spark_jobs.table_io import follow_records, offsets_option
 
 
 def run_stream(arguments: AuditArguments) -> int:
@@ -164,17 +164,13 @@ class _Work:
 
 def _records(spark: SparkSession, arguments: AuditArguments, starts: list[Span]) -> DataFrame:
     """Of the timer topic. What retention takes is told by spark_jobs.continuing; Spark would only stop."""
-    source = (
-        spark.readStream.format("kafka")
-        .options(**arguments.access.for_spark())
-        .option("kafka.isolation.level", "read_committed")
-        .option("includeHeaders", "true")
-        .option("subscribe", arguments.timer_topic)
-        .option("startingOffsets", offsets_option(starts, lambda span: span.start))
-        .option("failOnDataLoss", "false")
-        .load()
+    records = follow_records(
+        spark,
+        arguments.access,
+        arguments.timer_topic,
+        startingOffsets=offsets_option(starts, lambda span: span.start),
+        failOnDataLoss="false",
     )
-    records = as_records(source)
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load().where(F.lit(False))
     nothing = ticks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in records.schema))
     return nothing.unionByName(records)

@@ -23,6 +23,7 @@ RECORDS_DDL = (
     f"key BINARY, value BINARY, headers {HEADERS_DDL}"
 )
 _RECORDS_PER_TASK = 250_000
+_COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 
 def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
@@ -33,15 +34,26 @@ def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> 
     records = (
         spark.read.format("kafka")
         .options(**access.for_spark())
-        .option("kafka.isolation.level", "read_committed")
-        .option("includeHeaders", "true")
+        .options(**_COMMITTED)
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
         .option("assign", _partitions(spans))
         .option("startingOffsets", offsets_option(spans, lambda span: span.start))
         .option("endingOffsets", offsets_option(spans, lambda span: span.end))
         .load()
     )
-    return as_records(records)
+    return _as_records(records)
+
+
+def follow_records(spark: SparkSession, access: Access, topic: str, **options: str | int) -> DataFrame:
+    """The committed records of a topic, as they come. `options`: more of Spark's Kafka source, as startingOffsets."""
+    records = (
+        spark.readStream.format("kafka")
+        .options(**access.for_spark())
+        .options(**_COMMITTED)
+        .options(subscribe=topic, **options)
+        .load()
+    )
+    return _as_records(records)
 
 
 def nothing(spark: SparkSession, ddl: str) -> DataFrame:
@@ -50,7 +62,7 @@ def nothing(spark: SparkSession, ddl: str) -> DataFrame:
     return spark.range(1).where(F.lit(False)).select(*columns)
 
 
-def as_records(source: DataFrame) -> DataFrame:
+def _as_records(source: DataFrame) -> DataFrame:
     """Rows of Spark's Kafka source as RECORDS_DDL."""
     return source.select(
         "topic",
