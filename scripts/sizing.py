@@ -146,13 +146,15 @@ def fit(results: Results) -> Model:
     timers = [float(place) for place in results.places("pending.", ".rss_mb")]
     if not timers:
         raise SettingsError("pending timers were not measured: run `make bench` with the part pending")
+    rates = results.places("steady.", ".out_per_s")
+    if not rates:
+        raise SettingsError("a steady load was not measured: run `make bench` with the part steady")
     memory = [(0.0, _needed(results, f"pending.{timers[0]:.0f}.rss_empty_mb"))]
     memory += [(count, _needed(results, f"pending.{count:.0f}.rss_mb")) for count in timers]
     base_mb, mb_a_timer = slope(memory)
     most = timers[-1]
     empty_mb = _needed(results, f"pending.{most:.0f}.disk_empty_mb")
     start_s, lost_s = (_needed(results, f"pending.{most:.0f}.ready_after_{end}_s") for end in ("stop", "loss"))
-    rates = results.places("steady.", ".out_per_s")
     return Model(
         cpu=fit_cpu(runs(results)),
         body_bytes=float(results.settings["body_bytes"]),

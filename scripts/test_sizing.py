@@ -49,6 +49,8 @@ def test_too_few_runs_are_refused_with_the_remedy() -> None:
         fit_cpu([sizing.Run("", 1, 1, 1, 1, 1)])
     with pytest.raises(SettingsError, match="with the part pending"):
         fit(read(made_up(without="pending.")))
+    with pytest.raises(SettingsError, match="with the part steady"):
+        fit(read(made_up(without="steady.")))
 
 
 def test_a_line_through_points() -> None:
