@@ -278,6 +278,6 @@ class Search:
         seen = owned.store.peek(row)
         if self._wanted.topic in (None, seen.target):
             is_held = not owned.store.is_to_come(seen.target, (int(row["visit_ms"][0]), place.origin))
-            state = state_of(place.due_ms, now_ms, is_held)
+            state = state_of(place.due_ms, now_ms, is_held=is_held)
             more = id_fields(seen.id)
             self._timers.append(NamedTimer.stored(place.shard, place.origin, place.due_ms, state, seen, **more))

@@ -231,14 +231,15 @@ def told_of(
     for row in rows:
         (body,) = store.bodies(row)
         is_held = not store.is_to_come(body.target, (int(row["visit_ms"][0]), body.origin))
-        found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held)), body))
+        found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held=is_held)), body))
     return found + [(Timer.rolling(shard, flight), None) for flight in flights]
 
 
 def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:
     """In one stopped store."""
+    held = store.checkpoint.held
     found = [
-        _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, timer.body.origin in store.checkpoint.held))
+        _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin in held))
         for timer in store.with_id(id_.encode())
     ]
     hash_ = id_hash(id_.encode())
@@ -251,7 +252,7 @@ def _alive(store: StoppedStore) -> list[Flight]:
     return [flight for flight in told.flights if flight.origin not in told.ended_flights]
 
 
-def state_of(due_ms: int, at_ms: int, is_held: bool) -> State:  # noqa: FBT001
+def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
     """Of a timer in the store."""
     if is_held:
         return "held"

@@ -149,13 +149,13 @@ def _show(told: Pending, console: Console) -> None:
 def _histogram(told: Pending) -> Table:
     """The first rows of all topics together; the rest in one."""
     buckets = told.histogram()
-    shown, rest = buckets[:_ROWS], buckets[_ROWS:]
+    first, rest = buckets[:_ROWS], buckets[_ROWS:]
     table = Table(caption=f"{sum(each.timers for each in rest)} later" if rest else None)
     table.add_column("due from")
     table.add_column("timers", justify="right")
     table.add_column("")
-    most = max(each.timers for each in shown)
-    for each in shown:
+    most = max(each.timers for each in first)
+    for each in first:
         table.add_row(instant_text(each.from_ms), str(each.timers), _bar(each, most))
     return table
 
