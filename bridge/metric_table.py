@@ -126,12 +126,8 @@ def _retention(metrics: Metrics) -> dict[str, float]:
 
 
 def _hanging(facts: Facts) -> dict[Shard, float]:
-    now = facts.metrics.hanging
-    return {shard: (now[shard].seen_ms - now[shard].since_ms) / 1000 if shard in now else 0 for shard in _looked(facts)}
-
-
-def _looked(facts: Facts) -> Iterable[Shard]:
-    return facts.metrics.ends.keys()
+    now, looked_at = facts.metrics.hanging, facts.metrics.ends
+    return {shard: (now[shard].seen_ms - now[shard].since_ms) / 1000 if shard in now else 0 for shard in looked_at}
 
 
 # -- what there is

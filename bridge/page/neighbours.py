@@ -141,7 +141,7 @@ class Neighbours:
         except TimeoutError:
             return f"does not answer within {self._within_s:g} s: is its --advertised-http right?"
         except OSError as wrong:
-            return f"does not answer ({_why(wrong)}): is its --advertised-http right?"
+            return f"does not answer ({_in_system_words(wrong)}): is its --advertised-http right?"
         except (ValidationError, h11.ProtocolError):
             return _NO_BRIDGE
         except ValueError:
@@ -166,8 +166,8 @@ def _only(part: Part, address: str, its: frozenset[str]) -> Part | str:
     return f"tells of {min(told - its)}, which is another's by the group: it changes hands, so ask again"
 
 
-def _why(wrong: OSError) -> str:
-    """Without asyncio's words around it; errors of names are negative."""
+def _in_system_words(wrong: OSError) -> str:
+    """Without asyncio's around them; errors of names are negative."""
     return os.strerror(wrong.errno) if wrong.errno is not None and wrong.errno > 0 else wrong.strerror or str(wrong)
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from bridge.page.access import Caller, Role
-from bridge.page.questions import Method
 
 API = "/api/v1"
 
@@ -17,7 +16,7 @@ class Operation:
     """`asked`: the query of a GET, the JSON of a POST. `run` raises HTTPException, BridgeError or ValueError."""
 
     name: str
-    method: Method
+    method: Literal["GET", "POST"]
     path: str
     summary: str
     asked: type[BaseModel]

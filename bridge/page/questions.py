@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -244,6 +244,3 @@ class RedriveAsked(Question):
 
 class Nothing(Question):
     """Nothing is asked."""
-
-
-Method = Literal["GET", "POST"]
