@@ -61,7 +61,7 @@ def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked |
     code, _, told = ((value or b"").decode(errors="replace") for _, value in reason)
     topic, _, rest = told.partition("/")
     partition, _, offset = rest.partition("/")
-    if not (code and topic and _is_number(partition) and _is_number(offset)):
+    if not (code and topic and is_number(partition) and is_number(offset)):
         return None
     headers = request_headers(record.headers, code)
     own_rules = rules.get(topic, next(iter(rules.values())))
@@ -203,5 +203,5 @@ def _size(record: Record) -> int:
     return size + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19

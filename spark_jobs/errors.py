@@ -13,4 +13,4 @@ def reason_of(wrong: Exception) -> str:
     """The last line of Python's that Spark quotes, or its own first one."""
     lines = [line.strip() for line in str(wrong).strip().splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("spark_jobs.errors.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0]
+    return ours[-1].partition(": ")[2] if ours else next(iter(lines), type(wrong).__name__)

@@ -67,7 +67,7 @@ class Folder:
         self.folder = folder
         self.bases: list[int] = []
         for name in disk.names(folder):
-            if not (name.isdigit() and name == f"{int(name):020d}"):
+            if not (name.isdecimal() and name.isascii() and name == f"{int(name):020d}"):
                 raise FaultError(f"{folder}/{name}", None, "", "a file that is not ours")
             self.bases.append(int(name))
 

@@ -5,13 +5,12 @@ Of each partition of the rejected topic the last LOOKED_AT records are read.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bridge.errors import BridgeError
 from bridge.listing import id_fields
 from bridge.page.answers import Redriven, Rejected, RejectedRecords
 from bridge.page.kafka_side import KafkaSide, Reader
 from bridge.page.questions import RejectedAsked
 from bridge.ports import Record
-from bridge.redrive import Parked, mark_of, parked
+from bridge.redrive import Parked, is_number, mark_of, parked
 from schemas.headers import ERROR_DETAIL, Rules
 from schemas.origin import Shard
 
@@ -19,7 +18,7 @@ LOOKED_AT = 2000
 
 
 class RejectedTopic:
-    """`rules`: by timer topic. Blocks; any thread. Raises BridgeError."""
+    """`rules`: by timer topic. Blocks; any thread. Raises BridgeError; ValueError for what names no record."""
 
     def __init__(self, kafka: KafkaSide, topic: str, rules: Mapping[str, Rules], looked_at: int = LOOKED_AT) -> None:
         self._kafka = kafka
@@ -62,8 +61,8 @@ class RejectedTopic:
     def _at(self, reader: Reader, name: str) -> Parked | None:
         topic, _, rest = name.rpartition("/")[0].rpartition("/")
         offset = name.rpartition("/")[2]
-        if topic != self._topic or not (rest.isdigit() and offset.isdigit()):
-            raise BridgeError(f"{name!r} is no record of {self._topic}: name it as the list does")
+        if topic != self._topic or not (is_number(rest) and is_number(offset)):
+            raise ValueError(f"{name!r} is no record of {self._topic}: name it as the list does")
         place = Shard(topic, int(rest))
         if place.partition >= (reader.partitions(topic) or 0):
             return None

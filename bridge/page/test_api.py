@@ -385,7 +385,8 @@ def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: 
     place.run(2000)
     assert [entry.value for entry in place.kafka.read("nowhere")] == [b"v"]
     assert place.pages[0].get("/api/v1/rejected?topic=nowhere")[1]["records"][0]["is_redriven"] is True
-    assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["orders/0/1"]})[0] == 503
+    assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["orders/0/1"]})[0] == 400
+    assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["timer.rejected/0/²"]})[0] == 400
 
 
 def test_no_more_than_the_latest_rejected_records_are_read() -> None:
