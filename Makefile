@@ -86,6 +86,10 @@ bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many 
 chaos: $(READY) ## two bridges and three brokers are hurt in every way under load, and Spark judges [MINUTES=20 SEED=1]
 	$(BIN)/python -m scripts.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: soak
+soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
+	$(BIN)/python -m scripts.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
+
 .PHONY: docs
 docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md
 	$(BIN)/python -m bridge.metric_docs > docs/metrics.md
