@@ -190,7 +190,7 @@ def test_late_requests_wait_for_their_target_too(trouble: Callable[[TimerWorld],
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(20)]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.thorough), 0.5])
 @THERE
 def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     trouble: Callable[[TimerWorld], None], share: float

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cache, partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,11 +25,11 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 def routes(operations: list[Operation], access: Access, version: str) -> list[Route]:
     """One for each operation, and what they are for machines."""
-    described = document(operations, version)
+    described = cache(partial(document, operations, version))  # asked for by few, and slow to make
 
     async def openapi(request: Request) -> Response:
         demand_host(request, access)
-        return JSONResponse(described, headers=_HEADERS)
+        return JSONResponse(described(), headers=_HEADERS)
 
     found: list[Route] = [Route(f"{API}/openapi.json", openapi)]
     return found + [Route(each.path, _endpoint(each, access), methods=[each.method]) for each in operations]

@@ -12,7 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -200,7 +200,7 @@ class Place:
         shards = [Shard(TIMERS, number) for number in range(PARTITIONS)]
         self.group = FakeGroup("timers", shards)
         options = TurnOptions(
-            rules=RULES, store=StoreOptions(tick_ms=1000, slots=1 << 20), receipts="all", max_wait_ms=1000
+            rules=RULES, store=StoreOptions(tick_ms=10_000, slots=1 << 17), receipts="all", max_wait_ms=1000
         )
         self.instances = [FakeInstance(self.kafka, self.group, options, name=name) for name in ("one", "two")]
         self.addresses: dict[str, str] = {}
@@ -210,7 +210,7 @@ class Place:
         self.routes: list[Route] = []
         self._tokens = tokens
         self._looked_at = looked_at
-        self._ends = ExitStack()
+        self._served: list[ExitStack] = []
 
     def __enter__(self) -> Self:
         self.run(300)
@@ -219,7 +219,9 @@ class Place:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.close()
+        """Both at once, as each takes its time."""
+        with ThreadPoolExecutor(len(self._served)) as pool:
+            list(pool.map(ExitStack.close, self._served))
 
     def run(self, ms: int) -> None:
         """Both bridges turn until so much time has passed."""
@@ -263,7 +265,8 @@ class Place:
         exposition = Exposition(instance.metrics, instance.status, Limits("0", 1, 1000))
         others = [*self.routes, *site.routes()]
         app = application(instance.status, desk, instance.clock, exposition, 1.0, others, demand_token(access))
-        self._ends.enter_context(serving("127.0.0.1", port, app))
+        self._served.append(ExitStack())
+        self._served[-1].enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address
         self.sides.append(side)
         self.pages.append(Page(f"http://{address}"))
