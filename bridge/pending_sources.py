@@ -1,28 +1,20 @@
 """Where `timer-bridge pending` gets its answers: by HTTP from running bridges, or from the stores of a stopped one."""
 
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
-from urllib.parse import urlencode
+from typing import Protocol
 
 import typer
-from pydantic import BaseModel, ValidationError
 
-from bridge.errors import BridgeError, SettingsError
 from bridge.pending import Named, Pending, joined, named_in_store, of_store
+from bridge.running_bridge import Answer, RunningBridge
 from bridge.stopped_stores import opened, reading
 from schemas.origin import Shard
 from timer.inspection import EmptyStoreError, StoppedStore
 
-Answer = TypeVar("Answer", bound=BaseModel)
-
-_TIMEOUT_S = 30.0
-_NOT_FOUND = 404
-_UNAUTHORIZED = 401
+_PATH = "/pending"
 _REMEDY = "ask it by its --http-port (or --url); where it was started without one, stop it first"
 
 
@@ -34,56 +26,19 @@ class PendingSource(Protocol):
     def named(self, id_: str) -> Named: ...
 
 
-class _Reason(BaseModel):
-    reason: str
-
-
 class RunningBridges:
     """Instances of one group, by their addresses; together they have all its partitions. `token`: asked for by id."""
 
     def __init__(self, urls: list[str], token: str | None = None) -> None:
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise SettingsError(f"--url {url}: write http://host:port")
-        self._urls = urls
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a bridge is a neighbour
+        self._bridges = [RunningBridge(url, "--http-port", token) for url in urls]
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         asked = {"bucket": str(bucket_ms)} | ({} if topic is None else {"topic": topic})
-        return joined(self._ask(url, asked, Pending) for url in self._urls)
+        return joined(each.get(_PATH, asked, Pending) for each in self._bridges)
 
     def named(self, id_: str) -> Named:
-        found = [self._ask(url, {"id": id_}, Named) for url in self._urls]
+        found = [each.get(_PATH, {"id": id_}, Named) for each in self._bridges]
         return Named(at_ms=found[0].at_ms, id=id_, timers=[timer for each in found for timer in each.timers])
-
-    def _ask(self, url: str, asked: dict[str, str], kind: type[Answer]) -> Answer:
-        where = f"{url.rstrip('/')}/pending?{urlencode(asked)}"
-        request = urllib.request.Request(where, headers=self._headers)  # noqa: S310  (http or https, as checked)
-        try:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as refusal:
-            text = refusal.read()
-            if refusal.code == _UNAUTHORIZED:
-                raise BridgeError(f"{url}: give a token of it in a file, --token-file") from refusal
-            if refusal.code != _NOT_FOUND:
-                raise BridgeError(f"{url}: {_reason(text) or refusal}") from refusal
-        except OSError as wrong:
-            why = wrong.reason if isinstance(wrong, urllib.error.URLError) else wrong
-            why = why.strerror if isinstance(why, OSError) and why.strerror else why
-            raise BridgeError(f"{url}: {why}: is a bridge running there, with --http-port?") from wrong
-        try:
-            return kind.model_validate_json(text)
-        except ValidationError as wrong:
-            raise BridgeError(f"{url} does not answer as a bridge does: give the address of its --http-port") from wrong
-
-
-def _reason(text: bytes) -> str | None:
-    try:
-        return _Reason.model_validate_json(text).reason
-    except ValidationError:
-        return None
 
 
 class Directory:
