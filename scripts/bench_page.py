@@ -41,7 +41,8 @@ the first timer is due, and the broker is warmed up: the first thousands of tran
   the tick, 1 to 2 GB of heap, 256 sends in flight, warmed up with 20,000 messages, judged by the same code. Its
   broker, as Kafka's, answers before the disk has it; its timer delivers at least once, ours in transactions.
 
-Again: `make bench ARGS=--full`, then `make bench-page`."""
+Again: `make bench ARGS=--full`, then `make bench-page`. Where the time goes, and what was tried:
+[performance.md](performance.md)."""
 
 
 def page(results: Results, pictures: Iterable[str]) -> str:
