@@ -89,6 +89,16 @@ chaos: $(READY) ## two bridges and three brokers are hurt in every way under loa
 .PHONY: soak
 soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
 	$(BIN)/python -m scripts.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
+# Beside what `make setup` installs, and held to the same constraints.
+PROOF := .run/proof.ready
+
+$(PROOF): $(READY) pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[proof]'
+	@touch $@
+
+.PHONY: fuzz
+fuzz: $(PROOF) ## libFuzzer on all that decodes the store's files, requests, journal and progress [SECONDS=600]
+	$(BIN)/python -m scripts.fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: docs
 docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md

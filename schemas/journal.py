@@ -21,7 +21,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from schemas.headers import MAX_INT64, Rules
-from schemas.progress import Key
+from schemas.progress import Int64, Key
 
 
 class Flight(NamedTuple):
@@ -32,9 +32,9 @@ class Flight(NamedTuple):
     `id_hash` (hex, empty without an id) lets a cancel meet it, `digest` (hex) tells it from a forged one.
     """
 
-    origin: int
-    rolls: int
-    due_ms: int
+    origin: Int64
+    rolls: Int64
+    due_ms: Int64
     target: str
     id_hash: str
     digest: str
@@ -60,18 +60,18 @@ class JournalRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     v: int = 1
-    from_offset: int
-    next_offset: int
+    from_offset: Int64
+    next_offset: Int64
     rules: Rules
-    refused: tuple[int, ...] = ()
-    ended: tuple[int, ...] = ()
+    refused: tuple[Int64, ...] = ()
+    ended: tuple[Int64, ...] = ()
     """Origins. An origin has at most one place at a time, and what is ended stays ended, through any roll."""
     rolled: tuple[Flight, ...] = ()
-    landed: tuple[tuple[int, int], ...] = ()
+    landed: tuple[tuple[Int64, Int64], ...] = ()
     """(origin, rolls)."""
-    dropped: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-    released: tuple[int, ...] = ()
+    dropped: tuple[Int64, ...] = ()
+    held: tuple[Int64, ...] = ()
+    released: tuple[Int64, ...] = ()
     waits: tuple[Wait, ...] = ()
     """In each record as long as there are any, so that the last record tells all."""
 

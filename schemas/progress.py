@@ -9,14 +9,21 @@ higher in each transaction: not all that may be decided moves C, K or L, and a s
 """
 
 import json
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from schemas.headers import MAX_INT64
+
+Int64: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
+"""An offset, a time or a number, -1 for none, as far as the columns of a store can hold it."""
 
 
 class Key(NamedTuple):
     """A place in the order of release. Total: two timers of one partition never share it."""
 
-    visit_ms: int
-    origin: int
+    visit_ms: Int64
+    origin: Int64
 
 
 NOTHING_SETTLED = Key(-1, -1)
@@ -26,10 +33,10 @@ _encoded = json.JSONEncoder(separators=(",", ":")).encode
 class Progress(NamedTuple):
     """The committed state of one shard."""
 
-    next_offset: int
+    next_offset: Int64
     settled: Key
-    low_offset: int
-    number: int = 0
+    low_offset: Int64
+    number: Int64 = 0
 
     def metadata(self) -> str:
         """What is committed beside `next_offset`."""
@@ -43,10 +50,16 @@ class Progress(NamedTuple):
             told = json.loads(metadata or "")
             if told["v"] != 1:
                 raise ForeignProgressError(next_offset, metadata)
-            visit_ms, origin = told["k"]
-            return cls(int(next_offset), Key(int(visit_ms), int(origin)), int(told["l"]), int(told.get("n", 0)))
-        except (ValueError, KeyError, TypeError) as wrong:
+            visit_ms, origin = map(_int64, told["k"])
+            return cls(int(next_offset), Key(visit_ms, origin), _int64(told["l"]), _int64(told.get("n", 0)))
+        except (ValueError, KeyError, TypeError, RecursionError) as wrong:
             raise ForeignProgressError(next_offset, metadata) from wrong
+
+
+def _int64(told: object) -> int:
+    if type(told) is not int or not -1 <= told <= MAX_INT64:
+        raise ValueError(f"{told!r} is no number of ours")
+    return told
 
 
 class ForeignProgressError(ValueError):

@@ -9,15 +9,22 @@ undo of whatever was ahead of the commit.
 import zlib
 from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from schemas.headers import MAX_INT64
 from schemas.journal import Flight, Wait
-from schemas.progress import Progress
+from schemas.progress import Int64, Progress
+from timer.entry import BLANK_SIZE, UNIT_SIZE
 
 FORMAT = 3
 NAME = "checkpoint"
 CLOSED = "closed"
 """A copy of the checkpoint, made when a store is closed in the very state that the checkpoint tells, wheel included."""
+
+MOST_SLOTS = 1 << 26
+"""2 GiB of a wheel: more are believed only where the wheel itself, or Kafka, tells them too."""
+MOST_FILES = 1 << 20
+"""Of the TimerLog, 64 TiB of it: more were never there."""
 
 
 def runs(segments: list[int]) -> tuple[tuple[int, int], ...]:
@@ -34,27 +41,41 @@ class Checkpoint(BaseModel):
 
     format: int = FORMAT
     progress: Progress
-    segment_bytes: int
-    tick_ms: int
-    slots: int
+    segment_bytes: int = Field(ge=UNIT_SIZE + BLANK_SIZE, le=MAX_INT64)
+    tick_ms: int = Field(ge=1, le=MAX_INT64)
+    slots: int = Field(ge=1, le=MAX_INT64)
     """Layout of the wheel at that time; the next opening lays it out by the settings of then."""
-    units_end: int
-    body_end: int
-    low_unit: int
+    units_end: int = Field(ge=0, le=MAX_INT64)
+    body_end: int = Field(ge=0, le=MAX_INT64)
+    low_unit: int = Field(ge=0, le=MAX_INT64)
     segments: tuple[tuple[int, int], ...]
     """Files of the TimerLog, first to last of each run. No file but these, and `bodies`, is this store's."""
     bodies: tuple[int, ...]
     """Files of the body log, each by the position of its first byte."""
-    pending: int
-    held: tuple[int, ...] = ()
+    pending: int = Field(ge=0, le=MAX_INT64)
+    held: tuple[Int64, ...] = ()
     waits: tuple[Wait, ...] = ()
     """Targets whose timers wait, as committed."""
     flights: tuple[Flight, ...] = ()
     """Copies on their way."""
-    ended_flights: tuple[int, ...] = ()
+    ended_flights: tuple[Int64, ...] = ()
     """Origins of those of them whose timer has ended."""
-    journal_offset: int
+    journal_offset: Int64
     """Where the shard's journal goes on behind this progress."""
+
+    @model_validator(mode="after")
+    def _names_files(self) -> "Checkpoint":
+        """Its files are in order, within its ends and not beyond number: what is named is opened, one by one."""
+        ends = [-1, *(number for run in self.segments for number in run)]
+        is_ascending = all(a < b for a, b in zip(ends[::2], ends[1::2], strict=False))
+        is_run = all(first <= last for first, last in self.segments)
+        bodies = [-1, *self.bodies]
+        files = sum(last - first + 1 for first, last in self.segments)
+        if not (is_ascending and is_run and files <= MOST_FILES and all(a < b for a, b in pairwise(bodies))):
+            raise ValueError("the files that it names are in no order")
+        if max(ends[-1] * self.segment_bytes, bodies[-1]) > MAX_INT64:
+            raise ValueError("it names files beyond any position")
+        return self
 
     def unit_files(self) -> list[int]:
         """Files of the TimerLog by the position of their first byte, ascending."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.entry import Ints, Rows, counted, stable_order
+from timer.errors import CorruptStoreError
 
 HOUR_MS = 3_600_000
 _HOURS = 24
@@ -137,7 +138,7 @@ class DueCounts:
 
     def remove(self, run: Rows) -> None:
         for hash_, _, dues in _by_topic(run):
-            topic = self._topics[hash_]
+            topic = self._known(hash_)
             for hour, count in _by_hour(dues):
                 topic.count(hour, -count)
             self.targets -= topic.pending == 0
@@ -166,7 +167,13 @@ class DueCounts:
 
     def name(self, hash_: int) -> str:
         """Of a topic that has had any."""
-        return self._topics[hash_].name
+        return self._known(hash_).name
+
+    def _known(self, hash_: int) -> _Topic:
+        topic = self._topics.get(hash_)
+        if topic is None:
+            raise CorruptStoreError("timer", f"a unit for the topic of hash {hash_}, of which none was counted")
+        return topic
 
     def has(self, hash_: int) -> bool:
         """Whether a topic has any."""

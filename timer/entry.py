@@ -67,6 +67,7 @@ NO_ROWS = np.empty(0, RUN)
 BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
 """What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
 
+_MOST_POSITIVE = 0x7F
 _FEW = 64
 """Up to so many a dict of Python is faster than numpy."""
 _HANDFUL = 8
@@ -84,6 +85,16 @@ Ints: TypeAlias = NDArray[np.int64]
 def visits_ms(units: Rows) -> Ints:
     """Visit of each unit, epoch ms."""
     return units["written_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)
+
+
+_SIGNS = [16, 24, 28, 36, 44]
+"""Where written, delay, body position, body size and origin begin: none of them is ever negative."""
+
+
+def are_possible(units: Rows) -> bool:
+    """Whether any bridge can have written `units`, though their checks fit."""
+    signs = units.view(np.uint8).reshape(-1, UNIT_SIZE)[:, _SIGNS]
+    return not len(units) or (int(signs.max()) <= _MOST_POSITIVE and int(visits_ms(units).min()) >= 0)
 
 
 def run_of(units: Rows, beside: Rows, first_unit: int) -> Rows:

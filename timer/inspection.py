@@ -66,8 +66,10 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
     if found is not None:
         return found
     format_ = _format_of(data)
-    if format_ is None or format_ == FORMAT:
+    if format_ is None:
         raise CorruptStoreError(NAME, "the checksum does not fit the text")
+    if format_ == FORMAT:
+        raise CorruptStoreError(NAME, "its checksum fits, but it says what no checkpoint can say")
     raise NoStoreError(
         f"the checkpoint is of format {format_}, this version knows {FORMAT}: use the timer-bridge that wrote it. A"
         f" start of this one rebuilds the store from Kafka"
@@ -81,7 +83,7 @@ def _format_of(data: bytes) -> int | None:
         return None
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     format_ = told.get("format") if isinstance(told, dict) else None
     return format_ if isinstance(format_, int) else None

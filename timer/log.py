@@ -14,7 +14,7 @@ import numpy as np
 
 from timer.checksum import COLUMN, unit_checks
 from timer.disk import Disk, File
-from timer.entry import BLANK, BLANK_MAGIC, BLANK_SIZE, UNIT, UNIT_SIZE, Ints, Rows
+from timer.entry import BLANK, BLANK_MAGIC, BLANK_SIZE, UNIT, UNIT_SIZE, Ints, Rows, are_possible
 from timer.errors import CorruptStoreError
 
 
@@ -212,6 +212,8 @@ class UnitLog:
         computed = unit_checks(units, columns, start)
         for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
             raise CorruptStoreError(f"{self._segments.folder}, unit {start + at}", "its check does not fit")
+        if not are_possible(units):
+            raise CorruptStoreError(f"{self._segments.folder}, units {start} to {end - 1}", "one that cannot be")
         return units, columns
 
     def beside(self, start: int, end: int) -> Rows:

@@ -109,8 +109,10 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
     key_at = id_at + id_size
     value_at = key_at + key_size
     headers_at = value_at + value_size
+    if not key_at <= value_at <= headers_at <= size:
+        raise CorruptStoreError(f"body log at {position}", "its parts do not lie in the frame")
     return Body(
-        str(frame[HEAD_SIZE:id_at], "ascii"),
+        _ascii(frame[HEAD_SIZE:id_at], position),
         partition,
         offset,
         timestamp_ms,
@@ -123,6 +125,13 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
         rolls,
         bytes(frame[id_at:key_at]) if flags & HAS_ID else None,
     )
+
+
+def _ascii(target: bytes | memoryview, position: int) -> str:
+    try:
+        return str(target, "ascii")
+    except UnicodeDecodeError as wrong:
+        raise CorruptStoreError(f"body log at {position}", "its target is no name of a topic") from wrong
 
 
 PEEK_SIZE = HEAD_SIZE + 249 + 1024
@@ -197,7 +206,18 @@ def _remember(name: str, size: int, beginning: bytes) -> None:
 
 
 def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
-    """The headers as they came, in order."""
+    """The headers as they came, in order. Raises CorruptStoreError where the bytes are none."""
+    try:
+        headers, end = _unpacked(encoded)
+    except (struct.error, UnicodeDecodeError) as wrong:
+        raise CorruptStoreError("body log", f"bytes that are no headers: {wrong}") from wrong
+    if end != len(encoded):
+        raise CorruptStoreError("body log", "the last header ends behind its frame")
+    return headers
+
+
+def _unpacked(encoded: bytes) -> tuple[list[tuple[str, bytes | None]], int]:
+    """The headers, and where the last of them ends by what it says."""
     headers: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(encoded):
@@ -210,4 +230,4 @@ def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
         else:
             headers.append((name, encoded[at : at + value_size]))
             at += value_size
-    return headers
+    return headers, at

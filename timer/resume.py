@@ -9,13 +9,16 @@ Both are believed only with a `closed` that is the checkpoint itself; that is em
 import json
 import zlib
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from schemas.headers import MAX_INT64
 from timer.checkpoint import CLOSED, Checkpoint
 from timer.disk import Disk, File
-from timer.dues import TopicState
+from timer.dues import HOUR_MS, TopicState
 from timer.entry import RUN, Ints, Rows
 
 RESUME = "resume"
@@ -36,8 +39,52 @@ class State(NamedTuple):
     held: Rows
     topics: list[TopicState]
 
+    def is_possible(self, told: Checkpoint) -> bool:
+        """Whether a store of which `told` tells can have been in this state: within its log, and counted right."""
+        slots, units = len(self.id_units), told.units_end
+        hashes, counts = [topic[0] for topic in self.topics], self.due_hours[:, 2]
+        files = [(self.live_units, {s for first, last in told.segments for s in range(first, last + 1)})]
+        files.append((self.live_bodies, set(told.bodies)))
+        return (
+            slots == len(self.id_hashes)
+            and slots.bit_count() == 1
+            and bool((self.id_units == 0).any())
+            and all(_within(column, -1, units) for column in (self.id_units, self.ended, self.held["unit"]))
+            and _within(self.ended, 0, units)
+            and _within(self.due_hours[:, 1], 0, MAX_INT64 // HOUR_MS)
+            and _within(counts, 1, told.pending)
+            and _within(self.elsewhere, 0, MAX_INT64)
+            and sum(counts.tolist()) == told.pending
+            and set(self.due_hours[:, 0].tolist()) == set(hashes)
+            and all(set(rows[:, 0].tolist()) <= named for rows, named in files)
+        )
+
+
+def _within(values: Ints, least: int, most: int) -> bool:
+    return not len(values) or (int(values.min()) >= least and int(values.max()) <= most)
+
 
 _ARRAYS = State._fields[:-1]
+_COLUMNS = {"live_units": 5, "live_bodies": 5, "due_hours": 3, "elsewhere": 2}
+"""Of those that are tables; the others are rows."""
+
+
+class _Head(BaseModel):
+    """The line of JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint: int
+    topics: list[TopicState]
+    arrays: dict[str, tuple[int, ...]]
+
+    @model_validator(mode="after")
+    def _has_all_arrays(self) -> "_Head":
+        for name in _ARRAYS:
+            shape = self.arrays.get(name, ())
+            if shape[1:] != ((_COLUMNS[name],) if name in _COLUMNS else ()) or min(shape, default=-1) < 0:
+                raise ValueError(f"{shape} is no shape of {name}")
+        return self
 
 
 def write(disk: Disk, told: Checkpoint, state: State) -> None:
@@ -88,19 +135,33 @@ def _read(file: File, checkpoint_crc: int) -> State | None:
         crc, at = zlib.crc32(chunk, crc), at + len(chunk)
     if end <= 0 or file.read(end, 4) != crc.to_bytes(4, "big"):
         return None
-    line, _, _ = file.read(0, _HEAD_BYTES).partition(b"\n")
-    head: dict[str, Any] = json.loads(line)
-    if head["checkpoint"] != checkpoint_crc:
+    line = _first_line(file, end)
+    try:
+        head = _Head.model_validate_json(line)
+    except ValidationError:
+        return None
+    sizes = {name: _dtype(name).itemsize * prod(head.arrays[name]) for name in _ARRAYS}
+    if head.checkpoint != checkpoint_crc or len(line) + 1 + sum(sizes.values()) != end:
         return None
     at = len(line) + 1
     arrays = {}
-    for name in _ARRAYS:
-        dtype, shape = RUN if name == "held" else np.dtype(np.int64), head["arrays"][name]
-        size = dtype.itemsize * int(np.prod(shape))
+    for name, size in sizes.items():
         data = np.empty(size, np.uint8)
         for start in range(0, size, _CHUNK_BYTES):
             some = min(_CHUNK_BYTES, size - start)
             data[start : start + some] = np.frombuffer(file.read(at + start, some), np.uint8)
-        arrays[name] = data.view(dtype).reshape(shape)
+        arrays[name] = data.view(_dtype(name)).reshape(head.arrays[name])
         at += size
-    return State(**arrays, topics=[tuple(topic) for topic in head["topics"]])
+    return State(**arrays, topics=head.topics)
+
+
+def _first_line(file: File, end: int) -> bytes:
+    """However long: it names each real topic that has timers."""
+    found = b""
+    while len(found) < end and b"\n" not in found:
+        found += file.read(len(found), min(_HEAD_BYTES, end - len(found)))
+    return found.partition(b"\n")[0]
+
+
+def _dtype(name: str) -> "np.dtype[Any]":
+    return RUN if name == "held" else np.dtype(np.int64)

@@ -130,8 +130,15 @@ class LiveScan:
             self._named += int((beside["id_hash"] != 0).sum())
             markers = units[units["magic"] & MAGIC_DELETE != 0]
             if len(markers):
-                ended.mark(np.array([self._log.number(at) for at in markers["body"].tolist()], np.int64))
+                ended.mark(np.array(self._ended_by(markers, end), np.int64))
             live.see(self._log.segment(start), int(visits_ms(units).max()))
+
+    def _ended_by(self, markers: Rows, end: int) -> list[int]:
+        """The units that `markers`, below unit `end`, speak of; without those that are gone with their file."""
+        found = [self._log.number(at) for at in markers["body"].tolist()]
+        if max(found) >= end:
+            raise CorruptStoreError("timer", f"a marker below unit {end} for unit {max(found)}")
+        return [unit for unit in found if self._log.has(unit)]
 
     def live(self, ended: EndedUnits) -> Iterator[Rows]:
         """Pass 2: the rows above K, in the order of the log. Raises CorruptStoreError where the count is not right."""

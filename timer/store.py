@@ -212,7 +212,7 @@ class Store:
             found = store._take_back(found)
             now = (_origins(held), _origins(ended), store._waiting.spans())
             scan = LiveScan(store._units, found, progress.settled, *now)
-            if not store._take_over():
+            if not store._take_over(found):
                 store._rebuild(scan)
         except (CorruptStoreError, WheelFullError, OSError):
             store.close()
@@ -224,12 +224,12 @@ class Store:
         told = (found.progress, found.tick_ms, found.slots)
         return told == (progress, self._options.tick_ms, self._options.slots)
 
-    def _take_over(self) -> bool:
+    def _take_over(self, found: Checkpoint) -> bool:
         """Wheel, index and counts as they were when the store was closed, where that is known."""
         state, self._resumed = self._resumed, None
         if state is None:
             return False
-        if not self._wheel.is_sound():
+        if not (self._wheel.is_sound() and state.is_possible(found)):
             self._wheel.clear()
             return False
         self._ids = IdIndex.restored(state.id_hashes, state.id_units)

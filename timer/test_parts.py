@@ -14,7 +14,7 @@ from timer.errors import CorruptStoreError, WheelFullError
 from timer.ids import IdIndex, hash_of, hashes_of
 from timer.plan import DueQueue
 from timer.record import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
-from timer.roll import visit_ms
+from timer.roll import most_wait_ms, rest_of_window_ms, visit_ms
 from timer.wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
@@ -154,6 +154,35 @@ def test_units_of_one_tick_are_chained_in_the_order_of_the_log() -> None:
     assert (on.slot(100), on.slot(101)) == ((0, 156, 3), (52, 208, 2))
 
 
+def test_a_slot_of_which_all_are_settled_is_free() -> None:
+    on = wheel()
+    link(on, ints(1000, 1001), ints(0, 52))
+    on.settle(ints(1000))
+    assert on.slot(100) == (0, 52, 1)
+    on.settle(ints(1001))
+    assert on.slot(100) == (-1, -1, 0)
+
+
+@pytest.mark.parametrize("slot", [0, 1, 4095, 4096, 8192, 9999])
+def test_a_changed_slot_is_noticed_wherever_it_lies(slot: int) -> None:
+    buffer = bytearray(10_000 * SLOT_SIZE)
+    on = Wheel(memoryview(buffer), tick_ms=10, slots=10_000)
+    link(on, ints(slot * 10), ints(0))
+    assert on.is_sound()
+    buffer[slot * SLOT_SIZE + 27] ^= 1
+    assert not on.is_sound()
+    on.clear()
+    assert on.is_sound()
+    assert not any(buffer)
+
+
+def test_a_histogram_counts_units_and_not_slots() -> None:
+    on = wheel()
+    link(on, ints(1000, 1001, 1012, 1025), ints(0, 52, 104, 156))
+    assert on.histogram(10) == {1000: 2, 1010: 1, 1020: 1}
+    assert on.histogram(20) == {1000: 3, 1020: 1}
+
+
 def test_case_11_a_slot_of_a_lap_ago_reads_empty() -> None:
     on = wheel()
     link(on, ints(1000), ints(0))
@@ -207,6 +236,16 @@ def test_a_burst_is_cut_at_a_full_position() -> None:
     assert queue.next_visit_ms() == 6
 
 
+def test_bodies_that_lie_elsewhere_now_are_those_of_their_units_whatever_the_order() -> None:
+    queue, units = DueQueue(), [2, 4, 6, 8]
+    for some in (units[:3], units[3:]):
+        run = run_of_keys(*((5, unit) for unit in some))
+        run["unit"] = some
+        queue.push(run)
+    queue.repoint(ints(6, 9, 2, 7, 4), ints(60, 90, 20, 70, 40))
+    assert queue.rows()["body"].tolist() == [20, 40, 60, 0]
+
+
 def test_bytes_cut_too_but_one_always_leaves() -> None:
     queue = DueQueue()
     queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
@@ -240,6 +279,13 @@ def test_takes_come_in_order_and_lose_nothing(
 )
 def test_case_14_what_is_not_due_within_the_window_is_visited_before(due_ms: int, expected: int) -> None:
     assert visit_ms(due_ms, 1000, 60) == expected
+
+
+@pytest.mark.parametrize(("window", "half", "wait", "rest"), [(60, 30, 45, 7), (61, 30, 45, 7), (24, 12, 18, 3)])
+def test_the_parts_of_a_window_are_whole_milliseconds(window: int, half: int, wait: int, rest: int) -> None:
+    told = (visit_ms(1000 + window + 1, 1000, window) - 1000, most_wait_ms(window), rest_of_window_ms(window))
+    assert told == (half, wait, rest)
+    assert all(type(each) is int for each in told)
 
 
 @given(st.integers(1, 10**5), st.data())

@@ -72,10 +72,11 @@ class _Verification:
         bodies = FrameLog(self._disk, BODIES, told.segment_bytes, told.bodies)
         try:
             units = UnitVerification(self._units, self._ids, log, bodies, self._told)
-            chains = TimeChains(log, self._told)
+            wheel = self._disk.read(WHEEL)
+            chains = TimeChains(log, self._told, len(wheel or b""))
             units.check_sums(self._seen)  # 4
             units.check_live(chains, self._seen)  # 5
-            chains.compare(self._disk.read(WHEEL), self._seen)  # 6
+            chains.compare(wheel, self._seen)  # 6
         finally:
             log.close()
             bodies.close()

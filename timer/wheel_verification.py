@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from timer.checkpoint import Checkpoint
+from timer.checkpoint import MOST_SLOTS, NAME, Checkpoint
 from timer.entry import MAGIC_UNCHAINED, Ints, Rows, visits_ms
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.inspection import UNITS, WHEEL
@@ -27,7 +27,10 @@ _BLOCK_SLOTS = 1 << 16
 class TimeChains:
     """Fed with the live units in the order of the log; then compared with the wheel on the disk."""
 
-    def __init__(self, log: UnitLog, told: Checkpoint) -> None:
+    def __init__(self, log: UnitLog, told: Checkpoint, wheel_bytes: int) -> None:
+        """`wheel_bytes`: of the wheel on the disk. Raises FaultError where the checkpoint tells of a far larger one."""
+        if told.slots > max(MOST_SLOTS, wheel_bytes // SLOT_SIZE):
+            raise FaultError(NAME, None, "slots", f"{told.slots} slots, and a wheel of {wheel_bytes} bytes")
         self._log = log
         self._told = told
         self._buffer = bytearray(told.slots * SLOT_SIZE)
