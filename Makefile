@@ -100,6 +100,11 @@ $(PROOF): $(READY) pyproject.toml
 fuzz: $(PROOF) ## libFuzzer on all that decodes the store's files, requests, journal and progress [SECONDS=600]
 	$(BIN)/python -m scripts.fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
+.PHONY: audit
+audit: $(PROOF) ## bandit over the code, and known vulnerabilities of all pinned versions (asks PyPI)
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive bridge timer schemas spark_jobs scripts
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
 .PHONY: docs
 docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md
 	$(BIN)/python -m bridge.metric_docs > docs/metrics.md

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from bridge.settings import Settings
 
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (what to look for, not what to bind to)
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (to look for, not to bind to)  # nosec B104
 
 
 def own_address(settings: Settings) -> str:

@@ -135,7 +135,7 @@ def main() -> None:
     from bridge.recovery import prepare
     from timer.disk import RealDisk
 
-    order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)
+    order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)  # nosec B301
     _die_with(order.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: it is our parent's to end us
     logs.configure(*order.logs, order.connection.kafka)

@@ -165,7 +165,7 @@ class Page:
         if self._secret is not None:
             request.add_header("Authorization", f"Bearer {self._secret}")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # nosec B310
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refused:
             return refused.code, json.load(refused)
