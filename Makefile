@@ -100,6 +100,22 @@ $(PROOF): $(READY) pyproject.toml
 fuzz: $(PROOF) ## libFuzzer on all that decodes the store's files, requests, journal and progress [SECONDS=600]
 	$(BIN)/python -m scripts.fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
+.PHONY: mutations
+mutations: $(PROOF) ## mutmut: which changed lines of plan, roll, wheel and turn no test notices [NAMES='timer.roll*']
+	mkdir -p .run/mutations
+	git ls-files bridge timer schemas scripts conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
+	cd .run/mutations && SEEDS=30 $(abspath $(BIN))/python -m mutmut run --max-children 1 $(NAMES)
+	cd .run/mutations && $(abspath $(BIN))/python -m mutmut results
+
+.PHONY: coverage
+coverage: export SEEDS ?= 200
+coverage: $(READY) ## line and branch coverage of timer and bridge, with and without a broker
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -m '$(ALONE)'
+	$(BIN)/python -m coverage run -m pytest -m 'broker and not spark and not slow'
+	$(BIN)/python -m coverage combine
+	$(BIN)/python -m coverage report
+
 .PHONY: audit
 audit: $(PROOF) ## bandit over the code, and known vulnerabilities of all pinned versions (asks PyPI)
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive bridge timer schemas spark_jobs scripts

@@ -237,13 +237,13 @@ def test_a_burst_is_cut_at_a_full_position() -> None:
 
 
 def test_bodies_that_lie_elsewhere_now_are_those_of_their_units_whatever_the_order() -> None:
-    queue, units = DueQueue(), [2, 4, 6, 8]
+    queue, units = DueQueue(), [2, 4, 6, 8, 9, 10]
     for some in (units[:3], units[3:]):
         run = run_of_keys(*((5, unit) for unit in some))
         run["unit"] = some
         queue.push(run)
     queue.repoint(ints(6, 9, 2, 7, 4), ints(60, 90, 20, 70, 40))
-    assert queue.rows()["body"].tolist() == [20, 40, 60, 0]
+    assert queue.rows()["body"].tolist() == [20, 40, 60, 0, 90, 0]
 
 
 def test_bytes_cut_too_but_one_always_leaves() -> None:
