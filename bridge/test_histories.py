@@ -575,6 +575,20 @@ def test_case_18_a_checkpoint_of_one_that_slept_does_not_pass_over_what_its_succ
     assert world.delivered() == ["stays"]
 
 
+def test_what_is_given_up_in_order_is_left_as_it_stands_in_kafka() -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
+    world.bridge.run(10)
+    world.send("stays", 600)
+    world.bridge.run(10)
+    (shard,) = world.bridge.disks
+    world.group.move(shard, world.group.join("another"))
+    world.bridge.run(10)
+    found = read_checkpoint(world.bridge.disks[shard])
+    assert found is not None
+    assert (found.progress.next_offset, found.pending) == (1, 1)
+
+
 # -- Settings
 
 
