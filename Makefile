@@ -89,6 +89,7 @@ chaos: $(READY) ## two bridges and three brokers are hurt in every way under loa
 .PHONY: soak
 soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
 	$(BIN)/python -m scripts.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
+
 # Beside what `make setup` installs, and held to the same constraints.
 PROOF := .run/proof.ready
 
