@@ -691,13 +691,20 @@ class TestTrouble:
                     assert history.journal_end(world.shard()) == 0
                     assert history.offset_at(world.shard(), 0) == 0
 
-    def test_a_transaction_that_outlives_its_time_out_is_repeated(self, own_kafka: EmbeddedKafka) -> None:
-        with closing(World(own_kafka.bootstrap_servers)) as world:
+    def test_a_transaction_that_outlives_its_time_out_is_repeated(
+        self, make_kafka: Callable[[dict[str, str]], EmbeddedKafka]
+    ) -> None:
+        """Its broker's session outlives it too, as Kafka 4.3 may forget an abort's markers where no broker leads.
+
+        See ARCHITECTURE.md, "Markers that Kafka forgets".
+        """
+        kafka = make_kafka({"broker.session.timeout.ms": "60000"})
+        with closing(World(kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
             member.own(1)
             publish(world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.fence))
             transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.fence)
-            with stopped(own_kafka, 13):
+            with stopped(kafka, 13):
                 outcome = sink.begin(transaction).wait()
             assert outcome == Aborted({})
             while outcome != Committed():
