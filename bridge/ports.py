@@ -38,6 +38,14 @@ class Outgoing(NamedTuple):
     timestamp_ms: int
 
 
+class Member(NamedTuple):
+    """One of the group. `address`: host:port of its HTTP, empty where it tells none."""
+
+    name: str
+    address: str
+    shards: frozenset[Shard]
+
+
 @dataclass(slots=True)
 class Ownership:
     """What changed hands, in this order: lost (another's by now), revoked (given up), assigned (ours, not started)."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from scripts import command
 from scripts.results import RESULTS, Results, load
 from scripts.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, size
+from spark_jobs.plots import span_text
 
 PAGE = Path("docs/capacity.md")
 RATES = (1_000, 10_000, 100_000, 1_000_000)
@@ -85,7 +86,7 @@ def _row(model: Model, per_s: int, pending: int) -> str:
         f"{of.disk_gb_each:,.1f} GB",
     ]
     theirs = [f"*{of.broker_mb_per_s:,.1f} MB/s*", f"*{of.transactions_per_s:,.0f}*", f"*{of.topic_tb:,.2f} TB*"]
-    rebuild = span_text(of.rebuild_s)
+    rebuild = _span(of.rebuild_s)
     cells = [
         *(text if is_measured else f"*{text}*" for text in ours),
         *theirs,
@@ -102,10 +103,10 @@ def _rebuilds(model: Model) -> list[str]:
         " theirs; one alone reads its share in the same time. Whoever has more cores prepares partitions side by side"
         " and is faster by as much.",
         "",
-        "| messages/s | " + " | ".join(f"window {span_text(window_s)}" for window_s in WINDOWS_S) + " |",
+        "| messages/s | " + " | ".join(f"window {_span(window_s)}" for window_s in WINDOWS_S) + " |",
         "|---" * (len(WINDOWS_S) + 1) + "|",
         *(
-            f"| {per_s:,} | " + " | ".join(f"*{span_text(rebuild_s(model, per_s, w))}*" for w in WINDOWS_S) + " |"
+            f"| {per_s:,} | " + " | ".join(f"*{_span(rebuild_s(model, per_s, w))}*" for w in WINDOWS_S) + " |"
             for per_s in RATES
         ),
         "",
@@ -130,12 +131,8 @@ def _linearity(results: Results) -> list[str]:
     ]
 
 
-def span_text(span_s: float) -> str:
-    """5 s, 3 min, 2.5 h, 12 d."""
-    for unit, unit_s in (("d", DAY_S), ("h", 3_600), ("min", 60)):
-        if span_s >= unit_s:
-            return f"{span_s / unit_s:.3g} {unit}"
-    return f"{span_s:.2g} s"
+def _span(span_s: float) -> str:
+    return span_text(span_s * 1000)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Who is in the group, and what of it each has: asked once, whoever asks does it again."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -10,15 +10,8 @@ from bridge.confluent import clients
 from bridge.confluent.clients import explained, make
 from bridge.confluent.waiting import CALL_S, Patience, error_of
 from bridge.connection import Connection
+from bridge.ports import Member
 from schemas.origin import Shard
-
-
-class Member(NamedTuple):
-    """`address`: host:port of its HTTP, empty where it tells none."""
-
-    name: str
-    address: str
-    shards: frozenset[Shard]
 
 
 class ConfluentGroup:

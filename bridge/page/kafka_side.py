@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from bridge.client import TimerProducer
-from bridge.ports import Record
+from bridge.ports import Member, Record
 from bridge.redrive import Parked
 from schemas.origin import Shard
-
-
-class Member(NamedTuple):
-    """One of the group. `address`: host:port of its HTTP, empty where it tells none."""
-
-    name: str
-    address: str
-    shards: frozenset[Shard]
 
 
 class Group(NamedTuple):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from bridge.client import TimerProducer
 from bridge.confluent import ConfluentGroup, ConfluentHistory, ConfluentTopics, Patience
 from bridge.errors import BridgeError
-from bridge.page.kafka_side import Group, Member, Reader, Resent
+from bridge.page.kafka_side import Group, Reader, Resent
 from bridge.ports import Record
 from bridge.redrive import Parked, Selection
 from bridge.redrive_commands import redriving
@@ -35,7 +35,7 @@ class RealKafka:
         with self._lock:
             if self._group is None:
                 self._group = ConfluentGroup(self._settings.connection(), self._patience)
-        members = [Member(each.name, each.address, each.shards) for each in self._group.members()]
+        members = self._group.members()
         return Group(frozenset(self._group.shards(self._settings.timer_topics())), members)
 
     @contextmanager

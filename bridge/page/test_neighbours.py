@@ -12,10 +12,11 @@ import pytest
 from bridge.listing import NamedTimer
 from bridge.page.access import ANYBODY, Access, Token
 from bridge.page.answers import GroupFound, GroupListing
-from bridge.page.kafka_side import Group, Member
+from bridge.page.kafka_side import Group
 from bridge.page.neighbours import Neighbours
 from bridge.page.questions import Read
 from bridge.page.testing import MemorySide, Place
+from bridge.ports import Member
 from schemas.origin import Shard
 
 OWN, ITS, THIRD = (Shard("t", number) for number in range(3))

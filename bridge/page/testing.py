@@ -29,13 +29,13 @@ from bridge.metric_table import Limits
 from bridge.options import StoreOptions, TurnOptions
 from bridge.page.access import Access, Token
 from bridge.page.api import Api, Parts
-from bridge.page.kafka_side import Group, Member, Reader, Resent
+from bridge.page.kafka_side import Group, Reader, Resent
 from bridge.page.neighbours import Neighbours
 from bridge.page.rejected import RejectedTopic
 from bridge.page.requests import Requests
 from bridge.page.service import demand_token, routes
 from bridge.page.site import Site
-from bridge.ports import Record
+from bridge.ports import Member, Record
 from bridge.redrive import Parked, mark_key, mark_of, request_headers
 from bridge.testing import FakeHistory, FakeInstance
 from bridge.turn import Bridge
