@@ -35,7 +35,7 @@ constraints: ## write constraints.txt anew from the latest versions that fit pyp
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
 # Whoever tests with a broker waits for it most of the time. A module's tests share its brokers, so they stay together.
-WAITING := --numprocesses 3 --dist loadfile --no-loadscope-reorder -m 'broker and not spark and not slow'
+WAITING := --numprocesses 2 --dist loadfile -m 'broker and not spark and not slow'
 # Planning, which one thread does, is most of what Spark's tests wait for.
 SPARK := --numprocesses 2 --dist loadfile -m 'spark and not slow'
 
@@ -56,8 +56,8 @@ static: $(READY)
 test: export SEEDS ?= 1000
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
-	$(BIN)/python -m spark_jobs.fetch
 	$(BIN)/python -m pytest $(WAITING)
+	$(BIN)/python -m spark_jobs.fetch
 	$(BIN)/python -m pytest $(SPARK)
 
 .PHONY: test-full
