@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -15,6 +23,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from schemas.headers import Headers
 
 TIMEOUT_S = 30.0
+_LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _UNDECIDED_S = 90
 """A broker that was killed writes the markers of what it had committed some time after it has started again."""
 
@@ -110,6 +119,17 @@ class Cluster:
         return [message.value() for message in self.read(*topics)]
 
     def _ends(self, topic: str) -> dict[tuple[str, int], int]:
+        """A new topic's partitions have no leader yet."""
+        end_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return self._ends_now(topic)
+            except KafkaException as wrong:
+                if wrong.args[0].code() not in _LEADERLESS or time.monotonic() > end_s:
+                    raise
+            time.sleep(0.1)
+
+    def _ends_now(self, topic: str) -> dict[tuple[str, int], int]:
         partitions = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
         places = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
         answers = self.admin.list_offsets(places, isolation_level=IsolationLevel.READ_UNCOMMITTED)

@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -37,6 +39,7 @@ class Gap:
         marks = self.cluster.topic("marks", cleanup_policy="compact")
         access = Access(kafka.bootstrap_servers)
         self.job = Publish(access, f"backfill-{self.timers}", marks, marks_partitions=1, per_s=20)
+        self._workers: list[subprocess.Popen[bytes]] = []
 
     def rows(self) -> list[Row]:
         same: Row = {"partition": 0, "requested_ms": 1, "due_ms": 2, "expire_ms": None, "target": self.orders}
@@ -51,11 +54,17 @@ class Gap:
         worker = subprocess.Popen(
             [sys.executable, "-c", TASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        self._workers.append(worker)
         assert worker.stdin is not None
         worker.stdin.write(pickle.dumps((replace(self.job, per_s=per_s), self.batches())))
         worker.stdin.close()
         worker.stdin = None
         return worker
+
+    def close(self) -> None:
+        for worker in self._workers:
+            with worker:
+                worker.kill()
 
     def outcomes(self) -> Counter[str]:
         """Of a run that nothing disturbs."""
@@ -69,8 +78,9 @@ class Gap:
 
 
 @pytest.fixture
-def gap(kafka: Broker) -> Gap:
-    return Gap(kafka)
+def gap(kafka: Broker) -> Iterator[Gap]:
+    with closing(Gap(kafka)) as made:
+        yield made
 
 
 def test_a_backfill_that_is_killed_in_the_middle_is_gone_on_with(gap: Gap) -> None:

@@ -299,8 +299,8 @@ class Sender:
                 self._producer.commit_transaction(_TIMEOUT_S)
                 return
             self._producer.abort_transaction(_TIMEOUT_S)
-        except KafkaException as wrong:
-            failed.append(wrong.args[0].name())
+        except (KafkaException, SystemError) as wrong:
+            failed.append(_error_of(wrong).name())
         # What was purged only followed the one that failed.
         raise RefusedError(next((code for code in failed if not code.startswith("_PURGE")), failed[0]))
 
@@ -319,6 +319,15 @@ class Sender:
                 self._producer.poll(0.1)
             else:
                 return
+
+
+def _error_of(wrong: KafkaException | SystemError) -> KafkaError:
+    """A fatal error that comes to light while callbacks are served arrives as the cause of a SystemError."""
+    told = wrong.__cause__ if isinstance(wrong, SystemError) else wrong
+    if not isinstance(told, KafkaException):
+        raise wrong
+    error: KafkaError = told.args[0]
+    return error
 
 
 _READER: Mapping[str, Any] = {
