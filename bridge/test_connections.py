@@ -101,6 +101,7 @@ def files_left(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.thorough
 def test_half_sent_requests_leave_file_handles_to_the_bridge_and_probes_are_answered() -> None:
     with served() as port, ExitStack() as ends:
         count = 3 * MOST_CONNECTIONS

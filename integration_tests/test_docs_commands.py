@@ -47,7 +47,7 @@ OF_SPARK = {
 }
 OF_OTHERS = {"--bootstrap-server", "--alter", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
-OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests"}
+OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending"}
 """Of spark-submit, and of scripts that measure."""
 
 

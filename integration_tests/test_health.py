@@ -98,6 +98,7 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
     assert {line["shard"] for line in lines if "recovered to offset" in line["message"]} == shards.keys()
 
 
+@pytest.mark.thorough
 def test_no_secret_is_told_by_log_or_probe_though_librdkafka_quotes_it(tmp_path: Path) -> None:
     port = free_port()
     security = {
