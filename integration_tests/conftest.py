@@ -7,6 +7,7 @@
 What is missing (Java, the jars, Docker in CI) skips the test on a desk and fails it in CI.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -83,6 +84,17 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
     yield make
     for broker in brokers:
         broker.stop()
+
+
+@pytest.fixture(scope="module")
+def spark_session() -> Iterator[None]:
+    """One for all jobs of a module."""
+    from spark_jobs.session import session  # only here: most modules do without
+
+    with session("tests", master="local[2]") as made:
+        made.conf.set("spark.sql.shuffle.partitions", 2)
+        yield
+    gc.collect()
 
 
 def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:

@@ -1,9 +1,8 @@
 """Backfill on a real broker beside a real bridge: a gap is found, filled once, and the audit is clean after that."""
 
-import gc
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,14 @@ from schemas import headers as names
 from scripts.processes import BridgeProcess
 from spark_jobs import archive, audit, backfill
 from spark_jobs.access import Access
-from spark_jobs.session import session
 
 pytestmark = [
     pytest.mark.timeout(900),  # many small runs of Spark
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.usefixtures("spark_session"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> Iterator[None]:
-    """One for all runs."""
-    with session("tests", master="local[2]") as started:
-        started.conf.set("spark.sql.shuffle.partitions", 2)
-        yield
-    gc.collect()
 
 
 class World:

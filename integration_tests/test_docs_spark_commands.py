@@ -1,8 +1,6 @@
 """Spark's commands as the docs show them, on one small history: each does its work and ends well."""
 
 import csv
-import gc
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from integration_tests.test_backfill import until
 from integration_tests.test_docs import DOCS
 from integration_tests.test_docs_commands import OF_SPARK, Shown, commands_in
 from scripts.processes import BridgeProcess
-from spark_jobs.session import session
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -30,14 +27,6 @@ ELSEWHERE = {"spark://HOST:7077": "a cluster: test_spark_cluster"}
 WITHOUT_END = {"--follow"}
 FILES = {"bridge.toml", "orders.csv", "pending.parquet", "audit", "imported"}
 """The session's own folder is another one."""
-
-
-@pytest.fixture(scope="module")
-def _spark() -> Iterator[None]:
-    with session("tests", master="local[2]") as started:
-        started.conf.set("spark.sql.shuffle.partitions", 2)
-        yield
-    gc.collect()
 
 
 def to_be_run() -> list[Shown]:
@@ -54,7 +43,7 @@ def here(word: str, servers: str, folder: Path) -> str:
     return {"N": "1"}.get(word, word)
 
 
-@pytest.mark.usefixtures("_spark")
+@pytest.mark.usefixtures("spark_session")
 def test_each_ends_well(own_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers, cluster = own_kafka.bootstrap_servers, Cluster(own_kafka.bootstrap_servers)
     monkeypatch.chdir(tmp_path)

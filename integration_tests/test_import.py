@@ -1,8 +1,6 @@
 """Import on a real broker: what was pending in one bridge is pending in another, once; rows that are no timers."""
 
-import gc
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from spark_jobs.access import Access
 from spark_jobs.bulk_import import ImportArguments, Send
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.import_rows import Mapped
-from spark_jobs.session import session
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -34,14 +31,6 @@ pytestmark = [
 EXPORTED = Mapped({}, {}, 86_400_000)
 EVERY_BYTE = bytes(range(256))
 FOREIGN = (("a", EVERY_BYTE), ("a", None))
-
-
-@pytest.fixture(scope="module")
-def _spark() -> Iterator[None]:
-    with session("tests", master="local[2]") as started:
-        started.conf.set("spark.sql.shuffle.partitions", 2)
-        yield
-    gc.collect()
 
 
 class OldBridge:
@@ -97,7 +86,7 @@ class OldBridge:
         self.cluster.send(self._topics.timers, value, key=EVERY_BYTE, headers=headers, partition=partition)
 
 
-@pytest.mark.usefixtures("_spark")
+@pytest.mark.usefixtures("spark_session")
 def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker, tmp_path: Path) -> None:
     """What has ended, been replaced or come stays behind."""
     here, there, file = OldBridge(kafka, tmp_path / "here"), Names(), tmp_path / "pending.parquet"
@@ -154,7 +143,7 @@ def imported(
     )
 
 
-@pytest.mark.usefixtures("_spark")
+@pytest.mark.usefixtures("spark_session")
 def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None:
     cluster = Cluster(kafka.bootstrap_servers)
     timers = cluster.topic("timers", 2)

@@ -159,6 +159,10 @@ class BridgeProcess:
     def usage(self) -> Usage:
         return usage(self.pid)
 
+    def disk_mb(self) -> float:
+        """Of its data directory."""
+        return sum(file.stat().st_blocks * 512 for file in self.data_dir.rglob("*") if file.is_file()) / 2**20
+
     def transactions(self) -> float:
         lines = self.get("/metrics").decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(_TRANSACTIONS))

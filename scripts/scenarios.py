@@ -13,8 +13,6 @@ pending   many timers that stay: memory, disk, starts          and what a burst 
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +25,18 @@ from scripts import figures, processes
 from scripts.kafka_io import Delivery, Receiver, Request, Span, cancel, copy_loop, named_timer, send_all, timer
 from scripts.measured import NO_COST, Burst, Copy, Cost, Intake, Named, Outage, Pending, Spread, Steady
 from scripts.processes import BridgeProcess
-from scripts.stage import AN_HOUR_MS, GIVE_UP_S, SEED, Meter, Stage, drain_per_s, now_ms, out_per_s, sleep_until
+from scripts.stage import (
+    AN_HOUR_MS,
+    GIVE_UP_S,
+    SEED,
+    Meter,
+    Stage,
+    drain_per_s,
+    now_ms,
+    out_per_s,
+    seconds_of,
+    sleep_until,
+)
 
 CANCEL_EACH = 10
 """Each so-manieth timer is cancelled; each second has an id."""
@@ -138,11 +147,11 @@ def steady(stage: Stage, bridge: BridgeProcess, broker_pid: int, per_s: int, sec
     target = stage.target(f"steady-{per_s}")
     meter, broker, begins = Meter(bridge), processes.usage(broker_pid), stage.admin.ends(stage.timer_topic)
     deliveries, live = list[Delivery](), per_s <= LIVE_UP_TO_PER_S
-    with _sender(stage, target, per_s, seconds, bridge.log_path) as sender, ExitStack() as ends:
+    with stage.sender(target, per_s, seconds, STEADY_DELAY_MS, bridge.log_path) as sender, ExitStack() as ends:
         receiver = ends.enter_context(Receiver(stage.servers, [target])) if live else None
         while receiver is not None and sender.poll() is None:
             deliveries += receiver.poll(0.1)
-        took_s = _seconds(sender)
+        took_s = seconds_of(sender)
         sent_ms, places = now_ms(), stage.admin.ends(stage.timer_topic)
         spans = [Span(stage.timer_topic, number, begins[number], end) for number, end in places.items()]
         if receiver is None:
@@ -175,20 +184,6 @@ def steady_of(
         cost,
         broker_cpu_s,
     )
-
-
-def _sender(stage: Stage, target: str, per_s: int, seconds: float, log: Path) -> subprocess.Popen[str]:
-    words = [stage.servers, stage.timer_topic, target, per_s, seconds, STEADY_DELAY_MS, stage.sizes.body_bytes]
-    command = [sys.executable, "-m", "scripts.pacing", *map(str, words)]
-    return processes.talking(command, log=log)
-
-
-def _seconds(sender: subprocess.Popen[str]) -> float:
-    """Waits for its end."""
-    told, _ = sender.communicate()
-    if sender.returncode:
-        raise BridgeError(f"the sender ended with exit code {sender.returncode}")
-    return float(told)
 
 
 def outage(stage: Stage, folder: Path) -> Outage:
@@ -226,13 +221,13 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
 
     with stage.bridge(folder, PAGE) as bridge:
         warm_up(stage, bridge, WARM_UP, 5.0)
-        alone, empty, disk_empty_mb = burst(stage, [bridge]), bridge.usage(), _disk_mb(bridge.data_dir)
+        alone, empty, disk_empty_mb = burst(stage, [bridge]), bridge.usage(), bridge.disk_mb()
         begin_s = time.perf_counter()
         spans = stage.send(map(request, range(timers)))
         stage.demand_intake(spans, _GATHER_S, bridge)
         taken_in_per_s = timers / (time.perf_counter() - begin_s)
         among, full = burst(stage, [bridge], "burst-among"), bridge.usage()
-        disk_mb, look_up_p99_ms = _disk_mb(bridge.data_dir), _look_up_p99_ms(bridge, timers)
+        disk_mb, look_up_p99_ms = bridge.disk_mb(), _look_up_p99_ms(bridge, timers)
         bridge.stop(timeout_s=_START_S)
         after_stop_s = _start_s(bridge)
         bridge.kill()
@@ -261,7 +256,3 @@ def _start_s(bridge: BridgeProcess) -> float:
     begin_s = time.perf_counter()
     bridge.start(timeout_s=_START_S)
     return time.perf_counter() - begin_s
-
-
-def _disk_mb(folder: Path) -> float:
-    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file()) / 2**20

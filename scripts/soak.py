@@ -23,12 +23,12 @@ from rich.console import Console
 
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
-from scripts import command, processes
+from scripts import command
 from scripts.figures import Seen
 from scripts.kafka_io import Receiver, Span
 from scripts.measured import Sizes
 from scripts.processes import BridgeProcess
-from scripts.stage import Stage
+from scripts.stage import Stage, seconds_of
 
 FOLDER = Path(".run/soak")
 DELAYS_MS = {"soon": 2_000, "later": 120_000}
@@ -81,9 +81,8 @@ class Soaked:
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
     usage, tree = bridge.usage(), Path(f"/proc/{bridge.pid}")
-    disk = sum(file.stat().st_blocks * 512 for file in bridge.data_dir.rglob("*") if file.is_file()) / 2**20
     handles, threads = (sum(1 for _ in (tree / part).iterdir()) for part in ("fd", "task"))
-    return Sample(round(time.monotonic() - since_s, 1), usage.rss_mb, handles, threads, disk, usage.cpu_s)
+    return Sample(round(time.monotonic() - since_s, 1), usage.rss_mb, handles, threads, bridge.disk_mb(), usage.cpu_s)
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
@@ -119,14 +118,12 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
             begins, began_s = stage.admin.ends(stage.timer_topic), bridge.usage().cpu_s
             say(f"{per_s:,} a second for {seconds / 60:.1f} minutes")
             senders = [
-                processes.talking(_sender(stage, targets[name], per_s // 2, seconds, delay_ms), log=folder / "send.log")
+                stage.sender(targets[name], per_s // 2, seconds, delay_ms, folder / "send.log")
                 for name, delay_ms in DELAYS_MS.items()
             ]
             samples = watch(bridge, seconds, folder)
             for each in senders:
-                each.communicate()
-                if each.returncode:
-                    raise BridgeError(f"a sender ended with exit code {each.returncode}: {folder / 'send.log'}")
+                seconds_of(each)
             say("all is sent; what is pending leaves")
             ends = stage.admin.ends(stage.timer_topic)
             spans = [Span(stage.timer_topic, number, begins[number], end) for number, end in ends.items()]
@@ -153,11 +150,6 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
         usage.peak_rss_mb,
         growth(settled),
     )
-
-
-def _sender(stage: Stage, target: str, per_s: int, seconds: float, delay_ms: int) -> list[str]:
-    words = [stage.servers, stage.timer_topic, target, per_s, seconds, delay_ms, stage.sizes.body_bytes]
-    return [sys.executable, "-m", "scripts.pacing", *map(str, words)]
 
 
 def _counted(

@@ -6,6 +6,8 @@
 Several stages share a broker under different names: each has a timer topic, a group and targets of its own.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy.typing as npt
 
 from bridge.embedded import free_port
 from bridge.errors import BridgeError
+from scripts import processes
 from scripts.figures import Seen
 from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, Request, Span, send_all, timer
 from scripts.measured import Cost, Sizes
@@ -72,6 +75,11 @@ class Stage:
 
     def send(self, requests: Iterable[Request]) -> tuple[Span, ...]:
         return send_all(self.servers, self.timer_topic, requests)
+
+    def sender(self, target: str, per_s: int, seconds: float, delay_ms: int, log: Path) -> subprocess.Popen[str]:
+        """So many a second, by a process of its own; `seconds_of` waits for its end."""
+        words = [self.servers, self.timer_topic, target, per_s, seconds, delay_ms, self.sizes.body_bytes]
+        return processes.talking([sys.executable, "-m", "scripts.pacing", *map(str, words)], log=log)
 
     def send_in_time(
         self, requests: Iterable[Request], begin_ms: int, bridge: BridgeProcess
@@ -153,6 +161,14 @@ class Meter:
 
     def read(self) -> Cost:
         return Cost(self._bridge.usage().cpu_s - self._cpu_s, self._bridge.transactions() - self._transactions)
+
+
+def seconds_of(sender: subprocess.Popen[str]) -> float:
+    """How long it has sent; waits for its end. Raises BridgeError."""
+    told, _ = sender.communicate()
+    if sender.returncode:
+        raise BridgeError(f"the sender ended with exit code {sender.returncode}")
+    return float(told)
 
 
 def drain_per_s(deliveries: Sequence[Delivery]) -> float:
