@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import AuditClass
+from spark_jobs.columns import standing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ def classify(outcomes: DataFrame, limits: Limits) -> DataFrame:
         "late_ms": F.lit(limits.late_ms).cast("bigint"),
     }
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
-    faults = F.array_compact(F.array(*(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)))
+    faults = standing(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
     found = known.withColumns({"class": _first_that_holds(), "faults": faults})
     return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS)
 

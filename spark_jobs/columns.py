@@ -9,12 +9,15 @@ The same rules as schemas.headers, written a second time on purpose: an audit th
 make its mistakes too. A digest is 16 bytes of SHA-256; null and empty have different ones.
 """
 
+from collections.abc import Iterable
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from schemas.headers import CONTROL, ERROR, ERROR_DETAIL
 
 HEADERS_DDL = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+_FEW = 8
 _DIGITS = r"\A[0-9]{1,19}\z"
 _LEGAL_TOPIC = r"\A(?!__)(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
 _ORIGIN = r"\A[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}\z"
@@ -76,8 +79,7 @@ def control_names(headers: Column) -> Column:
 
 def foreign(headers: Column) -> Column:
     """Every header that is not ours, in order, doubles too."""
-    ours = [*CONTROL, ERROR, ERROR_DETAIL]
-    return F.filter(headers, lambda header: ~header["key"].isin(*ours))
+    return F.filter(headers, lambda header: ~_is_ours(header["key"]))
 
 
 def digest(value: Column) -> Column:
@@ -85,17 +87,31 @@ def digest(value: Column) -> Column:
     return F.coalesce(F.substring(F.unhex(F.sha2(value, 256)), 1, 16), F.lit(b""))
 
 
-def digest_of_headers(headers: Column) -> Column:
-    """Of names and values in order. Hex holds neither `=` nor `-` nor `,`, so that no two lists share a text."""
-    written = F.transform(
-        headers,
-        lambda header: F.concat(F.hex(header["key"]), F.lit("="), F.coalesce(F.hex(header["value"]), F.lit("-"))),
-    )
-    return digest(F.array_join(written, ",").cast("binary"))
+def digest_of_foreign(headers: Column) -> Column:
+    """Of names and values of every header that is not ours, in order. Hex holds neither `=` nor `-` nor `,`, so that no
+    two lists share a text.
+
+    Spark compiles no lambda: up to `_FEW` headers, which most records have, are written one by one.
+    """
+    each = [F.get(headers, F.lit(at)) for at in range(_FEW)]
+    few = F.concat_ws(",", *(F.when(~_is_ours(header["key"]), _written(header)) for header in each))
+    many = F.array_join(F.transform(foreign(headers), _written), ",")
+    return digest(F.when(F.size(headers) <= _FEW, few).otherwise(many).cast("binary"))
+
+
+def _written(header: Column) -> Column:
+    return F.concat(F.hex(header["key"]), F.lit("="), F.coalesce(F.hex(header["value"]), F.lit("-")))
+
+
+def _is_ours(name: Column) -> Column:
+    return name.isin(*CONTROL, ERROR, ERROR_DETAIL)
+
+
+def standing(texts: Iterable[Column]) -> Column:
+    """Those that are not null, each once. `array_compact` would run all that they are made of without compiling it."""
+    return F.array_except(F.array(*texts), F.array(F.lit(None).cast("string")))
 
 
 def contents(key: Column, value: Column, headers: Column) -> Column:
     """What has to arrive as it was sent, as one struct of digests. Structs of bytes have an order: min and max work."""
-    return F.struct(
-        digest(key).alias("key"), digest(value).alias("value"), digest_of_headers(foreign(headers)).alias("headers")
-    )
+    return F.struct(digest(key).alias("key"), digest(value).alias("value"), digest_of_foreign(headers).alias("headers"))

@@ -23,10 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import UNTOLD
 from schemas.lateness import MinuteLateness
 from schemas.tables import MINUTES, REQUESTS
-from spark_jobs import summary
 from spark_jobs.access import Access
 from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError, Sender, Span, read
 from spark_jobs.errors import AuditTroubleError
+from spark_jobs.lateness import spread
 from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.table_io import folder, read_table, write_table
 
@@ -46,15 +46,7 @@ def write_minutes(
     timed = counted.withColumn("minute_ms", minute)
     is_over = F.col("minute_ms") + _MINUTE_MS <= over_ms
     write_table(timed.where(~is_over), out, UNTOLD, part)
-    lateness = F.col("lateness_ms")
-    middle = F.percentile_approx(lateness, [0.5, 0.9, 0.99], summary.ACCURACY)
-    rows = timed.where(is_over).groupBy("topic", "minute_ms")
-    found = rows.agg(
-        F.count("*").alias("deliveries"),
-        *(middle[at].alias(f"lateness_{name}_ms") for at, name in enumerate(("p50", "p90", "p99"))),
-        F.max(lateness).alias("lateness_max_ms"),
-        summary.clocks(),
-    )
+    found = spread(timed.where(is_over), "topic", "minute_ms", percentiles=(50, 90, 99))
     write_table(found.repartition(1).sortWithinPartitions("minute_ms", "topic"), out, MINUTES, part)
 
 

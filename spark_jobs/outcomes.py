@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
+from spark_jobs.columns import standing
 
 _COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _PARTS = ("key", "value", "headers")
@@ -50,9 +51,8 @@ def _parts_that_differ() -> Column:
     # Parked after intake or refused at it: the rejected record may have either key.
     other_key = asked["own_key"] != F.col("returned_low.key")
     parts.append(F.when(other_key, _differs("returned", "key", want["key"], "key")))
-    differ = F.array_distinct(F.array_compact(F.array(*parts)))
     is_timer = ~asked["kind"].isin("cancel", "move", "pause", "resume")
-    return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, differ)
+    return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, standing(parts))
 
 
 def _other_time(own_ms: Column) -> Column:

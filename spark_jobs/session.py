@@ -27,6 +27,10 @@ _EVERYWHERE = {
     "spark.sql.ansi.enabled": "true",
     # What is broadcast passes through the driver, where it is some ten times as large as when it is counted.
     "spark.sql.autoBroadcastJoinThreshold": "1m",
+    # Kafka's newer source: the one that is the default turns each row into objects and back.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # Java never compiles a method beyond this; Spark then writes it as several.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
 }
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.classes import FAULTS, is_fault
+from spark_jobs.lateness import spread
 
 MOST_TOPICS = 200
 MOST_EXAMPLES = 20
@@ -21,7 +22,6 @@ MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
-ACCURACY = 10_000
 
 
 class Lateness(NamedTuple):
@@ -136,41 +136,25 @@ class Details:
 
 def topics(table: DataFrame) -> DataFrame:
     """The rows of TOPICS."""
+    named = table.withColumn("real", F.coalesce("target", "delivered_topic"))
     counts = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
-    grouped = table.groupBy(F.coalesce("target", "delivered_topic").alias("topic")).agg(
-        F.count("topic").alias("requests"),
-        F.count_if(is_fault()).alias("faults"),
-        *counts,
-        _lateness().alias("spread"),
-        clocks(),
+    counted = named.groupBy(F.col("real").alias("topic")).agg(
+        F.count("topic").alias("requests"), F.count_if(is_fault()).alias("faults"), *counts
     )
-    return grouped.select("*", "spread.*").select(*TOPICS.arrow().names)
+    lateness = spread(_delivered(named), "real")
+    found = counted.join(lateness, counted["topic"].eqNullSafe(lateness["real"]), "left")
+    return found.select(*TOPICS.arrow().names)
 
 
 def hours(table: DataFrame) -> DataFrame:
     """The rows of HOURS."""
     hour = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(3_600_000))
-    delivered = table.where(F.col("lateness_ms").isNotNull())
-    grouped = delivered.groupBy(F.coalesce("target", "delivered_topic").alias("topic"), hour.alias("hour_ms")).agg(
-        F.count("*").alias("deliveries"), _lateness().alias("spread"), clocks()
-    )
-    return grouped.select("*", "spread.*").select(*HOURS.arrow().names)
+    named = table.withColumns({"topic": F.coalesce("target", "delivered_topic"), "hour_ms": hour})
+    return spread(_delivered(named), "topic", "hour_ms").select(*HOURS.arrow().names)
 
 
-def clocks() -> Column:
-    """LogAppendTime, CreateTime, or both; null where nothing was delivered."""
-    return F.nullif(F.array_join(F.array_sort(F.collect_set("clock")), ", "), F.lit("")).alias("clock")
-
-
-def _lateness() -> Column:
-    lateness = F.col("lateness_ms")
-    middle = F.percentile_approx(lateness, [0.5, 0.99], ACCURACY)
-    return F.struct(
-        F.min(lateness).alias("lateness_min_ms"),
-        middle[0].alias("lateness_p50_ms"),
-        middle[1].alias("lateness_p99_ms"),
-        F.max(lateness).alias("lateness_max_ms"),
-    )
+def _delivered(table: DataFrame) -> DataFrame:
+    return table.where(F.col("lateness_ms").isNotNull())
 
 
 def verdict(
@@ -179,12 +163,13 @@ def verdict(
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
+    lateness = spread(_delivered(table)).collect()
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return Verdict(
         out=out,
         as_of_ms=as_of_ms,
         counts={c.value: sums[c.value] for c in AuditClass},
-        lateness=_lateness_of(table.agg(_lateness().alias("spread")).select("spread.*").collect()[0]),
+        lateness=_lateness_of(lateness[0]) if lateness else Lateness(None, None, None, None),
         topics=tuple(_topic(row) for row in shown),
         topics_in_all=sums.topics,
         requests=sums.requests,
@@ -203,7 +188,7 @@ def _lateness_of(row: Row) -> Lateness:
 
 
 def details(table: DataFrame, by_hour: DataFrame, found: Verdict) -> Details:
-    delivered = table.where(F.col("lateness_ms").isNotNull())
+    delivered = _delivered(table)
     width_ms = _width_ms(delivered)
     return Details(
         histogram=histogram(delivered),
@@ -220,8 +205,7 @@ def details(table: DataFrame, by_hour: DataFrame, found: Verdict) -> Details:
 def histogram(delivered: DataFrame) -> tuple[Bin, ...]:
     """Every bin from the first to the last that holds anything."""
     bounds = (None, *EDGES_MS, None)
-    edges = F.array(*(F.lit(edge).cast("bigint") for edge in EDGES_MS))
-    place = F.size(F.filter(edges, lambda edge: edge <= F.col("lateness_ms")))
+    place = sum(((F.col("lateness_ms") >= edge).cast("int") for edge in EDGES_MS), F.lit(0))
     counts = {row.place: row["count"] for row in delivered.groupBy(place.alias("place")).count().collect()}
     if not counts:
         return ()
@@ -235,9 +219,8 @@ def _width_ms(delivered: DataFrame) -> int:
 
 
 def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
-    at_ms = (F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))).alias("at_ms")
-    grouped = delivered.groupBy(at_ms).agg(F.count("*").alias("count"), _lateness().alias("spread"))
-    found = grouped.select("at_ms", "count", "spread.*").orderBy("at_ms").collect()
+    at_ms = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))
+    found = spread(delivered.withColumn("at_ms", at_ms), "at_ms").orderBy("at_ms").collect()
     return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
 
 

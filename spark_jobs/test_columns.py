@@ -118,7 +118,17 @@ def test_a_digest_of_headers_tells_every_difference(spark: SparkSession) -> None
         [("a=", b"")],
         [("", b"a")],
         [("a", b"\xff")],
+        [("a", b"x")] * 8,
+        [("a", b"x")] * 9,
     ]
     frame = spark.createDataFrame([(each,) for each in lists], f"h {c.HEADERS_DDL}")
-    digests = {bytes(row[0]) for row in frame.select(c.digest_of_headers(F.col("h"))).collect()}
+    digests = {bytes(row[0]) for row in frame.select(c.digest_of_foreign(F.col("h"))).collect()}
     assert len(digests) == len(lists)
+
+
+def test_what_is_ours_is_in_no_digest_however_many_headers_there_are(spark: SparkSession) -> None:
+    theirs = [(f"h{n}", b"x") for n in range(12)]
+    for count in (0, 3, 8, 9, 12):
+        alone, among = theirs[:count], [(names.TOPIC, b"t"), *theirs[:count], (names.ERROR, b"e")]
+        frame = spark.createDataFrame([(alone,), (among,)], f"h {c.HEADERS_DDL}")
+        assert len({bytes(row[0]) for row in frame.select(c.digest_of_foreign(F.col("h"))).collect()}) == 1
