@@ -161,6 +161,8 @@ def test_a_slot_of_which_all_are_settled_is_free() -> None:
     assert on.slot(100) == (0, 52, 1)
     on.settle(ints(1001))
     assert on.slot(100) == (-1, -1, 0)
+    assert link(on, ints(1002), ints(104)) == [-1]
+    assert on.slot(100) == (104, 104, 1)
 
 
 @pytest.mark.parametrize("slot", [0, 1, 4095, 4096, 8192, 9999])
@@ -174,6 +176,14 @@ def test_a_changed_slot_is_noticed_wherever_it_lies(slot: int) -> None:
     on.clear()
     assert on.is_sound()
     assert not any(buffer)
+
+
+def test_to_link_nothing_changes_no_slot() -> None:
+    buffer = bytearray(8 * SLOT_SIZE)
+    on = Wheel(memoryview(buffer), tick_ms=10, slots=8)
+    buffer[0] ^= 1
+    assert link(on, ints(), ints()) == []
+    assert not on.is_sound()
 
 
 def test_a_histogram_counts_units_and_not_slots() -> None:
@@ -192,7 +202,7 @@ def test_case_11_a_slot_of_a_lap_ago_reads_empty() -> None:
 def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
     on = wheel()
     link(on, ints(1000), ints(0))
-    with pytest.raises(WheelFullError):
+    with pytest.raises(WheelFullError, match=r"^1 slots hold timers of another lap of 8 ticks$"):
         link(on, ints(1010, 1080), ints(52, 104))
     assert (on.slot(100), on.slot(101)) == ((0, 0, 1), (-1, -1, 0))
     on.settle(ints(1000))
@@ -200,8 +210,12 @@ def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
 
 
 def test_two_laps_in_one_batch_do_not_share_a_slot() -> None:
-    with pytest.raises(WheelFullError):
+    with pytest.raises(WheelFullError, match=r"^1 slots hold timers of another lap of 8 ticks$"):
         link(wheel(), ints(1000, 1080), ints(0, 52))
+
+
+def next_tick(ticks: set[int], after: int, until: int) -> int | None:
+    return min((tick for tick in ticks if after < tick <= until), default=None)
 
 
 @given(st.sets(st.integers(0, 7)), st.integers(-1, 12), st.integers(0, 2000))
@@ -209,7 +223,19 @@ def test_the_next_tick_is_the_first_that_holds_a_timer(ticks: set[int], after: i
     on = wheel()
     for tick in ticks:
         link(on, ints(tick * 10), ints(tick))
-    assert on.next_time(after, until) == min((t for t in ticks if after < t <= until), default=None)
+    assert on.next_time(after, until) == next_tick(ticks, after, until)
+
+
+def test_what_was_looked_for_before_does_not_change_what_is_found() -> None:
+    buffer, ticks = bytearray(8 * SLOT_SIZE), {1, 3, 6}
+    for tick in ticks:
+        link(Wheel(memoryview(buffer), tick_ms=10, slots=8), ints(tick * 10), ints(tick))
+    asks = [(after, until) for after in range(-1, 9) for until in range(9)]
+    for before in asks:
+        for after, until in asks:
+            on = Wheel(memoryview(buffer), tick_ms=10, slots=8)
+            on.next_time(*before)
+            assert on.next_time(after, until) == next_tick(ticks, after, until)
 
 
 # -- order of release
@@ -249,8 +275,24 @@ def test_bodies_that_lie_elsewhere_now_are_those_of_their_units_whatever_the_ord
 def test_bytes_cut_too_but_one_always_leaves() -> None:
     queue = DueQueue()
     queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
-    assert keys(queue.take(9, 9, 25)) == [(1, 1), (1, 2)]
+    assert keys(queue.take(9, 9, 1)) == [(1, 1)]
+    assert keys(queue.take(9, 9, 19)) == [(1, 2)]
     assert keys(queue.take(9, 9, 1)) == [(1, 3)]
+
+
+@pytest.mark.parametrize("limit_bytes", [20, 29])
+def test_bodies_that_fit_to_the_byte_leave(limit_bytes: int) -> None:
+    queue = DueQueue()
+    queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
+    assert keys(queue.take(9, 9, limit_bytes)) == [(1, 1), (1, 2)]
+
+
+def test_many_small_runs_are_merged_into_one() -> None:
+    queue = DueQueue()
+    for number in range(40):
+        queue.push(run_of_keys((number % 7, number)))
+        assert len(queue._runs) <= 16
+    assert keys(queue.take(9, 99, 1000)) == sorted((number % 7, number) for number in range(40))
 
 
 @given(
