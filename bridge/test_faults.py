@@ -95,6 +95,28 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
 
 
+def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = FakeKafka(Timeline())
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    shards = [Shard(TIMERS, number) for number in range(2)]
+    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(World().options, receipts="none"))
+    instance.run(0)
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
+    for number in range(2):
+        for shard in shards:
+            instance.disks[shard].free = 1
+            kafka.produce(TIMERS, b"%d" % number, headers=headers, partition=shard.partition)
+        instance.run(500)
+        for shard in shards:
+            instance.disks[shard].free = 1 << 40
+        instance.run(500)
+    told = [record.getMessage() for record in caplog.records]
+    pause = "intake pauses: [Errno 28] 1 bytes are free, min_free_bytes is"
+    assert [[line.partition(":")[0] for line in told if pause in line].count(str(shard)) for shard in shards] == [2, 2]
+    assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"0", b"1", b"1"]
+
+
 def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -162,6 +184,39 @@ def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is
     look()
     assert instance.bridge.hanging == {}
     assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
+
+
+def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    for end in (world.bridge.stop, world.bridge.kill, world.bridge.lose_disks):
+        world.send(delay_ms=300)
+        world.bridge.run(200)
+        end()
+        world.bridge.start()
+        world.bridge.run(200)
+    assert world.delivered() == ["m"] * 3
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_stop_is_heard_while_no_transaction_is_taken() -> None:
+    tries: list[str] = []
+
+    def tell_to_stop(step: str) -> None:
+        tries.append(step)
+        if len(tries) == 50 and world.bridge.bridge is not None:
+            world.bridge.bridge.request_stop()
+
+    world = World(rng=Random(1), meanwhile=tell_to_stop)
+    world.send(delay_ms=100)
+    world.bridge.set_faults(1.0)
+    while len(tries) < 50:
+        world.bridge.turn()
+    world.bridge.stop()
+    assert world.delivered() == []
+    world.bridge.set_faults(0.0)
+    world.bridge.start()
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
 
 
 def truncated(world: World) -> int:

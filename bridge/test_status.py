@@ -1,9 +1,11 @@
 """Live or ready, as a bridge's history makes it; and why not."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
-from bridge.test_histories import SHARD, World
+from bridge.test_histories import LAP_MS, SHARD, World
 from bridge.testing import FakeInstance
 from schemas.origin import Shard
 
@@ -106,6 +108,21 @@ def test_intake_that_pauses_is_told_with_what_is_full() -> None:
     world.bridge.run(600)
     assert world.bridge.status.ready() == WELL
     assert world.delivered() == ["m"]
+
+
+def test_intake_that_a_full_wheel_pauses_goes_on_when_the_tick_is_free() -> None:
+    """The settings refuse a roll window of more than a lap."""
+    usual = World().options
+    world = World(replace(usual, rules=usual.rules.model_copy(update={"roll_window_ms": 2 * LAP_MS})))
+    world.send("a lap on", LAP_MS + 500)
+    world.bridge.run(0)
+    world.send("m", 500)
+    world.bridge.run(100)
+    assert world.bridge.status.ready().reason == "intake paused: wheel"
+    assert "timers of another lap" in world.bridge.status.ready().detail
+    world.bridge.run(LAP_MS + 500)
+    assert world.bridge.status.ready() == WELL
+    assert sorted(world.delivered()) == ["a lap on", "m"]
 
 
 def test_a_shard_that_is_taken_away_is_no_longer_ours() -> None:
