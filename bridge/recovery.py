@@ -45,6 +45,8 @@ class Recovered(NamedTuple):
 
     store: Store
     flights: Flights
+    is_adopted: bool
+    """That progress is the operator's word and does not stand in Kafka yet."""
 
 
 class Outlook(NamedTuple):
@@ -55,20 +57,22 @@ class Outlook(NamedTuple):
     """On disk, where it is of use."""
     work: int
     """Timers and requests to look through."""
+    is_adopted: bool
+    """`progress` is the operator's word."""
 
 
 def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Outlook:
     """Changes nothing. Raises ProgressLostError where the operator has to say how to go on."""
     found = read_checkpoint(disk)
-    progress, adopted = _progress(shard, history, options, found)
-    if found is not None and (adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
+    progress, is_adopted = _progress(shard, history, options, found)
+    if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
         log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
         found = None
     if found is None:
-        return Outlook(progress, None, progress.next_offset - progress.low_offset)
+        return Outlook(progress, None, progress.next_offset - progress.low_offset, is_adopted)
     was_closed = disk.read(CLOSED) == found.to_bytes()
     unread = progress.next_offset - found.progress.next_offset
-    return Outlook(progress, found, unread + (0 if was_closed else found.pending))
+    return Outlook(progress, found, unread + (0 if was_closed else found.pending), is_adopted)
 
 
 def recover(
@@ -78,10 +82,10 @@ def recover(
 
     Raises OSError where the disk is full or broken: then none is open.
     """
-    progress, found, _ = outlook or look(shard, disk, history, options)
-    recovery = _Recovery(shard, disk, history, options, progress)
+    outlook = outlook or look(shard, disk, history, options)
+    recovery = _Recovery(shard, disk, history, options, outlook)
     try:
-        return recovery.run(found)
+        return recovery.run(outlook.found)
     except CorruptStoreError as wrong:
         distrust(shard, disk, wrong)
         return recovery.run(None)
@@ -91,7 +95,7 @@ def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) ->
     """Leaves on `disk` a closed store as the committed progress says it must be, for the next `recover`."""
     # In this order: what was decided below the stable end of the journal is in the progress that is read then.
     _, journal_offset = history.journal_bounds(shard)
-    store, flights = recover(shard, disk, history, options)
+    store, flights, _ = recover(shard, disk, history, options)
     try:
         store.start_checkpoint(journal_offset, flights.all(), sorted(flights.ended))
         store.finish_checkpoint()
@@ -150,13 +154,14 @@ def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> 
 class _Recovery:
     """One way from a checkpoint, or from nothing, to the committed progress."""
 
-    def __init__(self, shard: Shard, disk: Disk, history: History, options: TurnOptions, progress: Progress) -> None:
+    def __init__(self, shard: Shard, disk: Disk, history: History, options: TurnOptions, outlook: Outlook) -> None:
         self._shard = shard
         self._origin_prefix = origin(shard, 0)[:-1]
         self._disk = disk
         self._history = history
         self._options = options
-        self._progress = progress
+        self._progress = outlook.progress
+        self._is_adopted = outlook.is_adopted
 
     def run(self, found: Checkpoint | None) -> Recovered:
         """With more slots than the settings say where the live timers span more than a lap of those.
@@ -200,7 +205,7 @@ class _Recovery:
             *(self._shard, progress.next_offset, store.pending),
             *("from Kafka alone" if found is None else "from its directory", start),
         )
-        return Recovered(store, flights)
+        return Recovered(store, flights, self._is_adopted)
 
     def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
         progress = self._progress

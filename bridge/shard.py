@@ -133,7 +133,7 @@ class OwnedShard:
     ) -> None:
         self.shard = shard
         self.disk = disk
-        self.store, self.flights = recovered
+        self.store, self.flights, is_adopted = recovered
         self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
         self.backlog: list[Record] = []
         """Read, but not taken in: the disk, the wheel or the next transaction is full."""
@@ -151,7 +151,8 @@ class OwnedShard:
         """What is staged begins here."""
         self._late: dict[int, Body] = {}
         """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
-        self._dirty_since_ms: int | None = None
+        # An adopted progress is committed at once: the operator gives the word for one start.
+        self._dirty_since_ms: int | None = 0 if is_adopted else None
         self._lately = Lately()
         self._limits = Limits(options.targets) if options.targets else None
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)

@@ -1,11 +1,13 @@
 """Histories of faults that must hold, seen from outside. Named after their number in the case list."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from bridge.errors import ProgressLostError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
@@ -186,6 +188,73 @@ def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is
     assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
 
 
+def reset_by_hand(world: World) -> None:
+    world.kafka.commit_offset("timers", SHARD, 1)
+
+
+def expired(world: World) -> None:
+    del world.kafka._offsets["timers", SHARD]
+
+
+@pytest.mark.parametrize("loses_disk", [False, True])
+@pytest.mark.parametrize("lost", [reset_by_hand, expired])
+@pytest.mark.parametrize(("word", "again"), [("earliest", ["a", "b", "c"]), ("time", ["b", "c"]), ("latest", [])])
+def test_case_37_the_operators_word_is_where_lost_progress_begins_again(
+    word: str,
+    again: list[str],
+    lost: Callable[[World], None],
+    loses_disk: bool,  # noqa: FBT001
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.send("a", 0)
+    world.bridge.run(1000)
+    between_ms = world.now_ms
+    world.bridge.run(1000)
+    world.send("b", 0)
+    world.send("c", 900)
+    world.bridge.run(100)
+    assert world.delivered() == ["a", "b"]
+    world.bridge.stop()
+    lost(world)
+    if loses_disk:
+        world.bridge.lose_disks()
+    world.bridge.start()
+    with pytest.raises(ProgressLostError, match=r"progress is lost.*--adopt-progress earliest"):
+        world.bridge.turn()
+    world.bridge.options = replace(world.options, adopt_progress=str(between_ms) if word == "time" else word)
+    world.bridge.start()
+    world.bridge.run(100)
+    assert "by the operator's word" in caplog.text
+    world.bridge.options = world.options
+    world.bridge.start()
+    world.send("new", 100)
+    world.bridge.run(1000)
+    assert sorted(world.delivered()) == sorted(["a", "b", "new", *again])
+
+
+def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.send(delay_ms=300)
+    world.bridge.leave_the_group()
+    world.bridge.run(500)
+    assert f"{SHARD}: the group has put us out" in caplog.text
+    assert world.delivered() == ["m"]
+
+
+def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.send(delay_ms=300)
+    world.bridge.run(10)
+    world.bridge.disks[SHARD].fail_sync()
+    world.bridge.stop()
+    assert f"{SHARD}: no checkpoint at the end ([Errno 5]" in caplog.text
+    world.bridge.disks[SHARD].mend()
+    world.bridge.start()
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
+
+
 def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     for end in (world.bridge.stop, world.bridge.kill, world.bridge.lose_disks):
@@ -235,9 +304,12 @@ def test_case_28_what_retention_took_is_delivered_from_the_local_store(
     for number in range(5):
         world.send(f"old {number}", 900)
     world.bridge.run(300)
-    truncated(world)
     assert world.bridge.bridge is not None
     world.bridge.bridge.look_at_retention()
+    assert world.bridge.metrics.lost_to_retention == {SHARD: 0}
+    truncated(world)
+    world.bridge.bridge.look_at_retention()
+    assert world.bridge.metrics.lost_to_retention == {SHARD: 5}
     assert "but a lost disk would lose them" in caplog.text
     trouble(world)
     world.send("new", 100)
