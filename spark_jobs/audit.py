@@ -80,7 +80,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             has_ids=census.has_ids,
             has_moves=census.has_moves,
         )
-        elsewhere = _write_requests(judged(seen), plan, arguments, limits)
+        elsewhere = _write_requests(judged(seen, as_evidence=False), plan, arguments, limits)
     notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, census.topics)
     if elsewhere:
         notes.append(

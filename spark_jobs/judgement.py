@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs import copies, evidence
 from spark_jobs.brokers import Span
-from spark_jobs.outcomes import outcomes
+from spark_jobs.outcomes import compared, outcomes, without_contents
 from spark_jobs.succession import in_line
 
 _ASKED = ("origin", "asked", "moved_low", "moved_high")
@@ -47,14 +47,16 @@ def claims_of(seen: Seen) -> DataFrame:
     return copies.judged(claimed, asked, refused, seen.gone, seen.parsed)
 
 
-def judged(seen: Seen) -> DataFrame:
-    """For spark_jobs.classes."""
+def judged(seen: Seen, *, as_evidence: bool = True) -> DataFrame:
+    """For spark_jobs.classes. `as_evidence`: with all that a later run has to know."""
     rows = evidence.requests(seen.parsed)
     for more in (seen.rejections, *seen.ends, *((seen.carried,) if seen.carried is not None else ())):
         rows = rows.unionByName(more)
     if seen.has_claims:
         rows = rows.unionByName(evidence.evidence(copies.evidence(claims_of(seen))))
-    folded = evidence.fold(rows)
+    folded = compared(evidence.fold(rows))
+    if not as_evidence:
+        folded = without_contents(folded)
     if not seen.has_ids:
         empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
         return outcomes(folded.withColumn("previous", F.expr(empty)))

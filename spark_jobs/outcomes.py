@@ -14,16 +14,27 @@ _COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _PARTS = ("key", "value", "headers")
 
 
+def compared(folded: DataFrame) -> DataFrame:
+    """`folded` (spark_jobs.evidence) with `differs` and `told_..._ms`: all that contents are needed for."""
+    told = {f"told_{end}_ms": F.col(f"got_{end}.deliver_ms") for end in ("low", "high")}
+    return folded.withColumns({"differs": _parts_that_differ()} | told)
+
+
+def without_contents(compared_: DataFrame) -> DataFrame:
+    """Most of a row is digests: what is judged once, and not kept as evidence, is moved and sorted without them."""
+    lean = F.col("asked").dropFields("want", "own_key")
+    return compared_.drop("got_low", "got_high", "returned_low", "returned_high").withColumn("asked", lean)
+
+
 def outcomes(lined: DataFrame) -> DataFrame:
     """From spark_jobs.succession. Receipts alone make no row: they prove, they do not ask."""
     seen = lined.where(F.col("asked").isNotNull() | (F.col("deliveries") > 0) | (F.col("rejections") > 0))
     counted = seen.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
     requested = counted.select(
-        "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _parts_that_differ().alias("altered")
+        "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")
     )
     is_moved = F.col("moved_low").isNotNull()
-    said_ms = F.when(F.col("deliveries") > 0, F.col("got_low.deliver_ms"))
-    due_ms = F.coalesce(said_ms, F.greatest("due_ms", "moved_high"))
+    due_ms = F.coalesce("told_low_ms", F.greatest("due_ms", "moved_high"))
     timed = requested.withColumn("due_ms", F.when(is_moved, due_ms).otherwise(F.col("due_ms")))
     expected_ms = F.when(is_moved, F.greatest("requested_ms", "due_ms")).otherwise(F.col("expected_ms"))
     return timed.withColumns(
@@ -36,14 +47,21 @@ def outcomes(lined: DataFrame) -> DataFrame:
     )
 
 
+def _altered() -> Column:
+    """Null where nothing can be compared."""
+    return F.array_union("differs", standing([_other_time(F.col("asked.due_ms"))]))
+
+
 def _parts_that_differ() -> Column:
-    """Of the records that name the origin, against the request. Null where nothing can be compared."""
+    """Of the records that name the origin, against the request, but for its time, which moves may change.
+
+    Null where nothing can be compared.
+    """
     asked, place = F.col("asked"), F.col("place")
     want = {part: asked["want"][part] for part in _PARTS}
     got = want | {"topic": asked["target"], "control": F.lit(True)}
     told = {"control": "control-headers"}
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
-    parts.append(_other_time(asked["due_ms"]))
     parts.append(F.when(place["delivered_partition"] != asked["want_partition"], "partition"))
     # It may have been delivered from an earlier copy than the last; not from one that is not there.
     parts.append(F.when(place["delivered_rolls"] > F.coalesce("rolls", F.lit(0)), names.ROLLS))
@@ -57,9 +75,9 @@ def _parts_that_differ() -> Column:
 
 def _other_time(own_ms: Column) -> Column:
     """A time that is neither its own nor between those that requests moved it to."""
-    low, high = F.col("got_low.deliver_ms"), F.col("got_high.deliver_ms")
+    low, high = F.col("told_low_ms"), F.col("told_high_ms")
     fits = (low >= F.least(own_ms, "moved_low")) & (high <= F.greatest(own_ms, "moved_high"))
-    return F.when(F.col("got_low").isNotNull() & ~F.coalesce(fits, F.lit(False)), names.DELIVER_MS)
+    return F.when((F.col("deliveries") > 0) & ~F.coalesce(fits, F.lit(False)), names.DELIVER_MS)
 
 
 def _differs(record: str, part: str, want: Column, name: str) -> Column:

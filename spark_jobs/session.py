@@ -29,6 +29,13 @@ _EVERYWHERE = {
     "spark.sql.autoBroadcastJoinThreshold": "1m",
     # Kafka's newer source: the one that is the default turns each row into objects and back.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # Most of what is kept is digests, which do not shrink.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # What a consumer has fetched stays in memory as long as it does, for a task that may want the same partition.
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     # Java never compiles a method beyond this; Spark then writes it as several.
     "spark.sql.codegen.hugeMethodLimit": "8000",
 }
