@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.address import own_address
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
+from bridge.confluent.pace import PACES_S
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.desk import Desk
@@ -160,6 +161,7 @@ def _live(
 ) -> None:
     """Builds a bridge and turns it until the end."""
     journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
+    announced = replace(connection, address=own_address(settings))
     with ExitStack() as ends:
         own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
         sink = ConfluentSink(connection, journals, patience, own_topics)
@@ -169,7 +171,7 @@ def _live(
         preparer = Preparer(connection, journals, folder, options, (settings.log_format, settings.log_level))
         stop.bridge = bridge = Bridge(
             clock=SystemClock(),
-            source=ConfluentSource(replace(connection, address=own_address(settings)), list(journals), patience),
+            source=ConfluentSource(announced, list(journals), patience, PACES_S[settings.delivery]),
             history=history,
             sink=sink,
             disk_for=folder.disk_for,

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_denied, make
 from bridge.confluent.fence import is_member
+from bridge.confluent.pace import Pace
 from bridge.confluent.waiting import Patience, log
 from bridge.connection import Connection
 from bridge.errors import BridgeError, FencedError, NameTakenError
@@ -50,10 +51,11 @@ def record_of(message: Message) -> Record:
 
 
 class ConfluentSource:
-    """One member of the group."""
+    """One member of the group. `pace_s`: a poll returns no sooner than so long after the one before."""
 
-    def __init__(self, connection: Connection, topics: list[str], patience: Patience) -> None:
+    def __init__(self, connection: Connection, topics: list[str], patience: Patience, pace_s: float = 0.0) -> None:
         self._patience = patience
+        self._pace = Pace(pace_s)
         self._ownership = Ownership()
         self._ours: set[Shard] = set()
         self._next: dict[Shard, int] = {}
@@ -64,12 +66,11 @@ class ConfluentSource:
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def poll(self, timeout_ms: int, max_records: int) -> Polled:
-        messages = []
         first = self._first(timeout_ms / 1000)
-        if first is not None:
-            messages.append(first)
-            if max_records > 1:
-                messages += self._consumer.consume(max_records - 1, 0)
+        self._pace.wait()
+        messages = [] if first is None else [first]
+        if max_records > len(messages):
+            messages += self._consumer.consume(max_records - len(messages), 0)
         return self._polled(self._sorted(messages))
 
     def check(self) -> Polled:
