@@ -5,7 +5,7 @@ it is to be called outside, and what it is good for: bridge.metric_table.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -15,7 +15,7 @@ from bridge.hanging import Hang
 from bridge.meters import Histogram, Names, Tally
 from bridge.ports import Aborted, Committed, Ownership
 from bridge.recovery import Outlook
-from bridge.shard import OwnedShard, Sealed, Staged
+from bridge.shard import OwnedShard, Sealed
 from bridge.traffic import TrafficMeter
 from schemas.origin import Shard
 from timer.record import Body
@@ -104,12 +104,16 @@ class Metrics:
             case Aborted(refused):
                 self.aborts.add("refused" if refused else fate.why)
 
-    def stands(self, owned: OwnedShard, sealed: Sealed, now_ms: int) -> None:
-        """The transaction that carried `sealed` does, as of now."""
+    def stands(self, parts: Sequence[tuple[OwnedShard, Sealed]], now_ms: int) -> None:
+        """The transaction that carried them does, as of now."""
+        for owned, sealed in parts:
+            self._count(owned, sealed, now_ms)
+        self._count_deliveries([sealed for _, sealed in parts if sealed.staged.bodies], now_ms)
+
+    def _count(self, owned: OwnedShard, sealed: Sealed, now_ms: int) -> None:
         staged, at_ms = sealed.staged, sealed.at_ms
         self.last_commit_ms = at_ms
         self.requests.add(owned.shard.topic, amount=staged.requests)
-        self._count_deliveries(staged, at_ms, now_ms)
         _add(self.parked, map(_CODE, staged.parked.values()))
         _add(self.refused, (refusal.code for _, refusal in staged.refused))
         for kind, count in owned.told(sealed).items():
@@ -119,20 +123,33 @@ class Metrics:
         if sealed.journal is not None:
             self.decided_ms[owned.shard] = (at_ms, now_ms)
 
-    def _count_deliveries(self, staged: Staged, at_ms: int, now_ms: int) -> None:
-        bodies, out = staged.bodies, staged.parked
-        delivered = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
-        if delivered:
-            for target, count in self.targets.labelled(Counter(map(_TARGET, delivered))).items():
-                self.deliveries.add(target, amount=count)
-            due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
-            waited = np.zeros(len(delivered), np.bool_)
-            if staged.waited:
-                waited[:] = [body.origin in staged.waited for body in delivered]
-            late_s = np.maximum(at_ms - due_ms, 0) / 1000
-            self.lateness.add(late_s[~waited])
-            self.waited.add(late_s[waited])
-            self.traffic.delivered(due_ms[~waited], now_ms, waited=int(waited.sum()))
+    def _count_deliveries(self, parts: list[Sealed], now_ms: int) -> None:
+        """Of all together, as a few rows cost numpy what many do."""
+        delivered: list[Body] = []
+        counts: list[int] = []
+        waited: list[bool] = []
+        for sealed in parts:
+            staged = sealed.staged
+            bodies, out = staged.bodies, staged.parked
+            left = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
+            delivered += left
+            counts.append(len(left))
+            late = staged.waited
+            waited += [body.origin in late for body in left] if late else [False] * len(left)
+        if not delivered:
+            return
+        for target, count in self.targets.labelled(Counter(map(_TARGET, delivered))).items():
+            self.deliveries.add(target, amount=count)
+        due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
+        late_s = np.maximum(np.repeat([sealed.at_ms for sealed in parts], counts) - due_ms, 0) / 1000
+        if not any(waited):
+            self.lateness.add(late_s)
+            self.traffic.delivered(due_ms, now_ms)
+            return
+        has_waited = np.array(waited, np.bool_)
+        self.lateness.add(late_s[~has_waited])
+        self.waited.add(late_s[has_waited])
+        self.traffic.delivered(due_ms[~has_waited], now_ms, waited=int(has_waited.sum()))
 
     def read(self, requests: int, now_ms: int) -> None:
         """So many have come."""

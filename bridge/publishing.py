@@ -123,7 +123,7 @@ class Publisher:
         now_ms = self._clock.now_ms()
         for owned, sealed in carried.parts:
             owned.committed(sealed)
-            self._metrics.stands(owned, sealed, now_ms)
+        self._metrics.stands(carried.parts, now_ms)
 
     def _send(self, carried: _Carried, fence: object) -> None:
         carried.outgoing, carried.ends = [], []

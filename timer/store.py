@@ -781,6 +781,8 @@ class Store:
 
     def bodies(self, rows: Rows) -> list[Body]:
         """The bodies of `rows`, in their order. Raises CorruptStoreError where one cannot be right."""
+        if not len(rows):  # of four kinds that leave, a small turn has one
+            return []
         positions, sizes = rows["body"].tolist(), rows["body_size"].tolist()
         origins = rows["origin"].tolist()
         bodies: list[Body] = []
