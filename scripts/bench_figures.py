@@ -151,6 +151,13 @@ FIGURES = (
     Figure("pending_10m_rss_mb", "MB", "pending", _just("pending.10000000.rss_mb"), _at_most(500)),
     Figure("ready_after_stop_s", "s", "pending", _of_most_pending("ready_after_stop_s")),
     Figure("ready_after_kill_s", "s", "pending", _of_most_pending("ready_after_kill_s"), _at_most(10)),
+    Figure(
+        "ready_after_kill_static_s",
+        "s, with static_membership",
+        "pending",
+        _of_most_pending("ready_after_kill_static_s"),
+        _at_most(10),
+    ),
     Figure("ready_after_loss_s", "s, without the data directory", "pending", _of_most_pending("ready_after_loss_s")),
     Figure("cost_of_pending", "CPU of a burst among them to one alone", "pending", _cost_of_full, _at_most(1.2)),
     Figure("rocketmq_drain_per_s", "msg/s, its better tick", "rocketmq", _PEER_DRAIN),

@@ -115,7 +115,8 @@ class Outage:
 class Pending:
     """Starts are from the launch to the ready line: after SIGTERM, after SIGKILL, without the data directory.
 
-    A look-up is of one timer by its id, with its value, over HTTP.
+    Behind a SIGKILL the group waits until the dead member's session is over, unless its name is known to be the same
+    (`static`, by the setting static_membership). A look-up is of one timer by its id, with its value, over HTTP.
     """
 
     timers: int
@@ -129,6 +130,7 @@ class Pending:
     look_up_p99_ms: float
     ready_after_stop_s: float
     ready_after_kill_s: float
+    ready_after_kill_static_s: float
     ready_after_loss_s: float
 
 

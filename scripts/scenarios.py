@@ -49,6 +49,7 @@ OUTAGE_S = 3.0
 _GATHER_S = 900.0
 LOOKED_UP = 1_000
 PAGE = ("--page", "true")
+STATIC = ("--static-membership", "true")
 _START_S = 600.0
 
 
@@ -235,7 +236,10 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
         bridge.stop(timeout_s=_START_S)
         shutil.rmtree(bridge.data_dir)
         after_loss_s = _start_s(bridge)
-    starts = after_stop_s, after_kill_s, after_loss_s
+    with stage.bridge(folder, (*PAGE, *STATIC)) as bridge:  # last, as its stop does not leave the group
+        bridge.kill()
+        after_kill_static_s = _start_s(bridge)
+    starts = after_stop_s, after_kill_s, after_kill_static_s, after_loss_s
     sizes = empty.rss_mb, full.rss_mb, disk_empty_mb, disk_mb
     return Pending(timers, taken_in_per_s, *sizes, alone, among, look_up_p99_ms, *starts)
 

@@ -46,6 +46,7 @@ def pending(timers: int) -> Pending:
         20.0,
         1.0,
         6.0,
+        5.0,
         21.0,
     )
 
