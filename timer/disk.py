@@ -44,6 +44,10 @@ class Mapping(Protocol):
     @property
     def buffer(self) -> memoryview: ...
 
+    def let_go(self) -> None:
+        """Pages that were touched are the kernel's cache alone, and no memory of ours: nothing of them is lost."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -150,6 +154,9 @@ class RealMapping:
     @property
     def buffer(self) -> memoryview:
         return self._buffer
+
+    def let_go(self) -> None:
+        self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Every view of the buffer must be gone by now."""

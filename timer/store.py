@@ -909,6 +909,7 @@ class Store:
         )
         files = self._units.take_dirty() + self._bodies.take_dirty()
         self._checkpointing = Checkpointing.start(self._disk, files, found, dead_units, dead_bodies)
+        self._mapping.let_go()  # each tick's page is touched once and again hours later
         return True
 
     def _dead_units(self) -> list[int]:

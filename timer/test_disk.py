@@ -29,6 +29,13 @@ def until_done(syncing: Syncing) -> None:
         time.sleep(0.001)
 
 
+def _resident_kb(path: Path) -> int:
+    """Of the mapped file `path`; 0 where the system does not tell."""
+    smaps = Path("/proc/self/smaps")
+    told = smaps.read_text().partition(str(path))[2] if smaps.exists() else ""
+    return int(told.partition("Rss:")[2].split()[0]) if told else 0
+
+
 class TestEveryDisk:
     def test_a_file_grows_by_appends_and_reads_back_in_parts(self, disk: Disk) -> None:
         file = disk.open("log/0")
@@ -72,6 +79,17 @@ class TestEveryDisk:
         again = disk.map("wheel", 64)
         assert bytes(again.buffer[3:5]) == b"xy"
         again.close()
+
+    def test_a_mapping_that_was_let_go_holds_what_was_written_and_no_memory(self, disk: Disk, tmp_path: Path) -> None:
+        mapping = disk.map("wheel", 1 << 20)
+        mapping.buffer[:] = b"x" * (1 << 20)
+        mapping.let_go()
+        for real in tmp_path.rglob("wheel"):
+            assert _resident_kb(real) == 0
+        mapping.buffer[3:5] = b"yz"
+        assert bytes(mapping.buffer) == b"xxxyz" + b"x" * ((1 << 20) - 5)
+        mapping.close()
+        assert disk.read("wheel") == b"xxxyz" + b"x" * ((1 << 20) - 5)
 
     def test_a_mapping_has_its_room_from_the_start(self, disk: Disk, tmp_path: Path) -> None:
         """A page without one would end the process, by SIGBUS, at a write that no `try` surrounds."""

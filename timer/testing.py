@@ -172,6 +172,9 @@ class SimMapping:
         self._disk.check_alive()
         return self._buffer
 
+    def let_go(self) -> None:
+        """Nothing of it is lost."""
+
     def close(self) -> None:
         """As with the real one, every view of the buffer must be gone."""
         self._buffer.release()
