@@ -18,13 +18,18 @@ from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, P
 from bridge.shard import OwnedShard, Sealed
 from schemas.origin import Shard
 from schemas.progress import Progress
+from timer.errors import CorruptStoreError
+
+Part = tuple[OwnedShard, Sealed]
+Damaged = tuple[OwnedShard, CorruptStoreError]
+"""Whose store holds something else than was stored, and what it is."""
 
 
 @dataclass(slots=True)
 class _Carried:
     """What one transaction carries: parts of shards, and for each part the index behind its last record."""
 
-    parts: list[tuple[OwnedShard, Sealed]]
+    parts: list[Part]
     outgoing: list[Outgoing]
     ends: list[int]
     publishing: Publishing | None = None
@@ -50,13 +55,19 @@ class Publisher:
         """Some were aborted: nothing new is begun before `repeat`."""
         return bool(self._to_repeat)
 
-    def begin(self, parts: list[tuple[OwnedShard, Sealed]], fence: object) -> None:
-        """Where there is room (`make_room`) and nothing to repeat."""
+    def begin(self, parts: list[Part], fence: object) -> list[Damaged]:
+        """Where there is room (`make_room`) and nothing to repeat. Where some are damaged nothing is sent."""
         assert not self._to_repeat, "what was aborted goes first"
         assert len(self._under_way) < MOST_PUBLISHING, "no room"
         carried = _Carried(parts, [], [])
-        self._under_way.append(carried)
-        self._send(carried, fence)
+        damaged = self._send(carried, fence)
+        if not damaged:
+            self._under_way.append(carried)
+        return damaged
+
+    def postpone(self, parts: list[Part]) -> None:
+        """To be sent by `repeat`, behind what is to be repeated already."""
+        self._to_repeat.append(_Carried(parts, [], []))
 
     def advance(self) -> None:
         """Those whose fate is known by now."""
@@ -78,8 +89,12 @@ class Publisher:
         look: Callable[[], object],
         is_ours: Callable[[OwnedShard], bool],
         is_over: Callable[[], bool],
+        replace: Callable[[OwnedShard, CorruptStoreError], None],
     ) -> None:
-        """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence."""
+        """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence.
+
+        `replace`: of a shard whose local store turns out damaged; it is not ours behind that.
+        """
         while self._to_repeat and not is_over():
             fence = look()
             carried = self._to_repeat[0]
@@ -89,7 +104,11 @@ class Publisher:
                 continue
             for owned, sealed in carried.parts:
                 owned.renew(sealed, self._clock.now_ms())
-            self._send(carried, fence)
+            damaged = self._send(carried, fence)
+            if damaged:
+                for owned, wrong in damaged:
+                    replace(owned, wrong)
+                continue
             self._metrics.retries.add()
             match self._fate_of(carried):
                 case Committed():
@@ -125,20 +144,27 @@ class Publisher:
             owned.committed(sealed)
         self._metrics.stands(carried.parts, now_ms)
 
-    def _send(self, carried: _Carried, fence: object) -> None:
+    def _send(self, carried: _Carried, fence: object) -> list[Damaged]:
+        """Nothing is sent where something is damaged."""
         carried.outgoing, carried.ends = [], []
+        damaged: list[Damaged] = []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
         standing: set[int] = set()
         for owned, sealed in carried.parts:
             standing.update(len(carried.outgoing) + row for row in sealed.staged.standing)
-            carried.outgoing += owned.outgoing(sealed)
+            try:
+                carried.outgoing += owned.outgoing(sealed)
+            except CorruptStoreError as wrong:
+                damaged.append((owned, wrong))
             carried.ends.append(len(carried.outgoing))
             progress[owned.shard] = sealed.progress
             if sealed.journal is not None:
                 journal[owned.shard] = sealed.journal.to_bytes()
-        transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
-        carried.publishing = self._sink.begin(transaction)
+        if not damaged:
+            transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
+            carried.publishing = self._sink.begin(transaction)
+        return damaged
 
 
 def _publishing(carried: _Carried) -> Publishing:

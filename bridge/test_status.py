@@ -1,13 +1,20 @@
 """Live or ready, as a bridge's history makes it; and why not."""
 
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 
+from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
 from bridge.test_histories import LAP_MS, SHARD, World
 from bridge.testing import FakeInstance
+from bridge.timer_world import TIMERS
+from schemas.headers import Headers
 from schemas.origin import Shard
+from timer.errors import CorruptStoreError
+from timer.record import HEAD, unpack, unpack_headers
+from timer.testing import SimDisk
 
 OTHER = Shard("timer.requests", 1)
 WELL = Verdict()
@@ -166,6 +173,37 @@ def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_behind_its_turn() -> N
     assert spare.status.ready() == Verdict("no partitions assigned")
     spare.run(20_000)
     assert spare.status.ready() == WELL
+
+
+def test_headers_that_are_none_under_a_checksum_that_fits_are_read_from_kafka_again() -> None:
+    """Nothing tells before they are wanted, in the middle of publishing, together with what another shard sends."""
+    kafka = FakeKafka(Timeline())
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    shards = [Shard(TIMERS, number) for number in range(2)]
+    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(World().options, receipts="none"))
+    instance.run(0)
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
+    for number in range(2):
+        kafka.produce(TIMERS, b"%d" % number, partition=number, headers=headers)
+    instance.run(100)
+    lie_about_headers(instance.disks[shards[0]])
+    instance.run(2000)
+    assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"1"]
+    assert instance.status.ready() == WELL
+
+
+def lie_about_headers(disk: SimDisk) -> None:
+    """Of the first body in each file."""
+    for name in disk.names("body"):
+        file = disk.open(f"body/{name}")
+        frame = bytearray(file.read(0, HEAD.unpack_from(file.read(0, HEAD.size))[0]))
+        size = len(unpack(bytes(frame), 0).headers)
+        frame[-size:] = b"\xff" * size
+        frame[4:8] = crc32(frame[8:]).to_bytes(4, "big")
+        with pytest.raises(CorruptStoreError, match="headers"):
+            unpack_headers(unpack(bytes(frame), 0).headers)
+        file.overwrite(0, bytes(frame))
 
 
 def test_a_damaged_store_is_recovered_and_ready_again() -> None:

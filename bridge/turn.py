@@ -22,7 +22,7 @@ from bridge.intake import StillLeavingError
 from bridge.metrics import End, Metrics
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
-from bridge.publishing import Publisher
+from bridge.publishing import Damaged, Part, Publisher
 from bridge.recovery import Recovered, distrust, look, recover
 from bridge.shard import OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
@@ -464,8 +464,20 @@ class Bridge:
         self._publisher.make_room()
         fence = self._repeat(fence)
         parts = [(self._shards[shard], reached) for shard, reached in self._progress().items()]
-        if parts and not self._publisher.must_repeat:
-            self._publisher.begin([(owned, owned.seal(reached, now_ms)) for owned, reached in parts], fence)
+        if not parts or self._publisher.must_repeat:
+            return
+        sealed: list[Part] = []
+        damaged: list[Damaged] = []
+        for owned, reached in parts:
+            try:
+                sealed.append((owned, owned.seal(reached, now_ms)))
+            except CorruptStoreError as wrong:
+                damaged.append((owned, wrong))
+        damaged = damaged or self._publisher.begin(sealed, fence)
+        if damaged:
+            for one in damaged:
+                self._replace(*one)
+            self._publisher.postpone(sealed)
 
     def _repeat(self, fence: object) -> object:
         """What was aborted, until it stands: without shards that are no longer ours. Returns the fence to go on with.
@@ -483,7 +495,7 @@ class Bridge:
         def is_ours(owned: OwnedShard) -> bool:
             return self._shards.get(owned.shard) is owned
 
-        self._publisher.repeat(look, is_ours, lambda: self._stopping)
+        self._publisher.repeat(look, is_ours, lambda: self._stopping, self._replace)
         return fences[-1]
 
     def _progress(self) -> dict[Shard, Progress]:
