@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bridge.embedded import find_java
 from bridge.errors import BridgeError
 from scripts import command, processes
 from scripts.kafka_io import Delivery, Span
 from scripts.measured import Burst, Cost, Flat, Outage, Sizes, Spread, Steady, flat
 from scripts.rocketmq import Client, RocketMQ, own_network
+from scripts.rocketmq_jars import ensure_jars
 from scripts.scenarios import (
     LIVE_UP_TO_PER_S,
     OUTAGE_S,
@@ -37,6 +39,7 @@ def measured(
     folder: Path, tick_ms: int, sizes: Sizes, scenarios: Sequence[str], rates: Sequence[int], seconds: float
 ) -> Flat:
     """`scenarios`: of spread, burst and outage. Raises BridgeError, also where no network of its own is to be had."""
+    ensure_jars(java=find_java())  # here, as that process reaches nobody
     asked = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
     folder.mkdir(parents=True)
     log = folder / "peer.log"
