@@ -282,8 +282,8 @@ def unstable_progress(patches: Patches) -> None:
 def lost_shards_repeated(patches: Patches) -> None:
     """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
 
-    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any, replace: Any) -> None:
-        _repeat(self, look, lambda _: True, is_over, replace)
+    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any) -> None:
+        _repeat(self, look, lambda _: True, is_over)
 
     _replace(patches, Publisher, "repeat", repeat)
 

@@ -21,8 +21,6 @@ from schemas.progress import Progress
 from timer.errors import CorruptStoreError
 
 Part = tuple[OwnedShard, Sealed]
-Damaged = tuple[OwnedShard, CorruptStoreError]
-"""Whose store holds something else than was stored, and what it is."""
 
 
 @dataclass(slots=True)
@@ -36,9 +34,19 @@ class _Carried:
 
 
 class Publisher:
-    """Not for use by two threads."""
+    """Not for use by two threads.
 
-    def __init__(self, sink: Sink, clock: Clock, metrics: Metrics) -> None:
+    `replace`: of a shard whose local store turns out damaged; it is not ours behind that. It may call `finish`.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        clock: Clock,
+        metrics: Metrics,
+        replace: Callable[[OwnedShard, CorruptStoreError], None],
+    ) -> None:
+        self._replace = replace
         self._sink = sink
         self._clock = clock
         self._metrics = metrics
@@ -55,19 +63,12 @@ class Publisher:
         """Some were aborted: nothing new is begun before `repeat`."""
         return bool(self._to_repeat)
 
-    def begin(self, parts: list[Part], fence: object) -> list[Damaged]:
-        """Where there is room (`make_room`) and nothing to repeat. Where some are damaged nothing is sent."""
-        assert not self._to_repeat, "what was aborted goes first"
+    def begin(self, parts: list[Part], fence: object) -> None:
+        """Where there is room (`make_room`). What was aborted goes first: behind it `repeat` sends this too."""
         assert len(self._under_way) < MOST_PUBLISHING, "no room"
         carried = _Carried(parts, [], [])
-        damaged = self._send(carried, fence)
-        if not damaged:
-            self._under_way.append(carried)
-        return damaged
-
-    def postpone(self, parts: list[Part]) -> None:
-        """To be sent by `repeat`, behind what is to be repeated already."""
-        self._to_repeat.append(_Carried(parts, [], []))
+        is_sent = not self._to_repeat and self._send(carried, fence)
+        (self._under_way if is_sent else self._to_repeat).append(carried)
 
     def advance(self) -> None:
         """Those whose fate is known by now."""
@@ -89,12 +90,8 @@ class Publisher:
         look: Callable[[], object],
         is_ours: Callable[[OwnedShard], bool],
         is_over: Callable[[], bool],
-        replace: Callable[[OwnedShard, CorruptStoreError], None],
     ) -> None:
-        """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence.
-
-        `replace`: of a shard whose local store turns out damaged; it is not ours behind that.
-        """
+        """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence."""
         while self._to_repeat and not is_over():
             fence = look()
             carried = self._to_repeat[0]
@@ -104,10 +101,7 @@ class Publisher:
                 continue
             for owned, sealed in carried.parts:
                 owned.renew(sealed, self._clock.now_ms())
-            damaged = self._send(carried, fence)
-            if damaged:
-                for owned, wrong in damaged:
-                    replace(owned, wrong)
+            if not self._send(carried, fence):
                 continue
             self._metrics.retries.add()
             match self._fate_of(carried):
@@ -144,10 +138,9 @@ class Publisher:
             owned.committed(sealed)
         self._metrics.stands(carried.parts, now_ms)
 
-    def _send(self, carried: _Carried, fence: object) -> list[Damaged]:
-        """Nothing is sent where something is damaged."""
+    def _send(self, carried: _Carried, fence: object) -> bool:
+        """False where a part is of a shard that had to be replaced: nothing was sent."""
         carried.outgoing, carried.ends = [], []
-        damaged: list[Damaged] = []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
         standing: set[int] = set()
@@ -156,15 +149,15 @@ class Publisher:
             try:
                 carried.outgoing += owned.outgoing(sealed)
             except CorruptStoreError as wrong:
-                damaged.append((owned, wrong))
+                self._replace(owned, wrong)
+                return False
             carried.ends.append(len(carried.outgoing))
             progress[owned.shard] = sealed.progress
             if sealed.journal is not None:
                 journal[owned.shard] = sealed.journal.to_bytes()
-        if not damaged:
-            transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
-            carried.publishing = self._sink.begin(transaction)
-        return damaged
+        transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
+        carried.publishing = self._sink.begin(transaction)
+        return True
 
 
 def _publishing(carried: _Carried) -> Publishing:

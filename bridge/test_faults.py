@@ -10,7 +10,7 @@ import pytest
 from bridge.errors import ProgressLostError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
-from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power
+from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power, two_partitions
 from bridge.testing import FakeInstance
 from bridge.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
@@ -98,12 +98,7 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
 
 
 def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    kafka = FakeKafka(Timeline())
-    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
-        kafka.create(topic, partitions)
-    shards = [Shard(TIMERS, number) for number in range(2)]
-    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(World().options, receipts="none"))
-    instance.run(0)
+    kafka, shards, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
     for number in range(2):
         for shard in shards:

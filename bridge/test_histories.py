@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.recovery import read_checkpoint
 from bridge.testing import Crash, Entry, FakeInstance, SimDisk, nothing_happens
@@ -94,6 +95,17 @@ def lose_power(world: World) -> None:
 def lose_disk(world: World) -> None:
     world.bridge.lose_disks()
     world.bridge.start()
+
+
+def two_partitions() -> tuple[FakeKafka, list[Shard], FakeInstance]:
+    """One bridge with both, and no receipts."""
+    kafka = FakeKafka(Timeline())
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    shards = [Shard(TIMERS, number) for number in range(2)]
+    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(World().options, receipts="none"))
+    instance.run(0)
+    return kafka, shards, instance
 
 
 def go_on(world: World) -> None:

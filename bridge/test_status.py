@@ -5,9 +5,8 @@ from zlib import crc32
 
 import pytest
 
-from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
-from bridge.test_histories import LAP_MS, SHARD, World
+from bridge.test_histories import LAP_MS, SHARD, World, two_partitions
 from bridge.testing import FakeInstance
 from bridge.timer_world import TIMERS
 from schemas.headers import Headers
@@ -177,12 +176,7 @@ def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_behind_its_turn() -> N
 
 def test_headers_that_are_none_under_a_checksum_that_fits_are_read_from_kafka_again() -> None:
     """Nothing tells before they are wanted, in the middle of publishing, together with what another shard sends."""
-    kafka = FakeKafka(Timeline())
-    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
-        kafka.create(topic, partitions)
-    shards = [Shard(TIMERS, number) for number in range(2)]
-    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(World().options, receipts="none"))
-    instance.run(0)
+    kafka, shards, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
     for number in range(2):
         kafka.produce(TIMERS, b"%d" % number, partition=number, headers=headers)

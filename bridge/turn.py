@@ -22,14 +22,13 @@ from bridge.intake import StillLeavingError
 from bridge.metrics import End, Metrics
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
-from bridge.publishing import Damaged, Part, Publisher
+from bridge.publishing import Part, Publisher
 from bridge.recovery import Recovered, distrust, look, recover
 from bridge.shard import OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
 from bridge.status import Status
 from bridge.throttle import Throttle
 from schemas.origin import Shard
-from schemas.progress import Progress
 from timer.disk import Disk
 from timer.dues import DueRange, joined_hours, joined_ranges
 from timer.errors import CorruptStoreError, WheelFullError
@@ -81,7 +80,7 @@ class Bridge:
         self._source = source
         self._history = history
         self._metrics = metrics or Metrics()
-        self._publisher = Publisher(sink, clock, self._metrics)
+        self._publisher = Publisher(sink, clock, self._metrics, self._replace)
         self._disk_for = disk_for
         self._options = options
         self._prepare = prepare
@@ -463,21 +462,17 @@ class Bridge:
     def _publish(self, fence: object, now_ms: int) -> None:
         self._publisher.make_room()
         fence = self._repeat(fence)
-        parts = [(self._shards[shard], reached) for shard, reached in self._progress().items()]
-        if not parts or self._publisher.must_repeat:
+        if self._publisher.must_repeat:
             return
-        sealed: list[Part] = []
-        damaged: list[Damaged] = []
-        for owned, reached in parts:
-            try:
-                sealed.append((owned, owned.seal(reached, now_ms)))
-            except CorruptStoreError as wrong:
-                damaged.append((owned, wrong))
-        damaged = damaged or self._publisher.begin(sealed, fence)
-        if damaged:
-            for one in damaged:
-                self._replace(*one)
-            self._publisher.postpone(sealed)
+        parts: list[Part] = []
+
+        def seal(owned: OwnedShard) -> None:
+            if owned.has_news():
+                parts.append((owned, owned.seal(owned.store.progress(), now_ms)))
+
+        self._each(seal)
+        if parts:
+            self._publisher.begin(parts, fence)
 
     def _repeat(self, fence: object) -> object:
         """What was aborted, until it stands: without shards that are no longer ours. Returns the fence to go on with.
@@ -495,19 +490,8 @@ class Bridge:
         def is_ours(owned: OwnedShard) -> bool:
             return self._shards.get(owned.shard) is owned
 
-        self._publisher.repeat(look, is_ours, lambda: self._stopping, self._replace)
+        self._publisher.repeat(look, is_ours, lambda: self._stopping)
         return fences[-1]
-
-    def _progress(self) -> dict[Shard, Progress]:
-        """What each shard with news has reached."""
-        reached: dict[Shard, Progress] = {}
-
-        def note(owned: OwnedShard) -> None:
-            if owned.has_news():
-                reached[owned.shard] = owned.store.progress()
-
-        self._each(note)
-        return reached
 
     def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
         """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""

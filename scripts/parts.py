@@ -92,11 +92,9 @@ def at_least_once(place: Place) -> Flat:
 
 def _warm_up(place: Place, stage: Stage, kafka: EmbeddedKafka, bridge: BridgeProcess) -> None:
     """For half a minute a young broker spends a core on compiling itself: that is not what others will see."""
-    assert kafka.pid is not None
     place.say("warm up")
     scenarios.warm_up(stage, bridge, scenarios.WARM_UP, 5.0)
-    for per_s in WARM_UP_RATES:
-        scenarios.steady(stage, bridge, kafka.pid, per_s, place.steady_seconds)
+    _rates(place, stage, kafka, bridge, WARM_UP_RATES)
 
 
 def _rates(
