@@ -163,13 +163,13 @@ def verdict(
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
-    lateness = spread(_delivered(table)).collect()
+    lateness = spread(_delivered(table)).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return Verdict(
         out=out,
         as_of_ms=as_of_ms,
         counts={c.value: sums[c.value] for c in AuditClass},
-        lateness=_lateness_of(lateness[0]) if lateness else Lateness(None, None, None, None),
+        lateness=_lateness_of(lateness),
         topics=tuple(_topic(row) for row in shown),
         topics_in_all=sums.topics,
         requests=sums.requests,
