@@ -8,6 +8,7 @@ from bridge.errors import BridgeError
 from integration_tests.conftest import missing
 from scripts import parts, peer
 from scripts.measured import Sizes
+from scripts.place import Place
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -16,7 +17,7 @@ SIZES = Sizes(1_000, 2.0, 256, 2)
 
 @pytest.mark.parametrize("name", ["core", "outage", "pending"])
 def test_a_part_of_the_bench_measures_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
-    measured = parts.PARTS[name](parts.Place(tmp_path, SIZES, 1.0, (2_000,), print))
+    measured = parts.PARTS[name](Place(tmp_path, SIZES, 1.0, (2_000,), print))
     accounts = {key: value for key, value in measured.items() if ".account." in key}
     assert all(value > 0 for key, value in accounts.items() if key.endswith("requested"))
     assert not any(value for key, value in accounts.items() if not key.endswith("requested"))

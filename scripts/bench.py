@@ -33,7 +33,8 @@ from bridge.kafka_jars import KAFKA_VERSION
 from scripts import command, kafka_io, processes
 from scripts.bench_figures import FIGURES
 from scripts.measured import Flat, Sizes
-from scripts.parts import PARTS, PENDING, PENDING_FULL, Place
+from scripts.parts import PARTS, PENDING, PENDING_FULL
+from scripts.place import MEMORY, Place
 from scripts.rocketmq_jars import ROCKETMQ_VERSION
 from scripts.scenarios import TRANSACTION_SIZE
 
@@ -42,7 +43,6 @@ BUSY_SHARE = 0.15
 """More than this of the machine used by others: the figures are marked."""
 FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
 PEER = "rocketmq"
-_LARGE = ("kafka", "timer-data", "store")
 
 
 class Round(NamedTuple):
@@ -95,7 +95,7 @@ def _round(folder: Path, number: int, asked: argparse.Namespace, console: Consol
 def _place(folder: Path, number: int, asked: argparse.Namespace, say: Callable[[str], None]) -> Place:
     sizes = Sizes(asked.messages, asked.spread_seconds, asked.body_bytes, asked.partitions)
     pending = (asked.pending, PENDING_FULL) if asked.full and number == 1 else (asked.pending,)
-    return Place(folder, sizes, asked.steady_seconds, pending, say)
+    return Place(folder, sizes, asked.steady_seconds, pending, say, asked.memory)
 
 
 def _own_s() -> float:
@@ -105,16 +105,16 @@ def _own_s() -> float:
 
 
 def _throw_away_data(place: Path) -> None:
-    for name in _LARGE:
-        for found in list(place.rglob(name)):
-            shutil.rmtree(found, ignore_errors=True)
+    """The bridge's; those of servers are gone with them."""
+    for found in list(place.rglob("timer-data")):
+        shutil.rmtree(found, ignore_errors=True)
 
 
 def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: float) -> dict[str, object]:
     values = {figure.key: figure.value(r.measured for r in rounds) for figure in FIGURES}
     others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
     environment = {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")}
-    told = {name: value for name, value in vars(asked).items() if name != "only"}
+    told = {name: value for name, value in vars(asked).items() if name not in ("only", "memory")}
     return {
         **values,
         "reasons": {
@@ -122,7 +122,12 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
         },
         "machine": {**_machine(), "busy_before": round(busy_before, 3), "others_share": round(max(others), 3)},
         "versions": _versions(),
-        "settings": {**told, "transaction_size_of_copy_loop": TRANSACTION_SIZE, "environment": environment},
+        "settings": {
+            **told,
+            "servers_in_memory": asked.memory is not None,
+            "transaction_size_of_copy_loop": TRANSACTION_SIZE,
+            "environment": environment,
+        },
         "rounds": [
             {"measured": {name: round(value, 4) for name, value in r.measured.items()}, "failed": r.failed}
             for r in rounds
@@ -225,6 +230,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pending", type=_at_least(1_000), default=PENDING, help="timers that stay; default 1000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
     parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
+    memory = MEMORY if MEMORY.is_dir() else None
+    parser.add_argument("--memory", type=Path, default=memory, help=f"folder for servers' data; default {MEMORY}")
     asked = parser.parse_args(argv)
     asked.repeat = asked.repeat or (3 if asked.full else 1)
     return asked

@@ -137,6 +137,19 @@ FIGURES = (
     Figure("steady_per_s", "msg/s, in and out at once", "steady", _STEADY),
     Figure("steady_to_copy", "", "steady", _ratio(_STEADY, _COPY), _at_least(0.5)),
     Figure("steady_lateness_p99_ms", "ms at 10,000/s", "steady", _just("steady.10000.late.p99_ms"), _at_most(20)),
+    Figure("small_transaction_p99_ms", "ms, acknowledged, no bridge", "steady", _just("small.acknowledged.p99_ms")),
+    Figure(
+        "disk_lateness_p99_ms",
+        "ms at 10,000/s, Kafka's data on the disk",
+        "disk",
+        _just("disk.steady.10000.late.p99_ms"),
+    ),
+    Figure(
+        "disk_small_transaction_p99_ms",
+        "ms, acknowledged, no bridge, on the disk",
+        "disk",
+        _just("disk.small.acknowledged.p99_ms"),
+    ),
     Figure("steady_cpu_us_per_message", "us at 10,000/s", "steady", cpu_us("steady.10000")),
     Figure(
         "at_least_once_lateness_p99_ms",

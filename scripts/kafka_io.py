@@ -1,4 +1,4 @@
-"""Kafka for the demo and the bench, and the only script that knows confluent_kafka.
+"""Kafka for the demo and the bench, for all other scripts but scripts.small_transactions.
 
 Sender   -> any topic               idempotent, not transactional: a producer as users have it
 Receiver <- the real topics         read_committed, so it sees what a careful consumer sees
@@ -90,7 +90,7 @@ class Admin:
         self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str], copies: int = 1
     ) -> None:
         asked = [NewTopic(topic, partitions, copies, config=dict(settings)) for topic in topics]
-        with _told("topics could not be created"):
+        with trouble_told("topics could not be created"):
             for created in self._client.create_topics(asked).values():
                 created.result(_TIMEOUT_S)
 
@@ -200,7 +200,7 @@ def send_placed(bootstrap_servers: str, records: Iterable[Placed], *, transactio
         if error is not None:
             failed.append(error)
 
-    with _told("records could not be sent"):
+    with trouble_told("records could not be sent"):
         if transaction_size:
             producer.init_transactions(_TIMEOUT_S)
             producer.begin_transaction()
@@ -243,7 +243,7 @@ class Receiver:
                 **_QUIET,
             }
         )
-        with _told("the real topics could not be listed"):
+        with trouble_told("the real topics could not be listed"):
             described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
         places = [TopicPartition(t, number, OFFSET_BEGINNING) for t in topics for number in described[t].partitions]
         self._consumer.assign(places)
@@ -293,7 +293,7 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
     producer = Producer(
         {**shared, "transactional.id": name, "linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
     )
-    with _told("the copy loop could not go on"):
+    with trouble_told("the copy loop could not go on"):
         producer.init_transactions(_TIMEOUT_S)
         partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions
         consumer.assign([TopicPartition(source, number, OFFSET_BEGINNING) for number in partitions])
@@ -347,7 +347,8 @@ def _repeated(what: str, look: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def trouble_told(what: str) -> Iterator[None]:
+    """Kafka's errors as BridgeError."""
     try:
         yield
     except KafkaException as wrong:

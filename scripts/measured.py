@@ -102,6 +102,15 @@ class Steady:
 
 
 @dataclass(frozen=True)
+class Small:
+    """Transactions of so many records, ms since their begin."""
+
+    records: int
+    acknowledged: Lateness
+    committed: Lateness
+
+
+@dataclass(frozen=True)
 class Outage:
     """Killed with timers pending, started when all are due. `per_s` is from the start to the last delivery."""
 

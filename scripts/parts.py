@@ -4,17 +4,18 @@ core            copy, spread, burst, named, intake: the first figures
 steady          in and out at once, at each of RATES          at-least-once   spread, burst, steady
 outage          killed with timers pending                    pending         1 M of them (full: 10 M)
 instances       1, 4, 16 partitions by 1 and 2 instances      bodies          0.1, 1, 10 KB
-publishing      compression and linger                        rocketmq        the peer, ticks of 1000 and 100 ms
+publishing      compression and linger                        disk            steady, the broker's data on a disk
+rocketmq        the peer, ticks of 1000 and 100 ms
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from bridge.embedded import EmbeddedKafka
 from scripts import peer, processes, scenarios
 from scripts.measured import Flat, Sizes, flat
+from scripts.place import Place
 from scripts.processes import BridgeProcess
 from scripts.stage import Stage
 
@@ -34,30 +35,17 @@ PUBLISHING = {
 }
 PENDING, PENDING_FULL = 1_000_000, 10_000_000
 TICKS_MS = (1000, 100)
-_SMALLER = 0.4
-"""Of the messages, where it is ratios that are shown."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a part works, and with how much."""
-
-    folder: Path
-    sizes: Sizes
-    steady_seconds: float
-    pending: tuple[int, ...]
-    say: Callable[[str], None]
-
-    def smaller(self) -> Sizes:
-        return replace(self.sizes, messages=int(self.sizes.messages * _SMALLER))
+LIMIT_PER_S = 10_000
+"""Where goals ask how late a message is: beside small transactions without a bridge, and with the brokers on a disk."""
 
 
 def core(place: Place) -> Flat:
-    with EmbeddedKafka(place.folder / "kafka") as kafka:
+    with place.kafka() as kafka:
         stage = Stage(kafka.bootstrap_servers, place.sizes)
         place.say("copy loop: the limit")
         found: dict[str, object] = {"copy": scenarios.copy(stage)}
         with stage.bridge(place.folder) as bridge:
+            _warm_up(place, stage, kafka, bridge)
             place.say("spread")
             found["spread"] = scenarios.spread(stage, bridge)
             place.say("burst")
@@ -71,17 +59,31 @@ def core(place: Place) -> Flat:
 
 
 def steady(place: Place) -> Flat:
-    with EmbeddedKafka(place.folder / "kafka") as kafka:
+    with place.kafka() as kafka:
         stage = Stage(kafka.bootstrap_servers, place.sizes)
         with stage.bridge(place.folder) as bridge:
             _warm_up(place, stage, kafka, bridge)
-            return flat(_rates(place, stage, kafka, bridge, RATES))
+            found = _rates(place, stage, kafka, bridge, RATES)
+        place.say("small transactions alone: the limit")
+        return flat({"small": scenarios.small(stage, LIMIT_PER_S, place.steady_seconds), **found})
+
+
+def disk(place: Place) -> Flat:
+    on_disk = replace(place, memory=None)
+    with on_disk.kafka() as kafka:
+        stage = Stage(kafka.bootstrap_servers, place.sizes)
+        with stage.bridge(place.folder) as bridge:
+            _warm_up(place, stage, kafka, bridge)
+            found = _rates(place, stage, kafka, bridge, (LIMIT_PER_S,))
+        place.say("small transactions alone: the limit")
+        return flat({"disk": {"small": scenarios.small(stage, LIMIT_PER_S, place.steady_seconds), **found}})
 
 
 def at_least_once(place: Place) -> Flat:
-    with EmbeddedKafka(place.folder / "kafka") as kafka:
+    with place.kafka() as kafka:
         stage = Stage(kafka.bootstrap_servers, place.sizes)
         with stage.bridge(place.folder, AT_LEAST_ONCE) as bridge:
+            _warm_up(place, stage, kafka, bridge)
             found: dict[str, object] = {
                 "spread": scenarios.spread(stage, bridge),
                 "burst": scenarios.burst(stage, [bridge]),
@@ -109,7 +111,7 @@ def _rates(
 
 
 def outage(place: Place) -> Flat:
-    with EmbeddedKafka(place.folder / "kafka") as kafka:
+    with place.kafka() as kafka:
         return flat({"outage": scenarios.outage(Stage(kafka.bootstrap_servers, place.sizes), place.folder)})
 
 
@@ -118,7 +120,7 @@ def pending(place: Place) -> Flat:
     for timers in place.pending:
         place.say(f"{timers:,} timers")
         folder = place.folder / str(timers)
-        with EmbeddedKafka(folder / "kafka") as kafka:
+        with place.kafka(folder) as kafka:
             stage = Stage(kafka.bootstrap_servers, place.sizes)
             found[f"pending.{timers}"] = scenarios.pending(stage, folder, timers)
     return flat(found)
@@ -127,7 +129,7 @@ def pending(place: Place) -> Flat:
 def instances(place: Place) -> Flat:
     """Each instance has a core of its own, as long as there are any."""
     found: dict[str, object] = {}
-    with EmbeddedKafka(place.folder / "kafka") as kafka:
+    with place.kafka() as kafka:
         for partitions, count in INSTANCES:
             name = f"{partitions}x{count}"
             place.say(f"{partitions} partitions, {count} instances")
@@ -155,7 +157,7 @@ def publishing(place: Place) -> Flat:
 def _bursts(place: Place, ways: Mapping[str, tuple[tuple[str, ...], Sizes]]) -> Flat:
     """Each by a bridge and on topics of its own."""
     found: dict[str, object] = {}
-    with EmbeddedKafka(place.folder / "kafka") as kafka:
+    with place.kafka() as kafka:
         for name, (arguments, sizes) in ways.items():
             place.say(name)
             stage = Stage(kafka.bootstrap_servers, sizes, name)
@@ -172,14 +174,10 @@ def rocketmq(place: Place) -> Flat:
     for tick_ms in TICKS_MS:
         place.say(f"tick {tick_ms} ms")
         default = tick_ms == TICKS_MS[0]
-        told = peer.measured(
-            place.folder / str(tick_ms),
-            tick_ms,
-            place.sizes,
-            ("spread", "burst", "outage") if default else ("spread", "burst"),
-            RATES if default else (10_000,),
-            place.steady_seconds,
-        )
+        folder, rates = place.folder / str(tick_ms), RATES if default else (LIMIT_PER_S,)
+        asked = ("spread", "burst", "outage") if default else ("spread", "burst")
+        with place.in_memory(folder / "store"):
+            told = peer.measured(folder, tick_ms, place.sizes, asked, rates, place.steady_seconds)
         found |= {f"rocketmq.{tick_ms}.{name}": value for name, value in told.items()}
     return found
 
@@ -193,5 +191,6 @@ PARTS: dict[str, Callable[[Place], Flat]] = {
     "instances": instances,
     "bodies": bodies,
     "publishing": publishing,
+    "disk": disk,
     "rocketmq": rocketmq,
 }

@@ -41,7 +41,7 @@ def measured(
     """`scenarios`: of spread, burst and outage. Raises BridgeError, also where no network of its own is to be had."""
     ensure_jars(java=find_java())  # here, as that process reaches nobody
     asked = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     log = folder / "peer.log"
     with processes.talking([sys.executable, "-m", "scripts.peer", str(folder), asked], log=log) as process:
         try:

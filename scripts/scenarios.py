@@ -1,12 +1,12 @@
 """What the bench does to a bridge, one scenario a function.
 
 copy      the plain transactional loop: the limit              copy-in -> copy-out
-spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due; half as many
-                                                               before, to warm the broker up
+spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due
 burst     N timers, due at one instant: drain                  sent and taken in before
 named     as burst, half of them with ids, 10 % of N cancels   sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
 steady    so many a second, each due a little later            in and out at once
+small     transactions as small, and no bridge: the limit      what falls due at that rate between two turns
 outage    N timers, due at one instant, and no bridge          killed with all taken in, started when all are due
 pending   many timers that stay: memory, disk, starts          and what a burst costs among them
 """
@@ -20,11 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bridge.confluent.pace import PACES_S
 from bridge.errors import BridgeError
 from scripts import figures, processes
 from scripts.kafka_io import Delivery, Receiver, Request, Span, cancel, copy_loop, named_timer, send_all, timer
-from scripts.measured import NO_COST, Burst, Copy, Cost, Intake, Named, Outage, Pending, Spread, Steady
+from scripts.measured import NO_COST, Burst, Copy, Cost, Intake, Named, Outage, Pending, Small, Spread, Steady
 from scripts.processes import BridgeProcess
+from scripts.small_transactions import small_transactions
 from scripts.stage import (
     AN_HOUR_MS,
     GIVE_UP_S,
@@ -42,7 +44,7 @@ CANCEL_EACH = 10
 """Each so-manieth timer is cancelled; each second has an id."""
 TRANSACTION_SIZE = 2_000
 WARM_UP = 20_000
-LIVE_UP_TO_PER_S = 10_000
+LIVE_UP_TO_PER_S = 1_000
 """Beyond this a consumer in Python would take the CPU that is measured: it reads when all is over."""
 STEADY_DELAY_MS = 2_000
 OUTAGE_S = 3.0
@@ -72,7 +74,6 @@ def warm_up(stage: Stage, bridge: BridgeProcess, messages: int, over_s: float) -
 
 def spread(stage: Stage, bridge: BridgeProcess) -> Spread:
     sizes, target = stage.sizes, stage.target("spread")
-    warm_up(stage, bridge, sizes.messages // 2, sizes.spread_seconds / 2)
     meter = Meter(bridge)
     due_ms = stage.dues_ms(sizes.messages, sizes.spread_seconds, now_ms() + sizes.head_start_ms)
     spans, in_time = stage.send_in_time(stage.timers(target, due_ms.tolist()), int(due_ms.min()), bridge)
@@ -184,6 +185,22 @@ def steady_of(
         account,
         cost,
         broker_cpu_s,
+    )
+
+
+def small(stage: Stage, per_s: int, seconds: float) -> Small:
+    """The second half of it: its producers and its topic are new."""
+    pace_s, sizes = PACES_S["exactly-once"], stage.sizes
+    values = [stage.body(number) for number in range(int(per_s * pace_s))]
+    topic = stage.target(f"small-{per_s}")
+    times = small_transactions(
+        stage.servers, topic, partitions=sizes.partitions, values=values, pace_s=pace_s, seconds=seconds
+    )
+    half = len(times.committed_ms) // 2
+    return Small(
+        len(values),
+        figures.lateness(np.array(times.acknowledged_ms[half:]).round().astype(np.int64)),
+        figures.lateness(np.array(times.committed_ms[half:]).round().astype(np.int64)),
     )
 
 

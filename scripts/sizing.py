@@ -100,7 +100,7 @@ def runs(results: Results) -> list[Run]:
     found, body = [], float(results.settings["body_bytes"])
     for name in sorted(results.measured):
         scenario = name.removesuffix(".cost.cpu_s")
-        if scenario == name or scenario.startswith(("rocketmq.", "at-least-once.", "publishing.", "named")):
+        if scenario == name or scenario.startswith(("rocketmq.", "at-least-once.", "publishing.", "named", "disk.")):
             continue
         size = float(scenario.removeprefix("bodies.")) if scenario.startswith("bodies.") else body
         count = results.median(f"{scenario}.account.requested")
