@@ -20,8 +20,6 @@ from bridge.settings import Settings, load
 if TYPE_CHECKING:
     from bridge.confluent.redriving import ConfluentRedrive, Sent
 
-_CODES = ", ".join(sorted(UNDELIVERABLE))
-
 
 def register(app: typer.Typer) -> None:
     """Puts the command on `app`."""

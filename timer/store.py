@@ -26,8 +26,6 @@ from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer import resume
 from timer.batch import Batch, markers
 from timer.checkpoint import CLOSED, NAME, Checkpoint, runs
-from timer.checkpointing import Checkpointing
-from timer.compaction import Compaction
 from timer.disk import Disk
 from timer.dues import HOUR_MS, DueCounts, DueRange, Edge
 from timer.entry import (
@@ -46,7 +44,7 @@ from timer.entry import (
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.held import HeldTimers
 from timer.ids import IdIndex, hashes_of
-from timer.live import EndedUnits, LiveCounts
+from timer.live import EndedUnits
 from timer.log import FrameLog, UnitLog, sweep
 from timer.migration import linked_anew
 from timer.options import StoreOptions
@@ -54,6 +52,7 @@ from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
 from timer.release import Release, Room, beginning_with
 from timer.scan import LiveScan, above, blocks, to_come
+from timer.upkeep import Upkeep
 from timer.waiting import OPEN, Backlog, Gate, LoadedTicks, WaitingTarget, WaitingTargets, last_key
 from timer.wheel import SLOT_SIZE, Links, Wheel
 
@@ -168,18 +167,12 @@ class Store:
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
         self._dues = DueCounts(lambda row: self._peek(row).target)
-        self._live_units = LiveCounts()
-        self._live_bodies = LiveCounts()
+        self._upkeep = Upkeep(disk, options, self._units, self._bodies, self._ended, self._live_rows)
         self._pending = 0
         self._turns = 0
         self._short: int | None = None
         """The hash of the first target that had no room in the last turn, 0 for those that are held."""
         self._has_staged = False
-        self._checkpointing: Checkpointing | None = None
-        self._checkpointed: Progress | None = None
-        self._durable: Checkpoint | None = None
-        self._durable_body_end = 0
-        self._compaction: Compaction | None = None
 
     @classmethod
     def create(cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait] = ()) -> "Store":
@@ -187,7 +180,7 @@ class Store:
         wipe(disk)
         store = cls(disk, options, options.segment_bytes, progress, None, waits)
         if progress.low_offset == progress.next_offset:
-            store._checkpointed = progress  # nothing to keep, and perhaps no commit stands behind it yet
+            store._upkeep.needs_none(progress)  # nothing to keep, and perhaps no commit stands behind it yet
         return store
 
     @classmethod
@@ -234,8 +227,7 @@ class Store:
             return False
         self._ids = IdIndex.restored(state.id_hashes, state.id_units)
         self._ended.mark(state.ended)
-        self._live_units = LiveCounts.restored(state.live_units)
-        self._live_bodies = LiveCounts.restored(state.live_bodies)
+        self._upkeep.restore(state)
         self._dues.restore(state.topics, state.due_hours, state.elsewhere)
         self._held.push(state.held)
         self._pending = sum(self._dues.counts().values())
@@ -246,8 +238,7 @@ class Store:
         return resume.State(
             *self._ids.state(),
             self._ended.state(),
-            self._live_units.state(),
-            self._live_bodies.state(),
+            *self._upkeep.state(),
             due_hours,
             elsewhere,
             self._held.rows(),
@@ -267,7 +258,7 @@ class Store:
 
     def _rebuild(self, scan: LiveScan) -> None:
         """Wheel, index and counts from the log: whatever wheel lay there is not asked."""
-        scan.mark(self._ended, self._live_units)
+        scan.mark(self._ended, self._upkeep.units)
         self._ids = IdIndex(scan.named)
         for run in scan.live(self._ended):
             if len(run):
@@ -292,7 +283,7 @@ class Store:
         """Delete markers at the end of the log; their segments stay until the ticks of what they end have passed."""
         if len(ended):
             for at in range(self._units.end, self._units.end + len(ended)):
-                self._live_units.see(self._units.segment(at), int(ended["visit_ms"].max()))
+                self._upkeep.see(at, int(ended["visit_ms"].max()))
         return markers(ended, self._units.positions(ended["unit"]), np.zeros(len(ended), np.bool_))
 
     # -- staging
@@ -442,7 +433,7 @@ class Store:
             raise
         self._wheel.link(links)
         for at, visit in zip(range(first + len(added), first + len(units)), visits[~is_timer].tolist(), strict=True):
-            self._live_units.see(self._units.segment(at), visit)
+            self._upkeep.see(at, visit)
         self._take_in(run_of(units[is_timer], beside, first), chained[is_timer], batch)
         self._strike(ended)
 
@@ -862,8 +853,7 @@ class Store:
             return
         self._pending += len(run)
         self._dues.add(run)
-        self._live_units.add(run["unit"] // self._units.per_segment, run)
-        self._live_bodies.add(self._bodies.bases_of(run["body"]), run)
+        self._upkeep.count_in(run)
         named = run[run["id_hash"] != 0]
         if len(named):
             self._ids.insert(named["id_hash"], named["unit"])
@@ -871,8 +861,7 @@ class Store:
     def _count_out(self, run: Rows) -> None:
         self._pending -= len(run)
         self._dues.remove(run)
-        self._live_units.remove(run["unit"] // self._units.per_segment, run)
-        self._live_bodies.remove(self._bodies.bases_of(run["body"]), run)
+        self._upkeep.count_out(run)
         named = run[run["id_hash"] != 0]
         if len(named):
             self._ids.remove(named["id_hash"], named["unit"])
@@ -882,14 +871,13 @@ class Store:
     @property
     def may_checkpoint(self) -> bool:
         """All that is staged is committed, something is since the last checkpoint, and none is on its way."""
-        has_news = self._checkpointed != self._committed or self._compaction is not None
-        return not self._has_staged and self._checkpointing is None and has_news
+        return not self._has_staged and self._upkeep.is_idle and self._upkeep.has_news(self._committed)
 
     def start_checkpoint(self, journal_offset: int, flights: Sequence[Flight], ended_flights: Sequence[int]) -> bool:
         """Begins to make durable what is committed. False, and nothing, where that may not be now."""
         if not self.may_checkpoint:
             return False
-        dead_units, dead_bodies = self._dead_units(), self._dead_bodies()
+        dead_units, dead_bodies = self._upkeep.dead(self._open_tick_ms())
         found = Checkpoint(
             progress=self._committed,
             segment_bytes=self._segment_bytes,
@@ -907,75 +895,32 @@ class Store:
             ended_flights=tuple(ended_flights),
             journal_offset=journal_offset,
         )
-        files = self._units.take_dirty() + self._bodies.take_dirty()
-        self._checkpointing = Checkpointing.start(self._disk, files, found, dead_units, dead_bodies)
+        self._upkeep.start(found, dead_units, dead_bodies)
         self._mapping.let_go()  # each tick's page is touched once and again hours later
         return True
 
-    def _dead_units(self) -> list[int]:
-        """Not the newest one, and none that a live chain passes through: its visits lie before the tick of K."""
+    def _open_tick_ms(self) -> int:
+        """Start of the tick of K, or of the oldest that waits."""
         oldest_ms = self._waiting.oldest_ms()
         visit_ms = self._settled.visit_ms if oldest_ms is None else min(oldest_ms, self._settled.visit_ms)
-        open_tick_ms = visit_ms // self._options.tick_ms * self._options.tick_ms
-        return self._live_units.dead(self._units.segments()[:-1], open_tick_ms)
-
-    def _dead_bodies(self) -> list[int]:
-        bases, going = self._bodies.bases()[:-1], self._compaction
-        if going is not None and going.first_copy is not None:
-            bases = [base for base in bases if self._bodies.file_end(base) <= going.first_copy]
-        return self._live_bodies.dead(bases, _FOREVER_MS)
+        return visit_ms // self._options.tick_ms * self._options.tick_ms
 
     def continue_checkpoint(self) -> bool:
         """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
-        going = self._checkpointing
-        if going is None:
-            return True
-        try:
-            if not going.durable():
-                return False
-        except OSError:
-            self._checkpointing = None
-            self._units.mark_dirty()
-            self._bodies.mark_dirty()
-            raise
-        self._checkpointing = None
-        self._checkpointed = going.checkpoint.progress
-        self._durable = going.checkpoint
-        self._durable_body_end = going.checkpoint.body_end
-        for segment in going.dead_units:
-            self._units.drop_segment(segment)
-            self._live_units.forget(segment)
-            self._ended.forget(segment)
-        for base in going.dead_bodies:
-            self._bodies.drop_segment(base)
-            self._live_bodies.forget(base)
-        return True
+        return self._upkeep.go_on()
+
+    def finish_checkpoint(self) -> None:
+        """Waits for the one on its way. Raises OSError where the disk refuses."""
+        self._upkeep.finish()
 
     def compact_some(self) -> None:
         """Goes on with a compaction, or begins one where it is worth it; a bounded piece of work for each turn."""
-        going = self._compaction
-        if going is None:
-            self._compaction = self._worth_compacting()
-            return
-        try:
-            going.copy_some()
-        except OSError:
-            self._compaction = None
-            raise
-        if going.is_durable_at(self._durable_body_end) and not going.is_over:
-            rows, positions = going.repoint_some()
-            self._repointed(rows, positions)
-        if going.is_over:
-            self._compaction = None
-
-    def _worth_compacting(self) -> Compaction | None:
-        far_ms = self._settled.visit_ms + self._options.compact_ahead_ms
-        for base in self._bodies.bases()[:-1]:
-            live = self._live_bodies.live_bytes(base)
-            size = self._bodies.file_end(base) - base
-            if 0 < live < size * self._options.compact_below and self._live_bodies.last_visit_ms(base) > far_ms:
-                return Compaction(self._units, self._bodies, self._live_rows, base, *self._live_bodies.units(base))
-        return None
+        moved = self._upkeep.compact_some(self._settled.visit_ms)
+        if moved is not None:
+            rows, positions = moved
+            self._queue.repoint(rows["unit"], positions)
+            self._held.repoint(rows["unit"], positions)
+            self._waiting.repoint(rows["unit"], positions)
 
     def _live_rows(self, start: int, end: int) -> Rows:
         """Live rows among units [start, end) of one segment, which may be gone by now."""
@@ -988,30 +933,11 @@ class Store:
         live: Rows = run[is_timer & (is_chained | self._is_held(run))]
         return live
 
-    def _repointed(self, rows: Rows, positions: Ints) -> None:
-        """`rows` have their bodies at `positions` now."""
-        if len(rows) == 0:
-            return
-        moved = rows.copy()
-        moved["body"] = positions
-        self._live_bodies.add(self._bodies.bases_of(moved["body"]), moved)
-        self._live_bodies.remove(self._bodies.bases_of(rows["body"]), rows)
-        self._queue.repoint(rows["unit"], positions)
-        self._held.repoint(rows["unit"], positions)
-        self._waiting.repoint(rows["unit"], positions)
-
-    def finish_checkpoint(self) -> None:
-        """Waits for the one on its way. Raises OSError where the disk refuses."""
-        if self._checkpointing is not None:
-            self._checkpointing.wait()
-        self.continue_checkpoint()
-
     def close(self) -> None:
         """Lets go of the files. What was not checkpointed is taken back at the next opening."""
-        if self._checkpointing is not None:
-            self._checkpointing.abandon()
-        if self._durable is not None and self._is_as(self._durable):
-            self._note_closed(self._durable)
+        self._upkeep.abandon()
+        if self._upkeep.durable is not None and self._is_as(self._upkeep.durable):
+            self._note_closed(self._upkeep.durable)
         self._wheel.close()
         self._mapping.close()
         self._units.close()
@@ -1021,7 +947,7 @@ class Store:
         """Nothing has changed since `told`."""
         ends = (self._units.end, self._bodies.end, self._pending, self._committed)
         is_same = ends == (told.units_end, told.body_end, told.pending, told.progress)
-        return is_same and not self._has_staged and self._checkpointing is None
+        return is_same and not self._has_staged and self._upkeep.is_idle
 
     def _note_closed(self, told: Checkpoint) -> None:
         """For the next opening, which takes over, and for `verify`. Without it, it is as after a kill."""

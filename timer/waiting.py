@@ -28,7 +28,6 @@ _MOST_STRETCHES = 32
 _MOST_TICKS = 64
 _MOST_KEPT_ROWS = 1 << 18
 _MOST_WOKEN = 64
-_ANY = 2**31 - 1
 
 
 class Gate(Protocol):

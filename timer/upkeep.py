@@ -1,0 +1,181 @@
+"""What keeps a store durable and its files few: checkpoints, the segments that go behind them, compaction.
+
+    start -> logs durable -> checkpoint durable -> segments in which nothing lives go        asked once a turn
+    compact_some                                                                             a piece of it each turn
+
+What lives in which segment is counted here, and what a segment is still needed for.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from schemas.progress import Progress
+from timer import resume
+from timer.checkpoint import Checkpoint
+from timer.checkpointing import Checkpointing
+from timer.compaction import Compaction
+from timer.disk import Disk
+from timer.entry import NO_ROWS, Ints, Rows
+from timer.live import EndedUnits, LiveCounts
+from timer.log import FrameLog, UnitLog
+from timer.options import StoreOptions
+
+_FOREVER_MS = 2**63 - 1
+
+
+class Upkeep:
+    """`live_rows(start, end)`: live rows among units of one segment, for a compaction."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: StoreOptions,
+        units: UnitLog,
+        bodies: FrameLog,
+        ended: EndedUnits,
+        live_rows: Callable[[int, int], Rows],
+    ) -> None:
+        self.units = LiveCounts()
+        """By segment of the TimerLog."""
+        self.durable: Checkpoint | None = None
+        """The last one that was made since the store was opened."""
+        self._disk = disk
+        self._options = options
+        self._unit_log = units
+        self._body_log = bodies
+        self._ended = ended
+        self._live_rows = live_rows
+        self._bodies = LiveCounts()
+        self._checkpointing: Checkpointing | None = None
+        self._checkpointed: Progress | None = None
+        self._compaction: Compaction | None = None
+
+    # -- what lives where
+
+    def state(self) -> tuple[Ints, Ints]:
+        """Of the TimerLog and of the body log, for `restore`."""
+        return self.units.state(), self._bodies.state()
+
+    def restore(self, found: resume.State) -> None:
+        self.units = LiveCounts.restored(found.live_units)
+        self._bodies = LiveCounts.restored(found.live_bodies)
+
+    def count_in(self, run: Rows) -> None:
+        self.units.add(run["unit"] // self._unit_log.per_segment, run)
+        self._bodies.add(self._body_log.bases_of(run["body"]), run)
+
+    def count_out(self, run: Rows) -> None:
+        self.units.remove(run["unit"] // self._unit_log.per_segment, run)
+        self._bodies.remove(self._body_log.bases_of(run["body"]), run)
+
+    def see(self, unit: int, visit_ms: int) -> None:
+        """`unit` is needed until `visit_ms` has passed, though nothing lives by it."""
+        self.units.see(self._unit_log.segment(unit), visit_ms)
+
+    # -- checkpoints
+
+    @property
+    def is_idle(self) -> bool:
+        """No checkpoint is on its way."""
+        return self._checkpointing is None
+
+    def has_news(self, committed: Progress) -> bool:
+        """Whether a checkpoint would tell anything that the last one does not."""
+        return self._checkpointed != committed or self._compaction is not None
+
+    def needs_none(self, committed: Progress) -> None:
+        """As if one with that progress had been made."""
+        self._checkpointed = committed
+
+    def dead(self, before_ms: int) -> tuple[list[int], list[int]]:
+        """Segments of the TimerLog and of the body log in which nothing lives, and no visit from `before_ms` on.
+
+        Not the newest ones, and none that a live chain passes through: its visits lie before the tick of K.
+        """
+        bases, going = self._body_log.bases()[:-1], self._compaction
+        if going is not None and going.first_copy is not None:
+            bases = [base for base in bases if self._body_log.file_end(base) <= going.first_copy]
+        return self.units.dead(self._unit_log.segments()[:-1], before_ms), self._bodies.dead(bases, _FOREVER_MS)
+
+    def start(self, told: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
+        """Begins to make `told` durable, which knows nothing of the dead segments any more."""
+        files = self._unit_log.take_dirty() + self._body_log.take_dirty()
+        self._checkpointing = Checkpointing.start(self._disk, files, told, dead_units, dead_bodies)
+
+    def go_on(self) -> bool:
+        """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
+        going = self._checkpointing
+        if going is None:
+            return True
+        try:
+            if not going.durable():
+                return False
+        except OSError:
+            self._checkpointing = None
+            self._unit_log.mark_dirty()
+            self._body_log.mark_dirty()
+            raise
+        self._checkpointing = None
+        self._checkpointed = going.checkpoint.progress
+        self.durable = going.checkpoint
+        for segment in going.dead_units:
+            self._unit_log.drop_segment(segment)
+            self.units.forget(segment)
+            self._ended.forget(segment)
+        for base in going.dead_bodies:
+            self._body_log.drop_segment(base)
+            self._bodies.forget(base)
+        return True
+
+    def finish(self) -> None:
+        """Waits for the one on its way. Raises OSError where the disk refuses."""
+        if self._checkpointing is not None:
+            self._checkpointing.wait()
+        self.go_on()
+
+    def abandon(self) -> None:
+        """Nothing of what is on its way happens later."""
+        if self._checkpointing is not None:
+            self._checkpointing.abandon()
+
+    # -- compaction
+
+    def compact_some(self, settled_ms: int) -> tuple[Rows, Ints] | None:
+        """A bounded piece of work. Rows whose bodies lie elsewhere now, and where; None: none do.
+
+        `settled_ms`: what is to leave soon behind it is not worth it. Raises OSError where the disk is full.
+        """
+        going = self._compaction
+        if going is None:
+            self._compaction = self._worth_compacting(settled_ms + self._options.compact_ahead_ms)
+            return None
+        try:
+            going.copy_some()
+        except OSError:
+            self._compaction = None
+            raise
+        body_end = 0 if self.durable is None else self.durable.body_end
+        rows, positions = NO_ROWS, np.empty(0, np.int64)
+        if going.is_durable_at(body_end) and not going.is_over:
+            rows, positions = going.repoint_some()
+        if going.is_over:
+            self._compaction = None
+        if not len(rows):
+            return None
+        self._count_moved(rows, positions)
+        return rows, positions
+
+    def _worth_compacting(self, far_ms: int) -> Compaction | None:
+        for base in self._body_log.bases()[:-1]:
+            live = self._bodies.live_bytes(base)
+            size = self._body_log.file_end(base) - base
+            if 0 < live < size * self._options.compact_below and self._bodies.last_visit_ms(base) > far_ms:
+                return Compaction(self._unit_log, self._body_log, self._live_rows, base, *self._bodies.units(base))
+        return None
+
+    def _count_moved(self, rows: Rows, positions: Ints) -> None:
+        moved = rows.copy()
+        moved["body"] = positions
+        self._bodies.add(self._body_log.bases_of(moved["body"]), moved)
+        self._bodies.remove(self._body_log.bases_of(rows["body"]), rows)
