@@ -18,7 +18,7 @@ from bridge.flights import Flights
 from bridge.intake import _Taking
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publishing import Publisher
-from bridge.shard import OwnedShard, Sealed
+from bridge.shard import OwnedShard, Sealed, Staged
 from bridge.testing import FakeHistory, FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import Decisions, Flight, JournalRecord
@@ -326,6 +326,21 @@ def pause_forgotten(patches: Patches) -> None:
     _replace(patches, WaitingTargets, "__init__", init)
 
 
+def _c_left_behind(what: str) -> Callable[[Patches], None]:
+    """Requests are left to a later commit although this one carries what became of them."""
+    is_order_alone = Staged.is_order_alone
+
+    def is_alone(self: Staged, below: int) -> bool:
+        kept = getattr(self, what)
+        setattr(self, what, [])
+        try:
+            return is_order_alone(self, below)
+        finally:
+            setattr(self, what, kept)
+
+    return lambda patches: _replace(patches, Staged, "is_order_alone", is_alone)
+
+
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "offset before store": offset_before_store,
     "K left out": k_left_out,
@@ -333,6 +348,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
     "below L kept": below_l_kept,
+    "C left behind what leaves": _c_left_behind("bodies"),
+    "C left behind what has ended": _c_left_behind("ended"),
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
     "unordered commits": unordered_commits,

@@ -112,6 +112,13 @@ class Staged:
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
 
+    def is_order_alone(self, below: int) -> bool:
+        """Whether all that it carries are timers of requests below that offset that leave in their order."""
+        exceptions = (self.copies, self.rolled, self.refused, self.ended, self.landed, self.dropped, self.held)
+        if any(exceptions) or self.released or self.told:
+            return False
+        return all(body.origin < below for body in self.bodies)
+
 
 @dataclass(slots=True)
 class Sealed:
@@ -143,6 +150,8 @@ class OwnedShard:
         """Requests taken in; not counted are copies, which were requests before."""
         self.reads_first_until: int | None = readable_end
         """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
+        self._is_caught_up = False
+        """What was there when it was opened is committed, so that everybody sees that nothing has left before."""
         self._options = options
         self._staged = Staged()
         self._sealed: deque[Sealed] = deque()
@@ -380,9 +389,7 @@ class OwnedShard:
 
     def is_urgent(self, now_ms: int) -> bool:
         """Something is to be published, or stored requests have waited long enough for their commit."""
-        if self._staged.has_output():
-            return True
-        return self._dirty_since_ms is not None and now_ms - self._dirty_since_ms >= self._options.commit_interval_ms
+        return self._staged.has_output() or self._is_commit_due(now_ms)
 
     @property
     def is_quiet(self) -> bool:
@@ -406,8 +413,15 @@ class OwnedShard:
     def _may_leave_ms(self, target: str) -> int:
         return 0 if self._limits is None else self._limits.next_ms(target)
 
-    def seal(self, progress: Progress, now_ms: int) -> Sealed:
-        """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone."""
+    def seal(self, progress: Progress, now_ms: int, *, is_all: bool = True) -> Sealed:
+        """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone.
+
+        Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_lag`).
+        """
+        lags = not is_all and self._may_lag(now_ms)
+        if lags:
+            offset = self._sealed_offset
+            progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
         staged, self._staged = self._staged, Staged()
         self._sealed_number += 1
         progress = progress._replace(number=self._sealed_number)
@@ -426,8 +440,23 @@ class OwnedShard:
         self._sealed_waits = waits
         self._journalled_ms = now_ms
         self.flights.depart(staged.rolled, now_ms)
-        self._dirty_since_ms = None
+        if not lags:
+            self._dirty_since_ms = None
+            self._is_caught_up = self.reads_first_until is None
         return sealed
+
+    def _may_lag(self, now_ms: int) -> bool:
+        """Whether C may stay where it is, so that no journal is needed: it is as if those requests came later.
+
+        They are timers that have not left and that no other request has named; K has not passed their places.
+        """
+        if not self._is_caught_up or self._is_commit_due(now_ms) or self.store.waits or self._sealed_waits:
+            return False
+        return self._staged.is_order_alone(self._sealed_offset)
+
+    def _is_commit_due(self, now_ms: int) -> bool:
+        """Stored requests have waited long enough."""
+        return self._dirty_since_ms is not None and now_ms - self._dirty_since_ms >= self._options.commit_interval_ms
 
     def renew(self, sealed: Sealed, now_ms: int) -> None:
         """What was aborted is published again: what has expired meanwhile is not released any more."""

@@ -756,6 +756,19 @@ def test_a_crash_with_two_under_way_loses_and_doubles_nothing() -> None:
     assert world.delivered() == ["a", "b"]
 
 
+@TROUBLE
+def test_requests_that_wait_are_journalled_once_an_interval_and_not_with_each_delivery(trouble: Trouble) -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=200))
+    for number in range(100):
+        world.send(f"{number}", 300)
+        world.bridge.run(10)
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == [f"{number}" for number in range(100)]
+    assert len(world.kafka.read("timer.journal")) <= 10
+
+
 @pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one under way"])
 def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_slow: bool) -> None:
     """Else the next start would read all that has come since the last quiet moment."""

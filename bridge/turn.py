@@ -155,8 +155,9 @@ class Bridge:
         for owned in self._shards.values():
             is_overdue |= self._is_overdue(owned, now_ms)
             is_urgent |= owned.is_urgent(now_ms)
-        if is_overdue or is_urgent:
-            self._publish(fence, now_ms)  # 5, 6
+        is_all = is_overdue or self._stopping
+        if is_all or is_urgent:
+            self._publish(fence, now_ms, is_all=is_all)  # 5, 6
         if is_overdue:
             self._publisher.finish()
         self._checkpoint(now_ms)
@@ -459,7 +460,8 @@ class Bridge:
 
     # -- 5 publish, 6 advance
 
-    def _publish(self, fence: object, now_ms: int) -> None:
+    def _publish(self, fence: object, now_ms: int, *, is_all: bool) -> None:
+        """`is_all`: also of stored requests that could still wait for their commit."""
         self._publisher.make_room()
         fence = self._repeat(fence)
         if self._publisher.must_repeat:
@@ -467,8 +469,9 @@ class Bridge:
         parts: list[Part] = []
 
         def seal(owned: OwnedShard) -> None:
-            if owned.has_news():
-                parts.append((owned, owned.seal(owned.store.progress(), now_ms)))
+            if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
+                whole = is_all or self._is_checkpoint_due(owned, now_ms)  # for which nothing may be staged
+                parts.append((owned, owned.seal(owned.store.progress(), now_ms, is_all=whole)))
 
         self._each(seal)
         if parts:
@@ -498,14 +501,17 @@ class Bridge:
         due_ms = self._checkpoints_due_ms.get(owned.shard, now_ms)
         return now_ms - due_ms >= _LATEST_CHECKPOINT_MS and not owned.is_quiet
 
+    def _is_checkpoint_due(self, owned: OwnedShard, now_ms: int) -> bool:
+        due_ms = self._checkpoints_due_ms.setdefault(owned.shard, now_ms)
+        return not 0 < due_ms - now_ms <= self._options.store.checkpoint_interval_ms
+
     def _checkpoint(self, now_ms: int) -> None:
-        interval_ms = self._options.store.checkpoint_interval_ms
         for owned in list(self._shards.values()):
-            is_due = not 0 < self._checkpoints_due_ms.setdefault(owned.shard, now_ms) - now_ms <= interval_ms
+            is_due = self._is_checkpoint_due(owned, now_ms)
             try:
                 owned.store.compact_some()
                 if owned.store.continue_checkpoint() and is_due and owned.is_quiet:
-                    self._checkpoints_due_ms[owned.shard] = now_ms + interval_ms
+                    self._checkpoints_due_ms[owned.shard] = now_ms + self._options.store.checkpoint_interval_ms
                     if owned.store.may_checkpoint:
                         self._start_checkpoint(owned)
             except OSError as wrong:
