@@ -250,6 +250,18 @@ def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.Lo
     assert world.delivered() == ["m"]
 
 
+def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
+    kafka, shards, instance = two_partitions()
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"300")]
+    for shard in shards:
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+        instance.disks[shard].fail_sync()
+    instance.run(500)
+    told = [record.getMessage() for record in caplog.records]
+    assert [sum(line.startswith(f"{shard}: no checkpoint: ") for line in told) for shard in shards] == [1, 1]
+    assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
+
+
 def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     for end in (world.bridge.stop, world.bridge.kill, world.bridge.lose_disks):
