@@ -34,10 +34,9 @@ constraints: ## write constraints.txt anew from the latest versions that fit pyp
 # What needs neither broker nor Spark is shared out to two workers.
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
-# Whoever tests with a broker waits for it most of the time. A module's tests share its brokers, so they stay together.
-WAITING := --numprocesses 2 --dist loadfile -m 'broker and not spark and not slow'
-# Planning, which one thread does, is most of what Spark's tests wait for.
-SPARK := --numprocesses 2 --dist loadfile -m 'spark and not slow'
+# Whoever tests with a broker waits for it most of the time, and with Spark for its planning, which one thread does: three
+# share two cores. A module's tests share its brokers and its session, so they stay together.
+WAITING := --numprocesses 3 --dist loadfile -m '(broker or spark) and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
@@ -56,9 +55,8 @@ static: $(READY)
 test: export SEEDS ?= 1000
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
-	$(BIN)/python -m pytest $(WAITING)
 	$(BIN)/python -m spark_jobs.fetch
-	$(BIN)/python -m pytest $(SPARK)
+	$(BIN)/python -m pytest $(WAITING)
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000
