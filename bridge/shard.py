@@ -413,7 +413,7 @@ class OwnedShard:
     def _may_leave_ms(self, target: str) -> int:
         return 0 if self._limits is None else self._limits.next_ms(target)
 
-    def seal(self, progress: Progress, now_ms: int, *, is_all: bool = True) -> Sealed:
+    def seal(self, progress: Progress, now_ms: int, *, is_all: bool) -> Sealed:
         """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone.
 
         Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_lag`).

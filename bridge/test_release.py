@@ -568,8 +568,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
     found: list[tuple[int, int, set[str]]] = []
     seal = OwnedShard.seal
 
-    def sealed(self: OwnedShard, progress: Progress, now_ms: int) -> Sealed:
-        part = seal(self, progress, now_ms)
+    def sealed(self: OwnedShard, progress: Progress, now_ms: int, *, is_all: bool) -> Sealed:
+        part = seal(self, progress, now_ms, is_all=is_all)
         bodies, copies = part.staged.bodies, part.staged.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
