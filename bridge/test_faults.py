@@ -250,6 +250,21 @@ def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.Lo
     assert world.delivered() == ["m"]
 
 
+def test_a_clean_end_waits_for_the_checkpoint_on_its_way_and_makes_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    disk = world.bridge.disk_for(SHARD)
+    monkeypatch.setattr(disk, "still_busy", lambda: True)  # nothing is durable before somebody waits for it
+    for value in ("a", "b"):
+        world.send(value, 5000)
+        world.bridge.run(300)
+    world.bridge.stop()
+    kept = disk.contents()
+    assert kept["closed"] == kept["checkpoint"]
+    assert b'"pending":2' in kept["checkpoint"]
+
+
 def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
     kafka, shards, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"300")]

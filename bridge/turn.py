@@ -359,9 +359,11 @@ class Bridge:
         if owned is None:
             return
         try:
-            if checkpoint and owned.store.may_checkpoint:
-                self._start_checkpoint(owned)
-                owned.store.finish_checkpoint()
+            if checkpoint:
+                owned.store.finish_checkpoint()  # one that is on its way may know less
+                if owned.store.may_checkpoint:
+                    self._start_checkpoint(owned)
+                    owned.store.finish_checkpoint()
         except OSError as wrong:
             log.warning("%s: no checkpoint at the end (%s); the next start reads more", shard, wrong)
         finally:

@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.confluent import Patience
 from bridge.confluent.clients import is_passing
+from bridge.confluent.waiting import reason
 from bridge.errors import BrokerUnavailableError
 
 GONE = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
@@ -50,6 +51,13 @@ def test_it_is_tried_for_ever_and_said_at_the_first_failure_and_each_minute(
     assert said[0] == "committing: all brokers are down; trying again"
     assert len(said) == 3
     assert all("times so far" in each for each in said[1:])
+
+
+def test_a_certificate_that_does_not_fit_has_its_remedy_however_it_is_told() -> None:
+    told = "ssl/statem/statem_clnt.c:2124: error:0A000086:SSL routines::certificate verify failed"
+    for code in (KafkaError._SSL, KafkaError._TRANSPORT):
+        assert "look at security.protocol and ssl.ca.location" in reason(KafkaError(code, told))
+    assert reason(KafkaError(KafkaError._TRANSPORT, "Connection refused")) == "Connection refused"
 
 
 def test_what_does_not_pass_is_not_tried_again() -> None:

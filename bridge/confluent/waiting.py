@@ -29,6 +29,7 @@ _REMEDIES = {
     KafkaError._ALL_BROKERS_DOWN: "do they run, with this bootstrap_servers and security.protocol?",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
 }
+_OPENSSL = "SSL routines:"
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
@@ -108,7 +109,8 @@ def reason(error: KafkaError, before: str | None = None) -> str:
     """In words, with the remedy. `before`: what was heard before, as "all brokers are down" explains nothing."""
     if before is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
         return before
-    remedy = _REMEDIES.get(error.code())
+    is_tls = _OPENSSL in error.str()  # a broken handshake may be told as a transport's failure too, and last
+    remedy = _REMEDIES.get(KafkaError._SSL if is_tls else error.code())  # noqa: SLF001
     return error.str() if remedy is None else f"{error.str()}: {remedy}"
 
 
