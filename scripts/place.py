@@ -2,8 +2,8 @@
 
 folder/kafka/logs/     the broker's logs, which stay          folder/kafka/data -> a temporary folder in memory
 
-Kafka writes its indices through mapped files: on a virtual disk, each new page of one was seen to hold a partition for
-15 ms, with whoever writes to it. What such a disk costs is a part of its own.
+On a virtual disk some writes to a partition were seen to take 30 ms, it seems where a page of its mapped indices is new.
+What such a disk costs is a part of its own.
 """
 
 import shutil
