@@ -2,8 +2,8 @@
 
 folder/kafka/logs/     the broker's logs, which stay          folder/kafka/data -> a temporary folder in memory
 
-On a virtual disk some writes to a partition were seen to take 30 ms, it seems where a page of its mapped indices is new.
-What such a disk costs is a part of its own.
+On a virtual disk some writes to a partition took 30 ms, it seems where a page of its mapped indices is new. What such
+a disk costs is a part of its own.
 """
 
 import shutil
