@@ -67,9 +67,9 @@ PROPERTIES = {
     "log.cleaner.dedupe.buffer.size": str(16 << 20),  # 128 MB by default, a quarter of our heap
 }
 
-COLLECTOR = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+G1 = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 SHORT_PAUSES = ("-XX:+UseZGC", "-XX:+AlwaysPreTouch")
-"""For who measures latency: a young collection of G1 was seen to hold a broker for 100 ms. Takes its heap at once."""
+"""For who measures latency: a young collection of G1 was seen to hold a broker for 100 ms. -Xms is taken at once."""
 
 LOG4J2 = """
 status = error
@@ -103,7 +103,7 @@ class EmbeddedKafka:
         *,
         port: int | None = None,
         heap_mb: int = 512,
-        collector: Sequence[str] = COLLECTOR,
+        java_options: Sequence[str] = G1,
         properties: Mapping[str, str] | None = None,
         jars_cache: Path = DEFAULT_CACHE,
     ) -> None:
@@ -111,7 +111,7 @@ class EmbeddedKafka:
         self.port = free_port() if port is None else port
         self._controller_port = free_port(taken={self.port})
         self._heap_mb = heap_mb
-        self._collector = collector
+        self._java_options = java_options
         self._extra = dict(properties or {})
         self._jars_cache = jars_cache
         self._broker: Child | None = None
@@ -216,7 +216,7 @@ class EmbeddedKafka:
     def _jvm_options(self, jars: Path) -> list[str]:
         return [
             f"-Xmx{self._heap_mb}m",
-            *self._collector,
+            *self._java_options,
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
             "-Djava.net.preferIPv4Stack=true",

@@ -331,12 +331,7 @@ def _c_left_behind(what: str) -> Callable[[Patches], None]:
     is_order_alone = Staged.is_order_alone
 
     def is_alone(self: Staged, below: int) -> bool:
-        kept = getattr(self, what)
-        setattr(self, what, [])
-        try:
-            return is_order_alone(self, below)
-        finally:
-            setattr(self, what, kept)
+        return is_order_alone(replace(self, **{what: []}), below)  # type: ignore[arg-type]
 
     return lambda patches: _replace(patches, Staged, "is_order_alone", is_alone)
 

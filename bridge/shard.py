@@ -114,10 +114,11 @@ class Staged:
 
     def is_order_alone(self, below: int) -> bool:
         """Whether all that it carries are timers of requests below that offset that leave in their order."""
-        exceptions = (self.copies, self.rolled, self.refused, self.ended, self.landed, self.dropped, self.held)
-        if any(exceptions) or self.released or self.told:
-            return False
-        return all(body.origin < below for body in self.bodies)
+        exceptions = (
+            *(self.copies, self.rolled, self.landed, self.dropped, self.held, self.released),
+            *(self.refused, self.ended, self.told),
+        )
+        return not any(exceptions) and all(body.origin < below for body in self.bodies)
 
 
 @dataclass(slots=True)
@@ -418,7 +419,8 @@ class OwnedShard:
 
         Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_lag`).
         """
-        lags = not is_all and self._may_lag(now_ms)
+        waits = self.store.waits
+        lags = not is_all and self._may_lag(waits, now_ms)
         if lags:
             offset = self._sealed_offset
             progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
@@ -433,7 +435,6 @@ class OwnedShard:
         }
         staged.park_expired(now_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
-        waits = self.store.waits
         sealed = Sealed(staged, progress, self._journal(staged, progress, waits), now_ms, ids)
         self._sealed.append(sealed)
         self._sealed_offset = progress.next_offset
@@ -445,12 +446,12 @@ class OwnedShard:
             self._is_caught_up = self.reads_first_until is None
         return sealed
 
-    def _may_lag(self, now_ms: int) -> bool:
+    def _may_lag(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
         """Whether C may stay where it is, so that no journal is needed: it is as if those requests came later.
 
         They are timers that have not left and that no other request has named; K has not passed their places.
         """
-        if not self._is_caught_up or self._is_commit_due(now_ms) or self.store.waits or self._sealed_waits:
+        if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._sealed_waits:
             return False
         return self._staged.is_order_alone(self._sealed_offset)
 

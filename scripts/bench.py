@@ -115,6 +115,7 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
     others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
     environment = {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")}
     told = {name: value for name, value in vars(asked).items() if name not in ("only", "memory")}
+    memory = None if asked.memory is None else str(asked.memory)
     return {
         **values,
         "reasons": {
@@ -124,7 +125,7 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
         "versions": _versions(),
         "settings": {
             **told,
-            "servers_in_memory": asked.memory is not None,
+            "memory": memory,
             "transaction_size_of_copy_loop": TRANSACTION_SIZE,
             "environment": environment,
         },
@@ -229,9 +230,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steady-seconds", type=float, default=10.0, help="of each rate; default 10")
     parser.add_argument("--pending", type=_at_least(1_000), default=PENDING, help="timers that stay; default 1000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
+    parser.add_argument(
+        "--memory",
+        type=Path,
+        default=MEMORY if MEMORY.is_dir() else None,
+        help=f"folder for what servers write; default {MEMORY}, where there is one",
+    )
     parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
-    memory = MEMORY if MEMORY.is_dir() else None
-    parser.add_argument("--memory", type=Path, default=memory, help=f"folder for servers' data; default {MEMORY}")
     asked = parser.parse_args(argv)
     asked.repeat = asked.repeat or (3 if asked.full else 1)
     return asked

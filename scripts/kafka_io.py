@@ -30,7 +30,7 @@ from schemas import headers as names
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 30.0
 T = TypeVar("T")
-_QUIET = {"log_level": 2}  # a broker that is being stopped is no news
+QUIET = {"log_level": 2}  # a broker that is being stopped is no news
 
 
 class Request(NamedTuple):
@@ -82,7 +82,7 @@ class Admin:
     """Short questions to the broker. Raises BridgeError where it does not answer."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **_QUIET}
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
         self._client = AdminClient(self._address)
         self._consumers: dict[str, Consumer] = {}
 
@@ -140,7 +140,7 @@ class Sender:
                 "linger.ms": 5,
                 "batch.num.messages": 10_000,
                 "queue.buffering.max.messages": 1_000_000,
-                **_QUIET,
+                **QUIET,
             }
         )
         self._failed: object = None
@@ -191,7 +191,7 @@ class Placed(NamedTuple):
 
 def send_placed(bootstrap_servers: str, records: Iterable[Placed], *, transaction_size: int | None = None) -> None:
     """Each partition's in order; in transactions of so many, where that is given."""
-    settings = {"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "batch.num.messages": 10_000, **_QUIET}
+    settings = {"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "batch.num.messages": 10_000, **QUIET}
     own = {"transactional.id": f"hand-{uuid4().hex[:8]}"} if transaction_size else {"enable.idempotence": True}
     producer = Producer({**settings, **own})
     failed: list[object] = []
@@ -240,7 +240,7 @@ class Receiver:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
                 "queued.min.messages": 50_000,
-                **_QUIET,
+                **QUIET,
             }
         )
         with trouble_told("the real topics could not be listed"):
@@ -279,7 +279,7 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
     Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
     """
     name = f"copy-{uuid4().hex[:8]}"
-    shared = {"bootstrap.servers": bootstrap_servers, "socket.nagle.disable": True, "retry.backoff.ms": 2, **_QUIET}
+    shared = {"bootstrap.servers": bootstrap_servers, "socket.nagle.disable": True, "retry.backoff.ms": 2, **QUIET}
     consumer = Consumer(
         {
             **shared,

@@ -59,24 +59,22 @@ def core(place: Place) -> Flat:
 
 
 def steady(place: Place) -> Flat:
+    return flat(_steady(place, RATES))
+
+
+def disk(place: Place) -> Flat:
+    return flat({"disk": _steady(replace(place, memory=None), (LIMIT_PER_S,))})
+
+
+def _steady(place: Place, rates: tuple[int, ...]) -> dict[str, object]:
+    """At each of these, and the limit beside them."""
     with place.kafka() as kafka:
         stage = Stage(kafka.bootstrap_servers, place.sizes)
         with stage.bridge(place.folder) as bridge:
             _warm_up(place, stage, kafka, bridge)
-            found = _rates(place, stage, kafka, bridge, RATES)
+            found = _rates(place, stage, kafka, bridge, rates)
         place.say("small transactions alone: the limit")
-        return flat({"small": scenarios.small(stage, LIMIT_PER_S, place.steady_seconds), **found})
-
-
-def disk(place: Place) -> Flat:
-    on_disk = replace(place, memory=None)
-    with on_disk.kafka() as kafka:
-        stage = Stage(kafka.bootstrap_servers, place.sizes)
-        with stage.bridge(place.folder) as bridge:
-            _warm_up(place, stage, kafka, bridge)
-            found = _rates(place, stage, kafka, bridge, (LIMIT_PER_S,))
-        place.say("small transactions alone: the limit")
-        return flat({"disk": {"small": scenarios.small(stage, LIMIT_PER_S, place.steady_seconds), **found}})
+        return {"small": scenarios.small(stage, LIMIT_PER_S, place.steady_seconds), **found}
 
 
 def at_least_once(place: Place) -> Flat:

@@ -7,11 +7,11 @@ a disk costs is a part of its own.
 """
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bridge.embedded import SHORT_PAUSES, EmbeddedKafka
 from scripts.measured import Sizes
@@ -41,7 +41,7 @@ class Place:
     def kafka(self, folder: Path | None = None) -> Iterator[EmbeddedKafka]:
         """Of the whole place, or of a folder in it."""
         home = (folder or self.folder) / "kafka"
-        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, collector=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
+        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
         with self.in_memory(home / "data"), broker:
             yield broker
 
@@ -49,11 +49,10 @@ class Place:
     def in_memory(self, folder: Path) -> Iterator[None]:
         """What is written to `folder` meanwhile lies there, and is gone behind it."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if self.memory is None:
+        with ExitStack() as ends:
+            if self.memory is None:
+                ends.callback(shutil.rmtree, folder, ignore_errors=True)
+            else:
+                folder.symlink_to(ends.enter_context(TemporaryDirectory(prefix="timer-bench-", dir=self.memory)))
+                ends.callback(folder.unlink)
             yield
-            shutil.rmtree(folder)
-            return
-        with tempfile.TemporaryDirectory(prefix="timer-bench-", dir=self.memory) as real:
-            folder.symlink_to(real)
-            yield
-        folder.unlink()

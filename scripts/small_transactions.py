@@ -11,7 +11,9 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from scripts.kafka_io import trouble_told
+from bridge.confluent.clients import PRODUCER
+from bridge.confluent.pace import Pace
+from scripts.kafka_io import QUIET, trouble_told
 
 _TIMEOUT_S = 30.0
 
@@ -28,18 +30,16 @@ def small_transactions(
 ) -> Times:
     """Each of them carries `values`. Raises BridgeError."""
     name = f"small-{uuid4().hex[:8]}"
-    shared = {"bootstrap.servers": bootstrap_servers, "log_level": 2}
-    config = {**shared, "linger.ms": 1, "retry.backoff.ms": 2, "socket.nagle.disable": True}
-    consumer = Consumer({**shared, "group.id": name})
+    shared: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
+    consumer, pace = Consumer({**shared, "group.id": name}), Pace(pace_s)
     with trouble_told("small transactions could not go on"):
-        producers = [Producer({**config, "transactional.id": f"{name}-{number}"}) for number in range(2)]
+        producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
         for producer in producers:
             producer.init_transactions(_TIMEOUT_S)
         found = Times([], [])
-        end_s = next_s = time.perf_counter()
-        end_s += seconds
-        while next_s < end_s:
-            time.sleep(max(0.0, next_s - time.perf_counter()))
+        end_s = time.perf_counter() + seconds
+        while time.perf_counter() < end_s:
+            pace.wait()
             begin_s = time.perf_counter()
             producer = producers[len(found.committed_ms) % len(producers)]
             _fill(producer, topic, partitions, values)
@@ -48,7 +48,6 @@ def small_transactions(
             producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), _TIMEOUT_S)
             producer.commit_transaction(_TIMEOUT_S)
             found.committed_ms.append((time.perf_counter() - begin_s) * 1000)
-            next_s = max(begin_s + pace_s, time.perf_counter())
     consumer.close()
     return found
 

@@ -227,7 +227,7 @@ class Store:
             return False
         self._ids = IdIndex.restored(state.id_hashes, state.id_units)
         self._ended.mark(state.ended)
-        self._upkeep.restore(state)
+        self._upkeep.restore(state.live_units, state.live_bodies)
         self._dues.restore(state.topics, state.due_hours, state.elsewhere)
         self._held.push(state.held)
         self._pending = sum(self._dues.counts().values())

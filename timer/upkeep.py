@@ -8,20 +8,16 @@ What lives in which segment is counted here, and what a segment is still needed 
 
 from collections.abc import Callable
 
-import numpy as np
-
+from schemas.headers import MAX_INT64
 from schemas.progress import Progress
-from timer import resume
 from timer.checkpoint import Checkpoint
 from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
-from timer.entry import NO_ROWS, Ints, Rows
+from timer.entry import Ints, Rows
 from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
 from timer.options import StoreOptions
-
-_FOREVER_MS = 2**63 - 1
 
 
 class Upkeep:
@@ -57,9 +53,9 @@ class Upkeep:
         """Of the TimerLog and of the body log, for `restore`."""
         return self.units.state(), self._bodies.state()
 
-    def restore(self, found: resume.State) -> None:
-        self.units = LiveCounts.restored(found.live_units)
-        self._bodies = LiveCounts.restored(found.live_bodies)
+    def restore(self, units: Ints, bodies: Ints) -> None:
+        self.units = LiveCounts.restored(units)
+        self._bodies = LiveCounts.restored(bodies)
 
     def count_in(self, run: Rows) -> None:
         self.units.add(run["unit"] // self._unit_log.per_segment, run)
@@ -96,7 +92,7 @@ class Upkeep:
         bases, going = self._body_log.bases()[:-1], self._compaction
         if going is not None and going.first_copy is not None:
             bases = [base for base in bases if self._body_log.file_end(base) <= going.first_copy]
-        return self.units.dead(self._unit_log.segments()[:-1], before_ms), self._bodies.dead(bases, _FOREVER_MS)
+        return self.units.dead(self._unit_log.segments()[:-1], before_ms), self._bodies.dead(bases, MAX_INT64)
 
     def start(self, told: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
         """Begins to make `told` durable, which knows nothing of the dead segments any more."""
@@ -156,15 +152,15 @@ class Upkeep:
             self._compaction = None
             raise
         body_end = 0 if self.durable is None else self.durable.body_end
-        rows, positions = NO_ROWS, np.empty(0, np.int64)
+        moved = None
         if going.is_durable_at(body_end) and not going.is_over:
             rows, positions = going.repoint_some()
+            if len(rows):
+                moved = rows, positions
+                self._count_moved(rows, positions)
         if going.is_over:
             self._compaction = None
-        if not len(rows):
-            return None
-        self._count_moved(rows, positions)
-        return rows, positions
+        return moved
 
     def _worth_compacting(self, far_ms: int) -> Compaction | None:
         for base in self._body_log.bases()[:-1]:
