@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from bridge.embedded import SHORT_PAUSES, EmbeddedKafka
 from scripts.measured import Sizes
 
-MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
 _HEAP_MB = 1024
 """As Kafka's own start script."""
 _SMALLER = 0.4
