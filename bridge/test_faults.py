@@ -10,7 +10,18 @@ import pytest
 from bridge.errors import ProgressLostError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
-from bridge.test_histories import RULES, SHARD, Trouble, World, crash, go_on, lose_disk, lose_power, two_partitions
+from bridge.test_histories import (
+    RULES,
+    SHARD,
+    SMALL,
+    Trouble,
+    World,
+    crash,
+    go_on,
+    lose_disk,
+    lose_power,
+    two_partitions,
+)
 from bridge.testing import FakeInstance
 from bridge.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
@@ -275,6 +286,36 @@ def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(cap
     told = [record.getMessage() for record in caplog.records]
     assert [sum(line.startswith(f"{shard}: no checkpoint: ") for line in told) for shard in shards] == [1, 1]
     assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
+
+
+def test_damage_that_a_compaction_meets_costs_its_own_partition_a_rebuild_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """20 leave, the one behind them in its file is to move, and the file's last byte is gone."""
+    kafka, shards, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
+
+    def send(shard: Shard, value: bytes, delay_ms: int) -> None:
+        headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+        kafka.produce(TIMERS, 100 * value, headers=headers, partition=shard.partition)
+
+    for shard in shards:
+        for _ in range(20):
+            send(shard, b"soon", 300)
+        send(shard, b"late", 900)
+    instance.run(10)
+    for shard in shards:
+        send(shard, b"next", 600)
+    instance.run(289)
+    disk = instance.disks[shards[1]]
+    full, _ = sorted(disk.names("body"))
+    file = disk.open(f"body/{full}")
+    file.truncate(file.size() - 1)
+    instance.run(200)
+    told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+    assert [line.partition(":")[0] for line in told] == [str(shards[1])]
+    assert len(kafka.read("orders")) == 40
+    instance.run(500)
+    assert len(kafka.read("orders")) == 44
 
 
 def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,10 +22,17 @@ SHARD = Shard(TIMERS, 0)
 WINDOW_MS = 1000
 LAP_MS = 10_240
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset({TIMERS}))
+SMALL = TurnOptions(
+    rules=RULES,
+    store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
+    receipts="all",
+    commit_interval_ms=10,
+)
+"""Small numbers of everything."""
 
 
 class World(TimerWorld):
-    """With one real topic, and small numbers of everything."""
+    """With one real topic."""
 
     def __init__(
         self,
@@ -33,13 +40,7 @@ class World(TimerWorld):
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
     ) -> None:
-        small = TurnOptions(
-            rules=RULES,
-            store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
-            receipts="all",
-            commit_interval_ms=10,
-        )
-        super().__init__("orders", options=options or small, rng=rng, meanwhile=meanwhile)
+        super().__init__("orders", options=options or SMALL, rng=rng, meanwhile=meanwhile)
 
     def send(
         self,
@@ -97,13 +98,13 @@ def lose_disk(world: World) -> None:
     world.bridge.start()
 
 
-def two_partitions() -> tuple[FakeKafka, list[Shard], FakeInstance]:
+def two_partitions(store: StoreOptions = SMALL.store) -> tuple[FakeKafka, list[Shard], FakeInstance]:
     """One bridge with both, and no receipts."""
     kafka = FakeKafka(Timeline())
     for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
         kafka.create(topic, partitions)
     shards = [Shard(TIMERS, number) for number in range(2)]
-    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(World().options, receipts="none"))
+    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none", store=store))
     instance.run(0)
     return kafka, shards, instance
 

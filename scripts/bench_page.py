@@ -13,18 +13,18 @@ from scripts.bench import BUSY_SHARE
 from scripts.bench_figures import FIGURES
 from scripts.bench_plots import WAYS, plots
 from scripts.comparisons import comparisons, missed
+from scripts.parts import SLICE_CORES, SLICED_PARTITIONS
 from scripts.results import RESULTS, Results, Value, load
 
 PAGE = Path("docs/benchmarks.md")
 
 METHOD = """\
 Each part has a new embedded broker on loopback with Kafka's defaults, one copy of each topic, and a bridge with its
-defaults in a process of its own; broker, bridge and sender share the machine. What brokers write lies in memory, and
-Kafka's collector is Java's ZGC with 1 GB of heap: neither this machine's disk nor a collector is to be measured here.
-The bridge's own store is on the disk. What Kafka on that disk costs is measured too (`disk_`).
-What was sent before is taken in before the first timer is due, and the broker is warmed up: the first thousands of
-transactions of its life are slow.
+defaults in a process of its own; broker, bridge and sender share the machine. What was sent
+before is taken in before the first timer is due, and the broker is warmed up: the first thousands of transactions of
+its life are slow.
 
+{servers}
 - **Counted**: each delivery is matched with its request by `timer-origin`, by a read_committed reader. Lost, double,
   early.
 - **Lateness** is the append time on the real topic less the due time, by the broker's clock; *at the consumer* it is
@@ -40,6 +40,8 @@ transactions of its life are slow.
   delivery. The bridge's brokers stay up; RocketMQ's broker is its timer, so it is what is killed there.
 - **Pending**: half of the timers have ids. Starts are from the launch to the ready line: after SIGTERM, after SIGKILL
   (the group's session has to expire), without the data directory.
+- **Instances of 0.2 cores**: held to it by the kernel's cgroups from when they are ready, so that from one to four
+  neither the cores nor the broker are the limit.
 - **CPU** is of the bridge's process (user and system). Bodies repeat, so compression looks better than it is.
 - **RocketMQ** 5.5.0: name server, broker and Java client in a network namespace of their own, its defaults but for
   the tick, 1 to 2 GB of heap with Java's G1, 256 sends in flight, warmed up with 20,000 messages,
@@ -48,6 +50,11 @@ transactions of its life are slow.
 
 Again: `make bench ARGS=--full`, then `make bench-page`. Where the time goes, and what was tried:
 [performance.md](performance.md)."""
+IN_MEMORY = """\
+- **Servers**: what brokers write lies in memory, and Kafka's collector is Java's ZGC with 1 GB of heap: neither this
+  machine's disk nor a collector is to be measured here. The bridge's own store is on the disk. What Kafka on that disk
+  costs is measured too (`disk_`)."""
+ON_DISK = "- **Servers** write to the disk; Kafka's collector is Java's ZGC with 1 GB of heap."
 
 
 def page(results: Results, pictures: Iterable[str]) -> str:
@@ -60,7 +67,7 @@ def page(results: Results, pictures: Iterable[str]) -> str:
         _steady(results),
         _pending(results),
         _bursts(results),
-        ["## Method", "", METHOD],
+        ["## Method", "", METHOD.format(servers=IN_MEMORY if results.settings["memory"] else ON_DISK)],
         _not_measured(results),
     )
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -157,6 +164,7 @@ def _bursts(results: Results) -> list[str]:
     rows = []
     for begin, name in (
         ("instances.", "partitions x instances"),
+        ("slices.", f"instances of {SLICE_CORES} cores, {SLICED_PARTITIONS} partitions"),
         ("bodies.", "body, bytes"),
         ("publishing.", "setting"),
     ):

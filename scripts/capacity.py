@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts import command
+from scripts.parts import SLICE_CORES, SLICED_PARTITIONS, SLICES
 from scripts.results import RESULTS, Results, load
 from scripts.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, size
 from spark_jobs.plots import span_text
@@ -128,6 +129,24 @@ def _linearity(results: Results) -> list[str]:
         "| partitions | one instance, msg/s | two | ratio |",
         "|---|---|---|---|",
         *found,
+        "",
+        *_slices(results),
+    ]
+
+
+def _slices(results: Results) -> list[str]:
+    """Measured where each has a part of a core, so that it is not the machine that is divided."""
+    drains = {count: results.median(f"slices.{count}.drain_per_s") for count in SLICES}
+    one = drains[1]
+    if not one:
+        return []
+    return [
+        f"Measured too: the drain of instances that the kernel holds to {SLICE_CORES} cores each, with"
+        f" {SLICED_PARTITIONS} partitions, so that broker and sender have what they need beside them.",
+        "",
+        "| instances | drain, msg/s | to as many times that of one |",
+        "|---|---|---|",
+        *(f"| {count} | {drain:,.0f} | {drain / (count * one):.2f} |" for count, drain in drains.items() if drain),
     ]
 
 

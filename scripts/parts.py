@@ -4,8 +4,8 @@ core            copy, spread, burst, named, intake: the first figures
 steady          in and out at once, at each of RATES          at-least-once   spread, burst, steady
 outage          killed with timers pending                    pending         1 M of them (full: 10 M)
 instances       1, 4, 16 partitions by 1 and 2 instances      bodies          0.1, 1, 10 KB
-publishing      compression and linger                        disk            steady, the broker's data on a disk
-rocketmq        the peer, ticks of 1000 and 100 ms
+publishing      compression and linger                        slices          1, 2, 4 instances of a fifth of a core
+disk            steady, the broker's data on a disk           rocketmq        the peer, ticks of 1000 and 100 ms
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from bridge.embedded import EmbeddedKafka
 from scripts import peer, processes, scenarios
+from scripts.cpu_slice import CpuSlice
 from scripts.measured import Flat, Sizes, flat
 from scripts.place import Place
 from scripts.processes import BridgeProcess
@@ -26,6 +27,8 @@ AT_LEAST_ONCE_RATES = (10_000, 40_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
 INSTANCES = ((1, 1), (1, 2), (4, 1), (4, 2), (16, 1), (16, 2))
 """Partitions, instances."""
+SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.2, 16
+"""Instances of so much of a core: what they take together leaves the broker the rest of two cores."""
 BODIES = (100, 1_000, 10_000)
 PUBLISHING = {
     "default": (),
@@ -144,6 +147,26 @@ def instances(place: Place) -> Flat:
     return flat(found)
 
 
+def slices(place: Place) -> Flat:
+    """From one to four, where neither the cores nor the broker are the limit."""
+    found: dict[str, object] = {}
+    with place.kafka() as kafka:
+        for count in SLICES:
+            place.say(f"{count} instances of {SLICE_CORES} cores")
+            stage = Stage(kafka.bootstrap_servers, replace(place.smaller(), partitions=SLICED_PARTITIONS), f"s{count}")
+            with ExitStack() as ends:
+                parts = [ends.enter_context(CpuSlice(SLICE_CORES)) for _ in range(count)]
+                bridges = [stage.bridge(place.folder / f"{count}-{number}") for number in range(count)]
+                for bridge in bridges:
+                    ends.enter_context(bridge)
+                if not found:
+                    scenarios.warm_up(stage, bridges[0], scenarios.WARM_UP, 5.0)
+                for part, bridge in zip(parts, bridges, strict=True):
+                    part.take(bridge.pid)
+                found[f"slices.{count}"] = scenarios.burst(stage, bridges)
+    return flat(found)
+
+
 def bodies(place: Place) -> Flat:
     return _bursts(place, {f"bodies.{size}": ((), replace(place.smaller(), body_bytes=size)) for size in BODIES})
 
@@ -189,6 +212,7 @@ PARTS: dict[str, Callable[[Place], Flat]] = {
     "instances": instances,
     "bodies": bodies,
     "publishing": publishing,
+    "slices": slices,
     "disk": disk,
     "rocketmq": rocketmq,
 }

@@ -75,6 +75,13 @@ def test_what_was_not_measured_is_left_out_and_told() -> None:
     assert "| RocketMQ, tick" not in page
 
 
+def test_the_method_tells_where_servers_wrote() -> None:
+    told = made_up()
+    assert "write to the disk" in bench_page.page(read(told), [])
+    told["settings"]["memory"] = "/memory"
+    assert "lies in memory" in bench_page.page(read(told), [])
+
+
 def test_a_busy_machine_is_told() -> None:
     told = made_up()
     told["machine"]["others_share"] = 0.8

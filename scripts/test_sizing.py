@@ -89,3 +89,4 @@ def test_the_page_tells_measured_from_calculated(model: Model) -> None:
     assert within.split(" | ")[3][0] != "*"
     assert all(cell.strip(" |").startswith("*") for cell in beyond.split(" | ")[2:])
     assert "| 16 | 30,000 | 60,000 | 2.00 |" in lines
+    assert "| 4 | 60,000 | 1.00 |" in lines

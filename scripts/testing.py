@@ -6,7 +6,17 @@ from typing import Any
 from scripts.bench_figures import FIGURES
 from scripts.figures import Account, Lateness
 from scripts.measured import Burst, Copy, Cost, Flat, Intake, Outage, Pending, Spread, Steady, flat
-from scripts.parts import AT_LEAST_ONCE_RATES, BODIES, INSTANCES, PENDING, PENDING_FULL, PUBLISHING, RATES, TICKS_MS
+from scripts.parts import (
+    AT_LEAST_ONCE_RATES,
+    BODIES,
+    INSTANCES,
+    PENDING,
+    PENDING_FULL,
+    PUBLISHING,
+    RATES,
+    SLICES,
+    TICKS_MS,
+)
 
 REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 5.0, 6.0, 100.0, 1.5
 MEMORY_BYTES, DISK_BYTES, BASE_MB = 40.0, 500.0, 60.0
@@ -67,6 +77,7 @@ def measured(speed: float) -> Flat:
         **{f"bodies.{size}": burst(90_000, size) for size in BODIES},
         **{f"publishing.{name}": burst(90_000) for name in PUBLISHING},
         **{f"instances.{p}x{count}": burst(30_000.0 * min(p, count)) for p, count in INSTANCES},
+        **{f"slices.{count}": burst(15_000.0 * count) for count in SLICES},
         **{f"pending.{timers}": pending(timers) for timers in (PENDING, PENDING_FULL)},
         **{f"rocketmq.{tick}.spread": spread(Lateness(tick // 2, tick + 50, tick + 90)) for tick in TICKS_MS},
         **{f"rocketmq.{tick}.burst": burst(100_000 * speed) for tick in TICKS_MS},
@@ -96,6 +107,12 @@ def made_up(speeds: Sequence[float] = (0.9, 1.0, 1.1), without: str = "") -> dic
             "others_share": 0.02,
         },
         "versions": {"kafka": "4.3.0", "rocketmq": "5.5.0", "python": "3.11"},
-        "settings": {"messages": COUNT, "body_bytes": BODY_BYTES, "partitions": 4, "repeat": len(speeds)},
+        "settings": {
+            "messages": COUNT,
+            "body_bytes": BODY_BYTES,
+            "partitions": 4,
+            "repeat": len(speeds),
+            "memory": None,
+        },
         "rounds": [{"measured": one, "failed": {}} for one in rounds],
     }
