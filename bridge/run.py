@@ -203,3 +203,4 @@ def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None]) -
             looked_s = time.monotonic()
             bridge.look_at_open_transactions()
             bridge.look_at_clocks()
+    bridge.finish()

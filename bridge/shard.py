@@ -425,6 +425,8 @@ class OwnedShard:
             offset = self._sealed_offset
             progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
         staged, self._staged = self._staged, Staged()
+        if lags:
+            staged.requests, self._staged.requests = 0, staged.requests
         self._sealed_number += 1
         progress = progress._replace(number=self._sealed_number)
         staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
@@ -456,8 +458,9 @@ class OwnedShard:
         return self._staged.is_order_alone(self._sealed_offset)
 
     def _is_commit_due(self, now_ms: int) -> bool:
-        """Stored requests have waited long enough."""
-        return self._dirty_since_ms is not None and now_ms - self._dirty_since_ms >= self._options.commit_interval_ms
+        """Stored requests have waited long enough, or by a clock that was set back."""
+        since_ms = self._dirty_since_ms
+        return since_ms is not None and not 0 <= now_ms - since_ms < self._options.commit_interval_ms
 
     def renew(self, sealed: Sealed, now_ms: int) -> None:
         """What was aborted is published again: what has expired meanwhile is not released any more."""

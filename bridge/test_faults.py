@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -22,7 +23,7 @@ from bridge.test_histories import (
     lose_power,
     two_partitions,
 )
-from bridge.testing import FakeInstance
+from bridge.testing import FakeInstance, SimDisk
 from bridge.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
 from schemas.levels import parse_levels
@@ -146,6 +147,31 @@ def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_wait
     disk.mend()
     world.bridge.run(6000)
     assert world.delivered() == ["waits"]
+
+
+def test_a_disk_that_cannot_be_opened_is_tried_every_5_seconds_and_at_once_behind_a_clock_that_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    tried_ms: list[int] = []
+
+    def noted(shard: Shard) -> SimDisk:
+        tried_ms.append(world.kafka.timeline.now_ms)
+        return world.bridge.disk_for(shard)
+
+    world.send("waits", 100_000)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.disk_for(SHARD).fail_append(0)
+    monkeypatch.setattr(world.bridge.bridge, "_disk_for", noted)
+    world.bridge.run(16_000)
+    assert len(tried_ms) == 4
+    assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
+    world.bridge.clock.error_ms = -10_000
+    world.bridge.run(100)
+    assert len(tried_ms) == 5
 
 
 def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is_named(
@@ -274,6 +300,33 @@ def test_a_clean_end_waits_for_the_checkpoint_on_its_way_and_makes_the_last_one(
     kept = disk.contents()
     assert kept["closed"] == kept["checkpoint"]
     assert b'"pending":2' in kept["checkpoint"]
+
+
+def test_a_clean_end_amid_deliveries_commits_what_is_stored_and_makes_its_last_checkpoint() -> None:
+    """What leaves in its order needs no journal, so its requests would wait for their commit."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
+    world.bridge.run(0)
+    for _ in range(45):
+        world.send("m", 300)
+        world.bridge.run(10)
+    progress = world.kafka.stable_offset("timers", SHARD)
+    assert progress is not None
+    assert progress[0] < 45
+    world.bridge.stop()
+    kept = world.bridge.disk_for(SHARD).contents()
+    assert kept["closed"] == kept["checkpoint"]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_partition_from_committing_its_requests() -> None:
+    kafka, shards, instance = two_partitions()
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"900000")]
+    for shard in shards:
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+    instance.turn()
+    instance.clock.error_ms = -3_600_000
+    instance.run(50)
+    progress = [kafka.stable_offset("timers", shard) for shard in shards]
+    assert [found is not None and found[0] for found in progress] == [1, 1]
 
 
 def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:

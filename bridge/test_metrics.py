@@ -16,7 +16,7 @@ from bridge.metric_table import Limits, all_metrics
 from bridge.metrics import MOST_TARGETS, REFUSALS, UNDELIVERABLE
 from bridge.seen import see
 from bridge.skew import skew_ms
-from bridge.test_histories import WINDOW_MS, World
+from bridge.test_histories import SMALL, WINDOW_MS, World
 from bridge.test_release import ask, limited, send
 from bridge.timer_world import TIMERS, TimerWorld
 
@@ -74,6 +74,19 @@ def test_names_beyond_the_first_are_one() -> None:
 
 
 # -- what a bridge has done
+
+
+def test_requests_whose_commit_waits_are_counted_when_it_stands() -> None:
+    """They are read again if this instance loses them before."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
+    world.send(delay_ms=300)
+    world.bridge.run(290)
+    world.send(delay_ms=10_000)
+    world.bridge.run(20)
+    found = told(world)
+    assert (found['deliveries_total{target="orders"}'], found['requests_total{topic="timer.requests"}']) == (1, 1)
+    world.bridge.run(200)
+    assert told(world)['requests_total{topic="timer.requests"}'] == 2
 
 
 def test_requests_deliveries_and_lateness_are_counted_when_they_stand() -> None:

@@ -660,6 +660,7 @@ class FakeInstance:
     def stop(self) -> None:
         """SIGTERM: a clean end."""
         assert self.bridge is not None, "not started"
+        self.bridge.finish()
         self.bridge.stop()
         self.kill()
 

@@ -240,8 +240,14 @@ class Bridge:
         self._stopping = True
         self._source.wake()
 
+    def finish(self) -> None:
+        """The last turn of a clean end: all that is stored is committed, so that the next start reads little."""
+        self.request_stop()
+        if not self.is_idle:
+            self.turn()
+
     def stop(self) -> None:
-        """A clean end between two turns: what is stored is committed already or will be read again."""
+        """The end, between two turns: what is stored is committed already or will be read again."""
         self._stopping = True
         self._publisher.finish()
         for shard in [*self._shards, *self._preparing]:
@@ -500,8 +506,9 @@ class Bridge:
 
     def _is_overdue(self, owned: OwnedShard, now_ms: int) -> bool:
         """Under a load without a pause something is always staged or on its way: a quiet moment has to be made."""
-        due_ms = self._checkpoints_due_ms.get(owned.shard, now_ms)
-        return now_ms - due_ms >= _LATEST_CHECKPOINT_MS and not owned.is_quiet
+        late_ms = now_ms - self._checkpoints_due_ms.get(owned.shard, now_ms)
+        is_in_time = -self._options.store.checkpoint_interval_ms <= late_ms < _LATEST_CHECKPOINT_MS
+        return not is_in_time and not owned.is_quiet
 
     def _is_checkpoint_due(self, owned: OwnedShard, now_ms: int) -> bool:
         due_ms = self._checkpoints_due_ms.setdefault(owned.shard, now_ms)
