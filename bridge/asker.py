@@ -44,10 +44,10 @@ class Asker:
         self._desk = desk
         self._within_s = within_s
 
-    async def ask(self, question: Callable[[Bridge], T], within_s: float | None = None) -> T:
+    async def ask(self, question: Callable[[Bridge], T]) -> T:
         try:
             answer = asyncio.wrap_future(self._desk.put(question))
-            return await asyncio.wait_for(answer, self._within_s if within_s is None else within_s)
+            return await asyncio.wait_for(answer, self._within_s)
         except BusyError:
             raise HTTPException(503, "too many ask at a time: ask again") from None
         except TimeoutError:

@@ -184,8 +184,8 @@ class FakeKafka:
         self.timeline = timeline
         self.topics: dict[str, Topic] = {}
         self.commits: list[FakeTransaction] = []
-        self.ahead: list[tuple[Partition, Entry]] = []
         """Committed transactions, in the order in which the coordinator decided."""
+        self.ahead: list[tuple[Partition, Entry]] = []
         self._rng = rng
         self._timeout_ms = transaction_timeout_ms
         self._lag_ms = marker_lag_ms

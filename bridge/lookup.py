@@ -55,11 +55,11 @@ class Found(BaseModel):
     timers: list[TimerDetail]
 
 
-def content(raw: bytes | None, most: int = MOST_SHOWN_BYTES) -> Content | None:
-    """At most its first `most` bytes."""
+def content(raw: bytes | None) -> Content | None:
+    """At most its first MOST_SHOWN_BYTES."""
     if raw is None:
         return None
-    shown, is_cut = raw[:most], len(raw) > most
+    shown, is_cut = raw[:MOST_SHOWN_BYTES], len(raw) > MOST_SHOWN_BYTES
     try:
         text, _ = utf_8_decode(shown, "strict", not is_cut)  # a character may be cut in two
     except UnicodeDecodeError:

@@ -25,7 +25,8 @@ from timer.inspection import StoppedStore
 from timer.record import Body, Peek
 
 State = Literal["pending", "due", "held", "leaving", "rolling"]
-"""Waits for its time; or its time has come; its place in the order has passed (a clock went back); in a transaction
+"""Waits for its time; or its time has come; its place in the order has passed (a clock went back, it
+rests, or its target has to wait); in a transaction
 that is under way; or a copy of it is on its way back to the timer topic."""
 
 

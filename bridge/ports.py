@@ -123,7 +123,7 @@ class Preparation(Protocol):
 
 
 class History(Protocol):
-    """What Kafka already holds, read_committed. Every call waits through passing faults."""
+    """What Kafka already holds, read_committed. Every call waits through passing faults, unless it says otherwise."""
 
     def progress(self, shard: Shard) -> Progress | None:
         """The committed progress, read when no transaction can change it any more; None where there is none.

@@ -212,11 +212,11 @@ def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is
     assert f"{TIMERS}/0: a sender's transaction has been open for 21 s: the 2 offsets behind its first" in caplog.text
     assert f"{TIMERS}/1: a sender" not in caplog.text
     assert instance.bridge is not None
-    assert instance.bridge.hanging.keys() == {Shard(TIMERS, 0)}
+    assert instance.metrics.hanging.keys() == {Shard(TIMERS, 0)}
     kafka.commit(hung)
     instance.run(1000)
     look()
-    assert instance.bridge.hanging == {}
+    assert instance.metrics.hanging == {}
     assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
 
 

@@ -701,16 +701,6 @@ def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble:
     assert is_told()
 
 
-def test_case_34_the_histogram_shows_when() -> None:
-    world = World()
-    for delay_ms in (100, 150, 250, 950):
-        world.send(delay_ms=delay_ms)
-    world.bridge.run(20)
-    assert world.bridge.bridge is not None
-    start_ms = world.now_ms // 100 * 100
-    assert world.bridge.bridge.histogram(100) == {start_ms + 100: 2, start_ms + 200: 1, start_ms + 900: 1}
-
-
 # -- Two transactions under way
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bridge.complaints import Complaints
-from bridge.hanging import Hang, Hanging
+from bridge.hanging import Hanging
 from bridge.intake import StillLeavingError
 from bridge.metrics import End, Metrics
 from bridge.options import TurnOptions
@@ -60,7 +60,7 @@ class _NextTry:
 
 
 class Bridge:
-    """All the shards that this instance owns, over its ports. Not for use by two threads, but for `request_stop`."""
+    """All the shards that this instance owns, over its ports. Of one thread, but for `request_stop` and `wake`."""
 
     def __init__(
         self,
@@ -126,13 +126,6 @@ class Bridge:
     def due_hours(self) -> dict[str, Counter[int]]:
         """For each real topic: start of the hour (epoch ms) to the number of timers that are due in it."""
         return joined_hours(owned.due_hours() for owned in self._shards.values())
-
-    def histogram(self, bucket_ms: int) -> Counter[int]:
-        """Live timers of all shards by when they are looked at next: start of the bucket (epoch ms) to their number."""
-        total: Counter[int] = Counter()
-        for owned in self._shards.values():
-            total.update(owned.store.histogram(bucket_ms))
-        return total
 
     def turn(self) -> None:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
@@ -225,11 +218,6 @@ class Bridge:
             " them in time (NTP)",
             *(abs(most_ms), "ahead" if most_ms > 0 else "behind"),
         )
-
-    @property
-    def hanging(self) -> dict[Shard, Hang]:
-        """Timer partitions that cannot be read to their end, as `look_at_open_transactions` has found them."""
-        return self._hanging.now
 
     def wake(self) -> None:
         """Ends a waiting poll soon; for any thread."""

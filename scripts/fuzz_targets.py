@@ -79,7 +79,6 @@ def _live_on(disk: SimDisk, options: StoreOptions) -> None:
     store = Store.open(disk, options, found, found.progress, found.held, found.ended_flights, found.waits)
     try:
         store.due_ranges()
-        store.histogram(60_000)
         store.find([b"id-1", b"id-13"])
         _list(store)
         for target in store.paused():

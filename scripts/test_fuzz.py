@@ -159,7 +159,7 @@ def scan(contents: Contents) -> EndedUnits:
     with StoppedStore(disk_of(contents)) as store:
         nobody = np.empty(0, np.int64)
         told = store.checkpoint
-        LiveScan(store._units, told, told.progress.settled, nobody, nobody).mark(ended, LiveCounts())
+        LiveScan(store._units, told, told.progress.settled, nobody, nobody, {}).mark(ended, LiveCounts())
     return ended
 
 

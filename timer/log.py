@@ -22,11 +22,9 @@ def _name(folder: str, base: int) -> str:
     return f"{folder}/{base:020d}"
 
 
-def _bases(disk: Disk, folder: str, only: Collection[int] | None) -> list[int]:
-    """Of the files that are there; with `only`, of these, and CorruptStoreError where one is missing."""
+def _bases(disk: Disk, folder: str, only: Collection[int]) -> list[int]:
+    """In their order. Raises CorruptStoreError where one is missing."""
     there = disk.names(folder)
-    if only is None:
-        return [int(name) for name in there]
     for base in sorted(only):
         if f"{base:020d}" not in there:
             raise CorruptStoreError(_name(folder, base), "the file is missing")
@@ -44,7 +42,7 @@ def sweep(disk: Disk, folder: str, only: Collection[int]) -> None:
 class _Segments:
     """Open files by the position of their first byte."""
 
-    def __init__(self, disk: Disk, folder: str, only: Collection[int] | None) -> None:
+    def __init__(self, disk: Disk, folder: str, only: Collection[int]) -> None:
         self._disk = disk
         self.folder = folder
         self.bases = _bases(disk, folder, only)
@@ -118,9 +116,7 @@ class UnitLog:
     positions; others are passed over. Raises CorruptStoreError where one of them is missing.
     """
 
-    def __init__(
-        self, disk: Disk, folder: str, ids_folder: str, segment_bytes: int, only: Collection[int] | None = None
-    ) -> None:
+    def __init__(self, disk: Disk, folder: str, ids_folder: str, segment_bytes: int, only: Collection[int]) -> None:
         if segment_bytes < UNIT_SIZE + BLANK_SIZE:
             raise ValueError(f"segment_bytes is {segment_bytes}: a file holds at least one unit and a blank, 68 bytes")
         self._segment_bytes = segment_bytes
@@ -275,7 +271,7 @@ class FrameLog:
     `only`: as in UnitLog.
     """
 
-    def __init__(self, disk: Disk, folder: str, segment_bytes: int, only: Collection[int] | None = None) -> None:
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int, only: Collection[int]) -> None:
         self._segment_bytes = segment_bytes
         self._segments = _Segments(disk, folder, only)
         self.end = 0

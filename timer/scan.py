@@ -8,7 +8,6 @@ Between the checkpoint and now, the journal may have ended more: those get a mar
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -38,7 +37,6 @@ Stretches: TypeAlias = Sequence[tuple[Key, Key]]
 """Keys (after, until], ascending."""
 Waits: TypeAlias = Mapping[int, Stretches]
 """Of targets that wait, by the hash of their names (timer.waiting)."""
-NOTHING_WAITS: Waits = MappingProxyType({})
 
 
 def _above(run: Rows, key: Key) -> NDArray[np.bool_]:
@@ -55,7 +53,7 @@ def among_stretches(run: Rows, stretches: Stretches) -> NDArray[np.bool_]:
     return found
 
 
-def above(run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.bool_]:
+def above(run: Rows, settled: Key, waits: Waits) -> NDArray[np.bool_]:
     """Which rows of a RUN live by their key: those > `settled`, or in the stretches of their target where it waits."""
     found = _above(run, settled)
     if not waits:
@@ -66,7 +64,7 @@ def above(run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.b
     return found
 
 
-def to_come(units: Rows, run: Rows, settled: Key, waits: Waits = NOTHING_WAITS) -> NDArray[np.bool_]:
+def to_come(units: Rows, run: Rows, settled: Key, waits: Waits) -> NDArray[np.bool_]:
     """Which of `units`, the same as a RUN, have a place in the order that has not left."""
     chained: NDArray[np.bool_] = units["magic"] & MAGIC_UNCHAINED == 0
     return above(run, settled, waits) & chained
@@ -98,7 +96,7 @@ class LiveScan:
         settled: Key,
         held: Ints,
         ended: Ints,
-        waits: Waits = NOTHING_WAITS,
+        waits: Waits,
     ) -> None:
         self._log = log
         self._found = found

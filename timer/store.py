@@ -166,7 +166,7 @@ class Store:
         """The one at L, where it is known and lives by its key."""
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
-        self._dues = DueCounts(lambda row: self._peek(row).target)
+        self._dues = DueCounts(lambda row: self.peek(row).target)
         self._upkeep = Upkeep(disk, options, self._units, self._bodies, self._ended, self._live_rows)
         self._pending = 0
         self._turns = 0
@@ -391,21 +391,6 @@ class Store:
         """The row of `unit` where it lives, as some_live has told it; else no row."""
         return self._live_rows(unit, unit + 1) if self._low_unit <= unit < self._units.end else NO_ROWS
 
-    def peek(self, row: Rows) -> Peek:
-        """What `row`, a RUN of one, is about, however large its body. Raises CorruptStoreError."""
-        return self._peek(row)
-
-    def histogram(self, bucket_ms: int) -> dict[int, int]:
-        """Live timers by the time at which they are looked at next: start of the bucket, epoch ms, to their number.
-
-        From the wheel's slots: a tick is the finest bucket. What is rolled before it is due counts at its roll.
-        """
-        buckets = self._wheel.histogram(bucket_ms)
-        for visit_ms in self._held.rows()["visit_ms"].tolist():
-            start_ms = visit_ms // bucket_ms * bucket_ms
-            buckets[start_ms] = buckets.get(start_ms, 0) + 1
-        return dict(sorted(buckets.items()))
-
     def add(self, batch: Batch, next_offset: int) -> None:
         """Stores `batch`: requests below `next_offset` are dealt with. Else OSError or WheelFullError, and nothing."""
         if len(batch):
@@ -480,7 +465,7 @@ class Store:
         for at, units in self._ids.find(hashes).items():
             for unit in units:
                 row = self._row(unit)
-                if self._peek(row).id == ids[at]:
+                if self.peek(row).id == ids[at]:
                     found[ids[at]] = row
         return found
 
@@ -824,13 +809,16 @@ class Store:
             if len(live):
                 self._low_unit = int(live["unit"][0])
                 self._low_row = live[:1].copy()
-                return self._peek(live[:1]).offset  # a copy's own offset is not its origin
+                return self.peek(live[:1]).offset  # a copy's own offset is not its origin
             self._low_unit = end
         self._low_row = NO_ROWS
         return self._next_offset
 
-    def _peek(self, row: Rows) -> Peek:
-        """The beginning of its body. Raises CorruptStoreError where the unit was torn and points to another's."""
+    def peek(self, row: Rows) -> Peek:
+        """The beginning of the body of `row`, a RUN of one.
+
+        Raises CorruptStoreError where the unit was torn and points to another's.
+        """
         position = int(row["body"][0])
         found = peek(self._bodies.read_upto(position, PEEK_SIZE), position)
         if (found.size, found.origin) != (row["body_size"][0], row["origin"][0]):

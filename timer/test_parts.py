@@ -186,13 +186,6 @@ def test_to_link_nothing_changes_no_slot() -> None:
     assert not on.is_sound()
 
 
-def test_a_histogram_counts_units_and_not_slots() -> None:
-    on = wheel()
-    link(on, ints(1000, 1001, 1012, 1025), ints(0, 52, 104, 156))
-    assert on.histogram(10) == {1000: 2, 1010: 1, 1020: 1}
-    assert on.histogram(20) == {1000: 3, 1020: 1}
-
-
 def test_case_11_a_slot_of_a_lap_ago_reads_empty() -> None:
     on = wheel()
     link(on, ints(1000), ints(0))

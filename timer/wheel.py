@@ -156,11 +156,3 @@ class Wheel:
         times = self._table["time"].astype(np.int64)
         found = times[(self._table["num"] > 0) & (times > after) & (times <= until)]
         return int(found.min()) if len(found) else None
-
-    def histogram(self, bucket_ms: int) -> dict[int, int]:
-        """Live units by the start (ms) of the bucket in which their tick begins."""
-        used = np.flatnonzero(self._table["num"] > 0)
-        starts = self._table["time"][used].astype(np.int64) * self.tick_ms // bucket_ms * bucket_ms
-        buckets, where = np.unique(starts, return_inverse=True)
-        counts = np.bincount(where, weights=self._table["num"][used], minlength=len(buckets))
-        return {int(start): int(count) for start, count in zip(buckets, counts, strict=True)}

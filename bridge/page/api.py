@@ -1,6 +1,6 @@
 """The operations of /api/v1: reads of the whole group, actions through the timer topic. The page asks the same ones.
 
-Api.operations    the table                     routes(api, guard)    as HTTP
+Api.operations    the table                     service.routes(operations, access, version)   as HTTP
 """
 
 import asyncio
@@ -38,7 +38,6 @@ from bridge.page.answers import (
     RejectedRecords,
 )
 from bridge.page.counted import mark_of, marks_in, token_of
-from bridge.page.kafka_side import KafkaSide
 from bridge.page.machine import disk_of, resident_bytes
 from bridge.page.neighbours import Neighbours
 from bridge.page.operations import API, Operation
@@ -78,7 +77,6 @@ class Parts:
     asker: Asker
     clock: Clock
     neighbours: Neighbours
-    kafka: KafkaSide
     requests: Requests
     rejected: RejectedTopic
     data_dir: Path

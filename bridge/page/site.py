@@ -1,7 +1,7 @@
 """The page: the API's operations as plain HTML and forms, for people, a phone and a keyboard alike.
 
     GET  /  /timers  /timer?id=  /rejected  /login         what the API tells
-    POST /timer/<action>  /selection/count  /selection/<action>  /rejected/redrive  /login  /logout
+    POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
 No form is taken without the key of its session, and nothing that a sender wrote is ever more than text.
 """

@@ -252,7 +252,6 @@ class Place:
                 asker=Asker(instance.status, desk, 1.0),
                 clock=instance.clock,
                 neighbours=Neighbours(address, side, access, within_s=10, good_for_s=0),
-                kafka=side,
                 requests=Requests(side, "timer.receipts", "all", nap=lambda _: self.run(50)),
                 rejected=RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at),
                 data_dir=Path(__file__).parent,

@@ -36,7 +36,6 @@ def page_routes(settings: Settings, status: Status, desk: Desk, clock: Clock) ->
             asker=asker,
             clock=clock,
             neighbours=Neighbours(own_address(settings), kafka, access),
-            kafka=kafka,
             requests=Requests(kafka, settings.receipts_topic, settings.receipts),
             rejected=RejectedTopic(kafka, settings.rejected_topic, settings.rules()),
             data_dir=settings.data_dir,
