@@ -12,14 +12,14 @@ import re
 import uuid
 from pathlib import Path
 
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import SettingsError
 from schemas.origin import Shard
 from timer.disk import RealDisk
 
 log = logging.getLogger(__name__)
 
-_LOCK, _ID = "lock", "instance-id"
-_LEFT = frozenset({_LOCK, f"{_ID}.new", "lost+found"})
+LOCK, _ID = "lock", "instance-id"
+_LEFT = frozenset({LOCK, f"{_ID}.new", "lost+found"})
 """May stand beside no id: a start that came no further, and what a file system keeps at its root."""
 _IS_ID = re.compile(r"[0-9a-f]{32}\s*")
 
@@ -33,7 +33,7 @@ class DataDir:
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _demand_ours(root)
-            self._lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as wrong:
             raise SettingsError(f"data_dir {root}: {wrong.strerror}: give a folder that may be written") from wrong
         try:
@@ -45,7 +45,10 @@ class DataDir:
             log.warning("data_dir %s is open to everybody on this machine, and messages lie there: chmod 700 it", root)
 
     def instance_id(self) -> str:
-        """Made at the first start, kept from then on. Raises BridgeError where it cannot be written."""
+        """Made at the first start, kept from then on; where it cannot be written, this life's alone, with a warning.
+
+        So a full disk is waited for where it matters, shard by shard.
+        """
         found = _id_in(self._root)
         if found is None:
             found = uuid.uuid4().hex
@@ -53,7 +56,8 @@ class DataDir:
             try:
                 disk.start_replace(_ID, found.encode()).wait()
             except OSError as wrong:
-                raise BridgeError(f"data_dir {self._root}: {_ID}: {wrong.strerror}: mend the disk") from wrong
+                told = "data_dir %s: %s could not be written (%s), so the next start has another: mend the disk"
+                log.warning(told, self._root, _ID, wrong.strerror)
             finally:
                 disk.close()
         return found
@@ -94,7 +98,7 @@ def _demand_ours(root: Path) -> None:
     if _id_in(root) is not None:
         return
     there = {child.name: child for child in root.iterdir() if child.name not in _LEFT | {_ID}}
-    is_known = (root / _LOCK).exists()  # somebody took the id away, as a bridge asks for where the folder is a copy
+    is_known = (root / LOCK).exists()  # somebody took the id away, as a bridge asks for where the folder is a copy
     strangers = sorted(name for name, child in there.items() if not (is_known and _is_topic(child)))
     if strangers:
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")

@@ -1,6 +1,7 @@
 """The data directory: made for us alone, refused and left as it was where it is somebody else's."""
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -74,6 +75,22 @@ def test_the_id_is_kept_and_a_new_one_comes_where_it_was_deleted_or_torn(tmp_pat
     third = used(tmp_path)
     assert len({first, second, third}) == 3
     assert all(len(each) == 32 for each in (first, second, third))
+
+
+def test_a_full_disk_gives_an_id_for_this_life_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, usual[1]))
+    try:
+        with closing(DataDir(tmp_path)) as folder:
+            first = folder.instance_id()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "instance-id could not be written" in warning
+    assert "mend the disk" in warning
+    second = used(tmp_path)
+    assert len(first) == len(second) == 32
+    assert first != second == used(tmp_path)
 
 
 @pytest.mark.parametrize(
