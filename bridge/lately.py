@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-_HOUR_MS = 3_600_000
+from timer.dues import HOUR_MS
+
 _MOST = 100_000
 
 
@@ -21,4 +22,4 @@ class Lately:
 
     def has(self, id_: bytes, now_ms: int) -> bool:
         at_ms = self._at_ms.get(id_)
-        return at_ms is not None and now_ms - at_ms <= _HOUR_MS
+        return at_ms is not None and now_ms - at_ms <= HOUR_MS

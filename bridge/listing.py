@@ -4,7 +4,7 @@
     until search.go_on(bridge, now_ms, is_over): ...     behind a turn each, at least one step, as long as not is_over()
     search.listing()                                     the first `limit` of them, and how many there are
 
-All of the log is looked through, as nothing in it is in due order: rows of 60 bytes, and bodies only where key or
+All of the log is looked through, as nothing in it is in due order: rows of 56 bytes, and bodies only where key or
 header are asked for. Of what is rolled meanwhile, one may be counted twice or not at all; none is listed twice.
 """
 
@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from bridge.pending import Bucket, Timer, joined_buckets, state_of
 from bridge.shard import OwnedShard
 from bridge.turn import Bridge
+from schemas.headers import MAX_INT64
 from schemas.journal import Flight
 from schemas.origin import Shard
 from timer.entry import RUN, Rows, topic_hash
@@ -53,7 +54,7 @@ class Wanted(NamedTuple):
     header: tuple[str, bytes | None] | None = None
     """One that the request carries; None for its value: any."""
     due_from_ms: int = 0
-    due_to_ms: int = 2**63 - 1
+    due_to_ms: int = MAX_INT64
     after: Place | None = None
     limit: int = 100
     bucket_ms: int | None = None

@@ -32,7 +32,7 @@ REFUSALS = (
     *("bad-target", "denied-target", "too-large", "not-ours", "quota-exceeded"),
 )
 """Codes of what intake refuses."""
-UNDELIVERABLE = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
+PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
 """Codes of what its target does not take."""
 RECEIPTS = ("accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected")
 ABORTS = ("refused", "earlier", "stale-member", "fault")
@@ -68,7 +68,7 @@ class Metrics:
         self.requests = Tally()
         self.deliveries = Tally()
         self.refused = Tally(REFUSALS)
-        self.parked = Tally(UNDELIVERABLE)
+        self.parked = Tally(PARKED)
         self.receipts = Tally(RECEIPTS)
         self.rolled = Tally()
         self.landed = Tally()

@@ -26,6 +26,7 @@ from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from timer.checkpoint import CLOSED, MOST_SLOTS, NAME, Checkpoint
 from timer.disk import Disk
 from timer.errors import CorruptStoreError, WheelFullError
+from timer.names import UNITS
 from timer.options import StoreOptions
 from timer.store import Store
 
@@ -174,7 +175,7 @@ class _Recovery:
                 return self._run(found, options)
             except WheelFullError as full:
                 if found is not None and 2 * options.slots > MOST_SLOTS:
-                    raise CorruptStoreError("timer", f"visits further apart than {MOST_SLOTS} ticks") from full
+                    raise CorruptStoreError(UNITS, f"visits further apart than {MOST_SLOTS} ticks") from full
                 options = replace(options, slots=2 * options.slots)
                 log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
                 found = found and read_checkpoint(self._disk)

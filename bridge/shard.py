@@ -41,7 +41,8 @@ _TOO_LARGE_TO_WAIT = Refusal(
 _MOST_HELD = 100_000
 """Timers of one shard that wait by themselves: K had passed their place before they were read. More are rolled."""
 _CROWDED_SHARE = 4
-_COPY_EXTRA_BYTES = 128
+_BATCH_BYTES = 128
+"""What the batch around a copy takes, at most."""
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 _KIND = itemgetter(Told._fields.index("kind"))
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
@@ -344,7 +345,7 @@ class OwnedShard:
             return
         room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
         gate = OPEN if self._limits is None else self._limits.at(now_ms)
-        waiting = self.store.waiting()
+        waiting = self.store.waiting_hashes()
         due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
@@ -552,4 +553,4 @@ class OwnedShard:
 
 
 def _size(copy: Outgoing) -> int:
-    return size_of(copy.key, copy.value, copy.headers) + _COPY_EXTRA_BYTES
+    return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import typer
 
+from bridge.datadir import LOCK
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
+from timer.checkpoint import NAME
 from timer.errors import CorruptStoreError
-from timer.inspection import BODIES, UNITS, EmptyStoreError, NoStoreError, StoppedStore
+from timer.inspection import EmptyStoreError, NoStoreError, StoppedStore
+from timer.names import BODIES, UNITS, WHEEL
 from timer.read_only import ReadOnlyDisk
 
-LOCK = "lock"
-_OF_A_STORE = ("checkpoint", "wheel", UNITS, BODIES)
+_OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
 
 
 @contextmanager

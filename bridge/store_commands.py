@@ -23,7 +23,8 @@ from bridge.pending_export import pending_file
 from bridge.stopped_stores import explained, opened, reading
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED
-from timer.inspection import BODIES, IDS, UNITS, EmptyStoreError, StoppedStore, Timer
+from timer.inspection import EmptyStoreError, StoppedStore, Timer
+from timer.names import BODIES, IDS, UNITS
 from timer.read_only import ReadOnlyDisk
 from timer.verification import verify as verify_store
 from timer.verified import Verified

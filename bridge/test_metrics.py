@@ -13,7 +13,7 @@ from bridge.limits import TargetLimit
 from bridge.meters import Histogram, Names, Tally
 from bridge.metric_docs import page
 from bridge.metric_table import Limits, all_metrics
-from bridge.metrics import MOST_TARGETS, REFUSALS, UNDELIVERABLE
+from bridge.metrics import MOST_TARGETS, PARKED, REFUSALS
 from bridge.seen import see
 from bridge.skew import skew_ms
 from bridge.test_histories import SMALL, WINDOW_MS, World
@@ -412,7 +412,7 @@ def test_every_code_that_headers_md_tells_is_counted_from_the_start() -> None:
     table = (ROOT / "docs" / "headers.md").read_text().partition("| `timer-error` |")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     codes = {code.strip(" `") for cell in cells for code in cell.split(",")}
-    assert codes <= {*REFUSALS, *UNDELIVERABLE}
+    assert codes <= {*REFUSALS, *PARKED}
 
 
 def test_docs_are_as_the_code_is() -> None:

@@ -24,7 +24,7 @@ from timer.batch import Batch
 from timer.checkpoint import CLOSED, NAME, Checkpoint
 from timer.checksum import COLUMN, unit_checks
 from timer.entry import BLANK_SIZE, UNIT, UNIT_SIZE
-from timer.inspection import WHEEL
+from timer.names import WHEEL
 from timer.options import StoreOptions
 from timer.record import HEAD, HEAD_SIZE, Body, pack_headers
 from timer.resume import RESUME

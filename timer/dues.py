@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from timer.entry import Ints, Rows, counted, stable_order
 from timer.errors import CorruptStoreError
+from timer.names import UNITS
 
 HOUR_MS = 3_600_000
 _HOURS = 24
@@ -172,7 +173,7 @@ class DueCounts:
     def _known(self, hash_: int) -> _Topic:
         topic = self._topics.get(hash_)
         if topic is None:
-            raise CorruptStoreError("timer", f"a unit for the topic of hash {hash_}, of which none was counted")
+            raise CorruptStoreError(UNITS, f"a unit for the topic of hash {hash_}, of which none was counted")
         return topic
 
     def has(self, hash_: int) -> bool:

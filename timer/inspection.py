@@ -1,7 +1,7 @@
 """Looking into the store of a stopped bridge, as of its checkpoint. Never writes, never makes or cuts a file.
 
     checkpoint -> where the logs ended, K, what was held       read_checkpoint
-    TimerLog   -> live units: key > K or held, not ended       StoppedStore.live, in the order of the log
+    TimerLog   -> live units: key > K, waiting or held; not ended       StoppedStore.live, in the order of the log
     body log   -> the bodies of those                          StoppedStore.bodies
 
 What was written behind the checkpoint is not shown: the next start takes it back, or reads it again from Kafka.
@@ -23,11 +23,10 @@ from timer.errors import CorruptStoreError
 from timer.ids import hash_of
 from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
+from timer.names import BODIES, IDS, UNITS
 from timer.plan import in_order
 from timer.record import Body, unpack
 from timer.scan import LiveScan, waits_of
-
-UNITS, IDS, BODIES, WHEEL = "timer", "ids", "body", "wheel"
 
 
 class NoStoreError(Exception):

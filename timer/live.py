@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.headers import MAX_INT64
 from timer.entry import Ints, Rows
 
-_NO_UNIT = 2**63 - 1
 _FEW = 64
 _VERY_FEW = 8
 
@@ -37,7 +37,7 @@ class LiveCounts:
     def _add(self, segment: int, size: int, visit_ms: int, first_unit: int, last_unit: int) -> None:
         self._bytes[segment] = self._bytes.get(segment, 0) + size
         self.see(segment, visit_ms)
-        first, last = self._units.get(segment, (_NO_UNIT, -1))
+        first, last = self._units.get(segment, (MAX_INT64, -1))
         self._units[segment] = (min(first, first_unit), max(last, last_unit))
 
     def state(self) -> Ints:

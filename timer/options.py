@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Settings of one shard's store. The wheel is laid out anew at each opening, by the tick and slots of now."""
+    """Settings of one shard's store. The wheel is laid out by the tick and slots of now, if not taken over."""
 
     tick_ms: int = 1000
     slots: int = 2 * 604_800

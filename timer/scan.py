@@ -1,8 +1,8 @@
 """What lives in a TimerLog when a store is opened: two passes over its units, block by block.
 
     pass 1   each unit by its check; delete markers -> which units have ended
-    pass 2   of the others: chained ones with a key > K live; of those held, the last unit of the origin does (earlier
-             ones were rolled)
+    pass 2   of the others: chained ones with a key > K live, or, where their target waits, in one of its stretches;
+             of those held, the last unit of the origin does (earlier ones were rolled)
 
 Between the checkpoint and now, the journal may have ended more: those get a marker of their own.
 """
@@ -29,6 +29,7 @@ from timer.entry import (
 from timer.errors import CorruptStoreError
 from timer.live import EndedUnits, LiveCounts
 from timer.log import UnitLog
+from timer.names import UNITS
 
 _BLOCK_UNITS = 1 << 16
 
@@ -135,7 +136,7 @@ class LiveScan:
         """The units that `markers`, below unit `end`, speak of; without those that are gone with their file."""
         found = [self._log.number(at) for at in markers["body"].tolist()]
         if max(found) >= end:
-            raise CorruptStoreError("timer", f"a marker below unit {end} for unit {max(found)}")
+            raise CorruptStoreError(UNITS, f"a marker below unit {end} for unit {max(found)}")
         return [unit for unit in found if self._log.has(unit)]
 
     def live(self, ended: EndedUnits) -> Iterator[Rows]:
@@ -158,7 +159,7 @@ class LiveScan:
     def _check_count(self) -> None:
         counted = self._counted + len(self._holding_then)
         if counted != self._found.pending:
-            raise CorruptStoreError("timer", f"{counted} live units where the checkpoint counts {self._found.pending}")
+            raise CorruptStoreError(UNITS, f"{counted} live units where the checkpoint counts {self._found.pending}")
 
     def _count(self, units: Rows, run: Rows) -> None:
         """What lived at the time of the checkpoint."""

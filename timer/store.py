@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.headers import MAX_INT64
 from schemas.journal import Flight, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer import resume
@@ -47,6 +48,7 @@ from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits
 from timer.log import FrameLog, UnitLog, sweep
 from timer.migration import linked_anew
+from timer.names import BODIES, IDS, UNITS, WHEEL
 from timer.options import StoreOptions
 from timer.plan import DueQueue
 from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
@@ -65,8 +67,6 @@ _READ_THROUGH_BYTES = 4096
 _READ_MOST_BYTES = 8 << 20
 _LOOKS_WHILE_PAUSED = 8
 """Until what is paused is rolled: so far the place lags behind from which on it is told."""
-_FOREVER_MS = 2**63 - 1
-_UNITS, _BODIES, _IDS, _WHEEL = "timer", "body", "ids", "wheel"
 
 
 class Due(NamedTuple):
@@ -95,8 +95,8 @@ def wipe(disk: Disk) -> None:
     speak of files that are another store's by then.
     """
     disk.start_replace(NAME, b"").wait()
-    disk.remove(_WHEEL)
-    for folder in (_UNITS, _BODIES, _IDS):
+    disk.remove(WHEEL)
+    for folder in (UNITS, BODIES, IDS):
         sweep(disk, folder, ())
 
 
@@ -133,21 +133,21 @@ class Store:
     ) -> None:
         """`found`: it names the files that are this store's; others were written later, or an older one left them."""
         units, bodies = (found.unit_files(), found.bodies) if found else ((), ())
-        for folder, only in ((_UNITS, units), (_IDS, units), (_BODIES, bodies)):
+        for folder, only in ((UNITS, units), (IDS, units), (BODIES, bodies)):
             sweep(disk, folder, only)
         self._disk = disk
         self._options = options
         self._segment_bytes = segment_bytes
-        self._units = UnitLog(disk, _UNITS, _IDS, segment_bytes, units)
-        self._bodies = FrameLog(disk, _BODIES, segment_bytes, bodies)
+        self._units = UnitLog(disk, UNITS, IDS, segment_bytes, units)
+        self._bodies = FrameLog(disk, BODIES, segment_bytes, bodies)
         try:
             self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
             if disk.read(CLOSED):
                 disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
             if self._resumed is None:
-                disk.remove(_WHEEL)
+                disk.remove(WHEEL)
             disk.remove(resume.RESUME)
-            self._mapping = disk.map(_WHEEL, options.slots * SLOT_SIZE)
+            self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
         except OSError:
             self._units.close()
             self._bodies.close()
@@ -472,7 +472,7 @@ class Store:
     def _row(self, unit: int) -> Rows:
         return run_of(self._units.read(unit, unit + 1), self._units.beside(unit, unit + 1), unit)
 
-    def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = _FOREVER_MS) -> Due:
+    def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64) -> Due:
         """Takes what leaves now, at most `limit` in all; K moves over what was looked at.
 
         Targets wait that are paused, and those of which `gate` lets no more out. Who has waited for `most_wait_ms` is
@@ -665,7 +665,7 @@ class Store:
         """Whether timers of `target` wait, whoever comes next."""
         return self._waiting.get(target) is not None
 
-    def waiting(self) -> list[int]:
+    def waiting_hashes(self) -> list[int]:
         """Hashes of the targets of which timers wait, also of those that are held."""
         return [*dict.fromkeys([*self._waiting.hashes(), *self._held.blocked()])]
 
@@ -941,7 +941,7 @@ class Store:
         """For the next opening, which takes over, and for `verify`. Without it, it is as after a kill."""
         with suppress(OSError):
             resume.write(self._disk, told, self._state())
-            wheel = self._disk.open(_WHEEL)
+            wheel = self._disk.open(WHEEL)
             self._disk.start_sync([wheel]).wait()
             wheel.close()
             self._disk.start_replace(CLOSED, told.to_bytes()).wait()

@@ -29,9 +29,9 @@ from timer.entry import (
 )
 from timer.errors import CorruptStoreError
 from timer.ids import hash_of
-from timer.inspection import UNITS
 from timer.live import EndedUnits
 from timer.log import FrameLog, UnitLog
+from timer.names import UNITS
 from timer.record import Body, unpack
 from timer.scan import to_come, waits_of
 from timer.verified import FaultError, Folder, Verified, field_at

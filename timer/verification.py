@@ -22,8 +22,9 @@ from timer.disk import Disk
 from timer.entry import BLANK_SIZE, UNIT_SIZE
 from timer.errors import CorruptStoreError
 from timer.frame_verification import check_frames
-from timer.inspection import BODIES, IDS, UNITS, WHEEL, read_checkpoint
+from timer.inspection import read_checkpoint
 from timer.log import FrameLog, UnitLog
+from timer.names import BODIES, IDS, UNITS, WHEEL
 from timer.unit_verification import UnitVerification, per_segment, units_in
 from timer.verified import FaultError, Folder, Verified
 from timer.wheel_verification import TimeChains

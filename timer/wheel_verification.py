@@ -16,8 +16,8 @@ import numpy as np
 from timer.checkpoint import MOST_SLOTS, NAME, Checkpoint
 from timer.entry import MAGIC_UNCHAINED, Ints, Rows, visits_ms
 from timer.errors import CorruptStoreError, WheelFullError
-from timer.inspection import UNITS, WHEEL
 from timer.log import UnitLog
+from timer.names import UNITS, WHEEL
 from timer.verified import FaultError, Verified
 from timer.wheel import SLOT, SLOT_SIZE, Wheel, slot_checks
 

@@ -11,6 +11,9 @@ ConfluentTopics    makes what is missing at start, and tells what topics are lik
 clients.py    what every client is told      waiting.py   passing faults are waited out, with few words
 producer.py   one transaction                culprits.py  who made it fail
 sink.py       one behind the other           worker.py    threads for calls that block
+ahead.py      deliveries of at-least-once    fence.py     whose generation commits
+pace.py       how soon a poll returns        timely.py    calls that are to end in time
+sending.py    what both ways of sending share
 """
 
 from bridge.confluent.group import ConfluentGroup as ConfluentGroup

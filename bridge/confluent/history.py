@@ -16,7 +16,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_passing, make
-from bridge.confluent.source import Message, record_of
+from bridge.confluent.source import GONE, Message, record_of
 from bridge.confluent.waiting import CALL_S, Patience, error_of
 from bridge.connection import Connection
 from bridge.errors import BridgeError, TopicGrownError
@@ -37,7 +37,6 @@ _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT}
 _UNKNOWN = frozenset(
     {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 )
-_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 
 
 class ConfluentHistory:
@@ -199,7 +198,7 @@ class ConfluentHistory:
                 position = message.offset() + 1
             elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 position = max(position, message.offset())
-            elif error.code() in _GONE:
+            elif error.code() in GONE:
                 position = self._skip_to_what_is_kept(place, position)
             else:
                 self._trouble(place, error)

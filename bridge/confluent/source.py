@@ -27,7 +27,7 @@ Message = Any
 UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 """Stands for headers that the client library cannot read; whoever parses it finds a bad header and this reason."""
 
-_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
+GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 _SLICE_S = 0.02
 """A wake is seen within this, so who asks waits no longer; so is a change of hands without a record."""
 
@@ -169,7 +169,7 @@ class ConfluentSource:
 
     def _judge(self, message: Message) -> None:
         error: KafkaError = message.error()
-        if error.code() in _GONE:
+        if error.code() in GONE:
             raise BridgeError(
                 f"{message.topic()}/{message.partition()}: requests from offset {message.offset()} on were not read"
                 f" yet and are gone from the topic. Raise its retention.ms; to go on with what is left, start once"

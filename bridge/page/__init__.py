@@ -7,7 +7,10 @@ neighbours.py  reads are put to the owner of each partition           fetching.p
 machine.py     disk and memory
 actions.py     what changes something, each a row of a table          requests.py    sent, and what came of it
 rejected.py    what was parked, and why                               site.py        the page
-counted.py     what a selection came to, as a token
+counted.py     what a selection came to, as a token                   service.py     the API over HTTP
+operations.py  what an operation is, and how it is called             rendering.py   templates, escaped
+kafka_side.py  what is asked of Kafka: a port                         real_kafka.py  over bridge.confluent
+wiring.py      all of it, put together for a running bridge           testing.py     and over a Kafka in memory
 
 Reads come from the turn's thread (bridge.desk), from Kafka or from neighbours. Every change is a request on the timer
 topic, so it does not matter which instance is asked, and nothing goes around the log.

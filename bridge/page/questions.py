@@ -11,7 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from bridge.durations import parse_duration_ms, parse_instant_ms
 from bridge.listing import Place, Wanted
 from bridge.pending import parse_bucket_ms
+from schemas.headers import MAX_INT64
 from schemas.origin import Shard
+from timer.dues import HOUR_MS
 
 MOST_LISTED = 20_000
 _MOST_REJECTED = 1000
@@ -53,7 +55,7 @@ Instant = Annotated[int | None, BeforeValidator(_instant)]
 
 class PendingAsked(Read):
     topic: str | None = Field(None, description="Only this real topic.")
-    bucket: Annotated[int, BeforeValidator(_bucket)] = Field(3_600_000, description="Whole hours: 1h, 6h, 1d, or ms.")
+    bucket: Annotated[int, BeforeValidator(_bucket)] = Field(HOUR_MS, description="Whole hours: 1h, 6h, 1d, or ms.")
 
 
 class Selector(Question):
@@ -76,7 +78,7 @@ class Selector(Question):
             key_prefix=(self.key_prefix or "").encode(),
             header=(name, value.encode() if equals else None) if name else None,
             due_from_ms=self.due_from or 0,
-            due_to_ms=2**63 - 1 if self.due_to is None else self.due_to,
+            due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
             after=None if after is None else Place.parse(after),
             limit=limit,
             bucket_ms=bucket_ms,
