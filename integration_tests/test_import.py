@@ -171,7 +171,58 @@ def staged(
     part = folder / "part-0.parquet"
     rows = [{"key": None, "value": value, "headers": headers} for value in values]
     pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(bulk_import._REQUEST)), part)
-    return Send(Access(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}"), part, cluster
+    failed = folder / "failed"
+    failed.mkdir()
+    send = Send(Access(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}", failed)
+    return send, part, cluster
+
+
+def test_a_row_that_is_not_taken_is_told_before_the_mark_passes_over_it(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that ends between the two has lost it, and no later one tells."""
+    job, part, cluster = staged(kafka, tmp_path, [b"x" * 6_000, b"1"], partitions=2)
+    refusal = bulk_import._Part._refusal
+
+    def killed(of: bulk_import._Part, rows: Any, goal: int) -> str | None:
+        if not rows:
+            raise KeyboardInterrupt
+        return refusal(of, rows, goal)
+
+    monkeypatch.setattr(bulk_import._Part, "_refusal", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bulk_import._Part(job, part).run()
+    monkeypatch.undo()
+    assert len(bulk_import._failed(tmp_path)) == 1
+    assert bulk_import._Part(job, part).run() == 1
+    assert len(bulk_import._failed(tmp_path)) == 1
+    assert cluster.values(job.timer_topic) == [b"1"]
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, tmp_path: Path) -> None:
+    """One schema for all would add the others' fields to each, and cut or fill up what does not fit."""
+    cluster = Cluster(kafka.bootstrap_servers)
+    timers, due = cluster.topic("timers", 2), now_ms() + 60_000
+    lines = tmp_path / "orders.jsonl"
+    bodies = ['{"a":1}', '{"b":2}', '{"a":1.5}', "[1,2]", '"text"', "7"]
+    texts = [f'{{"when":{due},"body":{body},"more":{{"h{at}":"{at}"}}}}' for at, body in enumerate(bodies)]
+    lines.write_text("\n".join([*texts, '{"when": ']))
+    mapped = Mapped({"due": "when", "value": "body", "headers": "more"}, {"topic": "orders"}, 86_400_000)
+    done = imported(kafka, lines, tmp_path / "json", timers, mapped, "json")
+    assert done == bulk_import.Imported(6, 1, 6, 0)
+    found = {message.value(): dict(message.headers()) for message in cluster.read(timers)}
+    assert {value.decode() for value in found} == {*bodies[:4], "text", "7"}
+    assert {name for name in found[b'{"b":2}'] if name not in names.CONTROL} == {"h1"}
+
+    table = tmp_path / "orders.csv"
+    table.write_text(f"when,body\n{due},one\n{due},two, with a comma\n{due}\n")
+    timers = cluster.topic("timers", 2)
+    done = imported(
+        kafka, table, tmp_path / "csv", timers, replace(mapped, columns={"due": "when", "value": "body"}), "csv"
+    )
+    assert done == bulk_import.Imported(1, 2, 1, 0)
+    assert cluster.values(timers) == [b"one"]
 
 
 def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does_not_take(
@@ -184,13 +235,12 @@ def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does
     assert killed._refusal(rows[:2], 2) is None
     batch = pa.RecordBatch.from_pylist([{"part": str(part)}])
     (told,) = job([batch])
-    assert told.to_pylist() == [
-        {"part": part.name, "sent": 0, "failed": "row 3: MSG_SIZE_TOO_LARGE"},
-        {"part": part.name, "sent": 2, "failed": None},
-    ]
+    assert told.to_pylist() == [{"part": part.name, "sent": 2}]
+    failed = {"part": part.name, "row": 3, "failed": "MSG_SIZE_TOO_LARGE"}
+    assert json.loads((tmp_path / "failed" / "part-0.json").read_text()) == failed
     assert sorted(cluster.values(timers)) == [b"0", b"1", b"2", b"4"]  # type: ignore[type-var]
     with pytest.raises(AuditTroubleError, match="another run of this import"):
-        list(killed.run())
+        killed.run()
     assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
 
 
@@ -199,8 +249,8 @@ def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafk
     older = bulk_import._Part(job, part)
     newer = bulk_import._Part(job, part)
     with pytest.raises(AuditTroubleError, match="another run of this import"):
-        list(older.run())
-    assert list(newer.run()) == [{"part": part.name, "sent": 5, "failed": None}]
+        older.run()
+    assert newer.run() == 5
     assert sorted(cluster.values(job.timer_topic)) == [b"%d" % n for n in range(5)]  # type: ignore[type-var]
 
 
@@ -208,6 +258,6 @@ def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker, tmp_p
     """Here: partitions that the topic does not have yet."""
     job, part, cluster = staged(kafka, tmp_path, [b"0", b"1"], partitions=2, id_=b"x")
     with pytest.raises(AuditTroubleError, match="run it again"):
-        list(bulk_import._Part(replace(job, partitions=5_000), part).run())
-    assert list(bulk_import._Part(job, part).run()) == [{"part": part.name, "sent": 2, "failed": None}]
+        bulk_import._Part(replace(job, partitions=5_000), part).run()
+    assert bulk_import._Part(job, part).run() == 2
     assert sorted(cluster.values(job.timer_topic)) == [b"0", b"1"]  # type: ignore[type-var]

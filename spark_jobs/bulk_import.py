@@ -3,6 +3,7 @@
     FILE --1--> OUT/staged/part-*.parquet   requests as they will be sent, in a fixed order
            +--> OUT/rejects                 rows that are none, as JSON with a reason
     part-7 --2--> timer topic + mark (name of the import and the part -> rows done) on timer.imported, one transaction
+           +--> OUT/failed/part-7.json      rows that the broker does not take, before the mark passes over them
 
 Step 1 is done once: a run on the same OUT goes on with step 2, where each part's mark says. The producer of a part has
 one transactional id, so that a run that was killed, or is still at work, sends nothing beside it.
@@ -19,7 +20,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType, StructField, StructType
 
 from schemas.murmur2 import partition_of
 from spark_jobs.access import Access
@@ -39,7 +41,7 @@ from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.flags import add_flags, resolved
-from spark_jobs.import_rows import FIELDS, HEADER, Mapped, WrongError
+from spark_jobs.import_rows import BROKEN, FIELDS, HEADER, Mapped, WrongError
 from spark_jobs.session import job_session
 
 _DAY_MS = 86_400_000
@@ -50,7 +52,7 @@ _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 _REQUEST = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 _STAGED = pa.schema([*_REQUEST, ("reason", pa.string()), ("row", pa.string())])
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
-_SENT = pa.schema([("part", pa.string()), ("sent", pa.int64()), ("failed", pa.string())])
+_SENT = pa.schema([("part", pa.string()), ("sent", pa.int64())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class ImportArguments:
 
 @dataclass(frozen=True)
 class Imported:
-    """`sent`: by this run. `failed`: that the broker did not take, with its code."""
+    """`sent`: by this run; all else of all runs. `failed`: that the broker did not take."""
 
     staged: int
     rejected: int
@@ -90,27 +92,35 @@ def run_import(arguments: ImportArguments) -> Imported:
     cluster.demand_existing(arguments.timer_topic)
     with job_session("import", arguments.out, arguments.master) as spark:
         name = _stage(spark, arguments)
-        sent, failed = (0, 0) if arguments.dry_run else _send(spark, cluster, arguments, name)
+        sent = 0 if arguments.dry_run else _send(spark, cluster, arguments, name)
         staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
-        return Imported(staged, rejected, sent, failed)
+        return Imported(staged, rejected, sent, len(_failed(arguments.out)))
 
 
 def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
     """Returns the name of this import; what was staged by an earlier run is taken as it is."""
     told = arguments.out / "import.json"
     mapped = arguments.mapped
-    asked = {"files": list(arguments.files), "columns": dict(mapped.columns), "given": dict(mapped.given)}
+    asked = {
+        "files": list(arguments.files),
+        "columns": dict(mapped.columns),
+        "given": dict(mapped.given),
+        "format": arguments.format,
+        "timer_topic": arguments.timer_topic,
+        "max_delay_ms": mapped.max_delay_ms,
+    }
     if told.exists():
         known = json.loads(told.read_text())
-        if {name: known[name] for name in asked} != asked:
-            raise UsageError(f"--out {arguments.out} holds another import: give another folder")
+        if any(known.get(name, each) != each for name, each in asked.items()):
+            raise UsageError(f"--out {arguments.out} holds another import, or one of other flags: give another folder")
         return str(known["name"])
     for part in ("staged", "rejects"):  # of a run that was killed
         shutil.rmtree(arguments.out / part, ignore_errors=True)
     rows = _read(spark, arguments)
-    missing = sorted(set(arguments.mapped.columns.values()) - set(rows.columns))
+    there = [name for name in rows.columns if name != BROKEN]
+    missing = sorted(set(arguments.mapped.columns.values()) - set(there))
     if missing:
-        raise UsageError(f"--map: {', '.join(missing)} is no column of the file, which has {', '.join(rows.columns)}")
+        raise UsageError(f"--map: {', '.join(missing)} is no column of the file, which has {', '.join(there)}")
     staging = rows.mapInArrow(Stage(arguments.mapped), ddl(_STAGED)).persist(StorageLevel.DISK_ONLY)
     try:
         good = staging.where(F.col("reason").isNull()).select("key", "value", "headers")
@@ -125,12 +135,19 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
 
 
 def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
-    reader = spark.read.option("mode", "PERMISSIVE")
-    if arguments.format == "csv":
-        return reader.option("header", "true").option("multiLine", "true").option("escape", '"').csv([*arguments.files])
+    """Text as it stands: Spark would make one schema of all rows, and change those that have not all of its fields."""
+    reader, files = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
+    if arguments.format == "parquet":
+        return reader.parquet(*files)
+    reader = reader.option("columnNameOfCorruptRecord", BROKEN)
     if arguments.format == "json":
-        return reader.json([*arguments.files])
-    return reader.parquet(*arguments.files)
+        return reader.schema(_texts(reader.json(files).columns)).json(files)
+    reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
+    return reader.schema(_texts(reader.csv(files).columns)).option("enforceSchema", "false").csv(files)
+
+
+def _texts(columns: Iterable[str]) -> StructType:
+    return StructType([StructField(name, StringType()) for name in dict.fromkeys((*columns, BROKEN))])
 
 
 @dataclass(frozen=True)
@@ -148,7 +165,8 @@ class Stage:
         try:
             asked = self.mapped.request(row, now_ms)
         except WrongError as wrong:
-            return {"reason": str(wrong), "row": json.dumps(row, default=_text)}
+            told = {name: each for name, each in row.items() if name != BROKEN or each is not None}
+            return {"reason": str(wrong), "row": json.dumps(told, default=_text)}
         headers = [{"name": name, "value": value} for name, value in asked.headers]
         return {"key": asked.key, "value": asked.value, "headers": headers}
 
@@ -157,12 +175,19 @@ def _text(value: object) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, name: str) -> tuple[int, int]:
-    """Rows that this run has sent, and those that failed."""
+def _failed(out: Path) -> set[str]:
+    """Who was killed behind a line and before its mark has told it twice."""
+    return {line for path in (out / "failed").glob("*.json") for line in path.read_text().splitlines()}
+
+
+def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, name: str) -> int:
+    """Rows that this run has sent."""
     cluster.demand_compacted(arguments.imported_topic, 1)
     parts = sorted(str(path.absolute()) for path in (arguments.out / "staged").glob("*.parquet"))
     if not parts:
-        return 0, 0
+        return 0
+    failed = (arguments.out / "failed").absolute()
+    failed.mkdir(exist_ok=True)
     send = Send(
         access=arguments.access,
         name=name,
@@ -170,20 +195,16 @@ def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, nam
         partitions=cluster.partitions[arguments.timer_topic],
         imported_topic=arguments.imported_topic,
         transactional_id=f"{arguments.group}-import",
+        failed=failed,
     )
     tasks = spark.createDataFrame([(part,) for part in parts], "part STRING").repartition(len(parts), "part")
-    done = tasks.mapInArrow(send, ddl(_SENT)).persist(StorageLevel.DISK_ONLY)
-    try:
-        done.where(F.col("failed").isNotNull()).write.mode("append").json(str(arguments.out / "failed"))
-        sent, failed = done.agg(F.coalesce(F.sum("sent"), F.lit(0)), F.count("failed")).collect()[0]
-    finally:
-        done.unpersist()
-    return int(sent), int(failed)
+    (row,) = tasks.mapInArrow(send, ddl(_SENT)).agg(F.coalesce(F.sum("sent"), F.lit(0))).collect()
+    return int(row[0])
 
 
 @dataclass(frozen=True)
 class Send:
-    """Called by mapInArrow: the path of a staged part -> how many of it were sent, and a row for each that failed."""
+    """Called by mapInArrow: the path of a staged part -> how many of it were sent. `failed`: a folder that all see."""
 
     access: Access
     name: str
@@ -191,11 +212,13 @@ class Send:
     partitions: int
     imported_topic: str
     transactional_id: str
+    failed: Path
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column("part").to_pylist():
-                yield pa.RecordBatch.from_pylist([*_Part(self, Path(path)).run()], schema=_SENT)
+                told = {"part": Path(path).name, "sent": _Part(self, Path(path)).run()}
+                yield pa.RecordBatch.from_pylist([told], schema=_SENT)
 
     def outgoing(self, row: Mapping[str, Any]) -> Outgoing:
         """With an id, to where its cancel will go."""
@@ -220,8 +243,8 @@ class _Part:
         found = [json.loads(mark.value)["rows"] for mark in marks if mark.value and mark.key == self._mark.encode()]
         self._done = max(found, default=0)
 
-    def run(self) -> Iterator[dict[str, Any]]:
-        """Which rows come next, `_done` alone tells: it may move with each start of a producer."""
+    def run(self) -> int:
+        """How many were sent. Which rows come next, `_done` alone tells: it may move with each start of a producer."""
         start, first, failed = self._done, 0, 0
         for batch in pq.ParquetFile(self._path).iter_batches(_CHUNK):
             rows, most = batch.to_pylist(), _CHUNK
@@ -230,12 +253,20 @@ class _Part:
                 todo = rows[at - first :][:most]
                 code = self._refusal(todo, at + len(todo))
                 if code is not None and most == 1:
+                    self._tell(at, code)
                     self._refusal([], at + 1)
                     failed += 1
-                    yield {"part": self._path.name, "sent": 0, "failed": f"row {at}: {code}"}
                 most = 1 if code is not None else most
             first += len(rows)
-        yield {"part": self._path.name, "sent": self._done - start - failed, "failed": None}
+        return self._done - start - failed
+
+    def _tell(self, row: int, code: str) -> None:
+        """On disk before the mark passes over it: else a run that ends between the two would lose the row silently."""
+        told = json.dumps({"part": self._path.name, "row": row, "failed": code})
+        with (self._job.failed / f"{self._path.stem}.json").open("a") as file:
+            file.write(told + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _refusal(self, rows: Sequence[Mapping[str, Any]], goal: int) -> str | None:
         """None: `_done` has moved; else what the broker says of one of the rows, and nothing stands of them."""

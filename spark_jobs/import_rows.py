@@ -20,6 +20,8 @@ from schemas.profiles import without_spelling
 
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
+BROKEN = "_broken_line"
+"""Column of a line that is not JSON, or has not the fields that the CSV's first line names; null else."""
 EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
 """Columns that only an export has together (schemas.pending_table)."""
 IMPORTED_FROM = "imported-from"
@@ -46,7 +48,12 @@ class Mapped:
 
     def request(self, row: Mapping[str, Any], now_ms: int) -> Request:
         """Raises WrongError."""
-        found = _exported(row) if row.keys() >= EXPORTED and not self.columns else self._by_columns(row)
+        if row.get(BROKEN) is not None:
+            raise WrongError("the line is broken: it is no JSON object, or has more or fewer fields than the heading")
+        is_exported = row.keys() >= EXPORTED and not self.columns
+        if is_exported and self.given:
+            raise WrongError("an export says all of it itself: leave --set out, or --map its columns")
+        found = _exported(row) if is_exported else self._by_columns(row)
         rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1)
         asked = parse(found.headers, now_ms, rules)
         if isinstance(asked, Refusal):
