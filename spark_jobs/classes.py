@@ -72,7 +72,7 @@ RULES = (
     Rule(
         _A.EXPIRED_BUT_DELIVERED,
         True,
-        "delivered_ms > expire_ms + tolerance_ms",
+        "delivered_ms - tolerance_ms > expire_ms",
         "delivered after its timer-expire-ms",
     ),
     Rule(_A.DUPLICATE, True, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
@@ -128,11 +128,11 @@ _FACTS = {
     "read_before_release": "coalesce(next.answered_ms + skew_ms, next.ms + tolerance_ms) < delivered_ms",
     # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.
     "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
-    " AND (next.answered_ms IS NOT NULL OR expected_ms + tolerance_ms < next.ms), false)",
+    " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",
     "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0 OR next.ms <= settled_ms), false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
-    " AND previous.expected_ms + tolerance_ms >= requested_ms, false)",
+    " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
     "wrongly_expired": "coalesce(error = 'expired' AND (expire_ms IS NULL"
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }

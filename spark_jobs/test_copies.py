@@ -128,6 +128,15 @@ def test_expiry(spark: SparkSession) -> None:
     }
 
 
+def test_a_time_at_the_end_of_time_costs_nobody_else_the_audit(spark: SparkSession) -> None:
+    """Any sender may write the largest number there is."""
+    last_ms = 2**63 - 1
+    never = request(0, also=(("timer-expire-ms", b"%d" % last_ms),))
+    far = [request(n, due_ms=last_ms, id=b"far") for n in (1, 2)]
+    found = History([never, *far, cancel(b"far", 3)], [delivery(never)]).classes(spark)
+    assert found == {"0": "delivered", "1": "replaced", "2": "cancelled", "3": "cancel-done"}
+
+
 def test_late_is_told_from_a_limit_and_counted_from_the_request(spark: SparkSession) -> None:
     asked = [request(0), request(1), request(2, due_ms=0, at_ms=8_000)]
     came = [delivery(asked[0], at_ms=5_100), delivery(asked[1], at_ms=5_101), delivery(asked[2], at_ms=8_050)]
