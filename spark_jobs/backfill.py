@@ -35,6 +35,7 @@ from spark_jobs.arguments import CHECKPOINT, make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
 from spark_jobs.batches import last_part
 from spark_jobs.brokers import Cluster, Span
+from spark_jobs.continuing import done_days
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import UsageError
 from spark_jobs.reading import CLOCK_SKEW_MS
@@ -132,11 +133,13 @@ def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
 
 
 def _judged(spark: SparkSession, audit: Path) -> DataFrame:
-    """Of a daily audit the last day, as what is missing is told on each; of a stream what still stands."""
+    """Of a daily audit the last day that is done, as what is missing is told on each; of a stream what still stands."""
     if (audit / CHECKPOINT).exists():
         return read_table(spark, audit, STANDING, last_part(audit))
-    days = sorted((audit / REQUESTS.name).glob("day=*"))
-    return read_table(spark, audit, REQUESTS, days[-1].name if days else None)
+    part = next((f"day={day}" for day in reversed(done_days(audit))), None)
+    if not (audit / REQUESTS.name / (part or "") / "_SUCCESS").exists():
+        raise UsageError(f"--audit {audit}: its audit has not come to its end: let it, or make it again")
+    return read_table(spark, audit, REQUESTS, part)
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
@@ -207,7 +210,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         F.col("timestamp_ms").alias("requested_ms"),  # another topic of that name has other times
         F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key")).alias("key"),
         "value",
-        c.foreign(h).alias("headers"),
+        c.delivered(h).alias("headers"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
     ).dropDuplicates(["partition", "offset", "requested_ms"])
     joined = chosen.join(requests, ["partition", "offset", "requested_ms"])

@@ -9,7 +9,7 @@ marks tell what was sent.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -162,15 +162,14 @@ def delivery(row: Row) -> Outgoing:
 class _Pace:
     """No more than `per_s` records a second on the whole; None: no limit."""
 
-    def __init__(self, per_s: float | None, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
-        self._sleep = sleep
         self._start_s = time.monotonic()
         self.count = 0
 
     def wait(self) -> None:
         if self._per_s is not None:
-            self._sleep(max(0.0, self._start_s + self.count / self._per_s - time.monotonic()))
+            time.sleep(max(0.0, self._start_s + self.count / self._per_s - time.monotonic()))
 
 
 def _chunks(rows: Iterator[Row], per_s: float | None) -> Iterator[list[Row]]:

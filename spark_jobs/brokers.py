@@ -116,8 +116,8 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             policy = self._admin.describe_configs([resource])[resource].result(_TIMEOUT_S)["cleanup.policy"].value
-        except KafkaException as wrong:
-            raise AuditTroubleError(f"{topic}: its settings were not told: {wrong.args[0].str()}") from wrong
+        except (KafkaException, TimeoutError) as wrong:
+            raise AuditTroubleError(f"{topic}: its settings were not told: {wrong}") from wrong
         if policy != "compact":
             raise AuditTroubleError(
                 f"{topic}: cleanup.policy is {policy}: set it to compact, else what was backfilled is forgotten"
@@ -134,7 +134,7 @@ class Cluster:
         for topic, resource in resources.items():
             try:
                 compacted = "compact" in answers[resource].result(_TIMEOUT_S)["cleanup.policy"].value
-            except KafkaException:
+            except (KafkaException, TimeoutError):
                 compacted = True
             if compacted:
                 found[topic] = FOREVER_MS
@@ -203,6 +203,10 @@ class Cluster:
                 return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
+_NO_MATTER = (KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED)  # noqa: SLF001
+"""To a reader: the end, and that it may not use its group. librdkafka wants one, and we commit nothing to it."""
+
+
 class Kept(NamedTuple):
     """A committed record, as far as its reader needs it."""
 
@@ -229,7 +233,10 @@ def progress(access: Access, group: str, topic: str, partition: int) -> Progress
 
 def read(access: Access, topic: str, partition: int, *, from_ms: int | None = None) -> Iterator[Kept]:
     """Committed records up to what stands now, decided or not: waits for transactions that are still open."""
-    (span,) = [s for s in Cluster(access).decided([topic], from_ms=from_ms) if s.partition == partition]
+    spans = [s for s in Cluster(access).decided([topic], from_ms=from_ms) if s.partition == partition]
+    if not spans:
+        raise AuditTroubleError(f"{topic} has no partition {partition}: it needs as many as the timer topic")
+    span = spans[0]
     consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": "timer-bridge-backfill"})
     consumer.assign([TopicPartition(topic, partition, span.start)])
     position, until_s = span.start, time.monotonic() + _UNDECIDED_S
@@ -244,7 +251,7 @@ def read(access: Access, topic: str, partition: int, *, from_ms: int | None = No
             if error is None:
                 position, until_s = position + 1, time.monotonic() + _UNDECIDED_S
                 yield Kept(message.timestamp()[1], message.key(), message.value())
-            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+            elif error.code() not in _NO_MATTER:
                 raise AuditTroubleError(f"{topic}/{partition}: {error.str()}")
     finally:
         consumer.close()

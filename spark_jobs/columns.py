@@ -103,6 +103,11 @@ def _written(header: Column) -> Column:
     return F.concat(F.hex(header["key"]), F.lit("="), F.coalesce(F.hex(header["value"]), F.lit("-")))
 
 
+def delivered(headers: Column) -> Column:
+    """Those that a bridge delivers: all but its own."""
+    return F.filter(headers, lambda header: ~header["key"].isin(*CONTROL))
+
+
 def _is_ours(name: Column) -> Column:
     return name.isin(*CONTROL, ERROR, ERROR_DETAIL)
 

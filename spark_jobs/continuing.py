@@ -39,13 +39,18 @@ class Reached:
     from_log_start: bool
 
 
+def done_days(out: Path) -> list[str]:
+    """Those whose audit came to its end, oldest first: one that was killed has the folder at most."""
+    return sorted(path.parent.name.removeprefix("day=") for path in (out / SPANS.name).glob("day=*/part.parquet"))
+
+
 class Diary:
     """The days that have been audited in one folder."""
 
     def __init__(self, out: Path, as_of_ms: int) -> None:
         self.out = out
         self.day = datetime.fromtimestamp(as_of_ms / 1000, UTC).date().isoformat()
-        days = sorted(path.name.removeprefix("day=") for path in (out / SPANS.name).glob("day=*"))
+        days = done_days(out)
         later = [day for day in days if day > self.day]
         if later:
             raise UsageError(f"--as-of lies on {self.day}, but {later[-1]} has been audited already: give a later time")
@@ -60,10 +65,10 @@ class Diary:
     def past(self) -> list[Past]:
         """The last days before this one, oldest first."""
         found = []
-        for path in sorted((self.out / DAYS.name).glob("day=*")):
-            day = path.name.removeprefix("day=")
+        for path in sorted((self.out / DAYS.name).glob("day=*/part.parquet")):
+            day = path.parent.name.removeprefix("day=")
             if day < self.day:
-                (row,) = pq.read_table(path / "part.parquet").to_pylist()
+                (row,) = pq.read_table(path).to_pylist()
                 counts = (row["requests"], row["faults"], row["delivered"] + row["late"], row["pending"])
                 found.append(Past(day, *counts, row["lateness_p50_ms"], row["lateness_p99_ms"], row["lateness_max_ms"]))
         return found[-MOST_DAYS:]

@@ -6,7 +6,7 @@ class UsageError(ValueError):
 
 
 class AuditTroubleError(Exception):
-    """The audit could not be made: no broker, no timer topic, no Java. Says nothing about the bridge. Exit code 1."""
+    """The job could not be done: no broker, no timer topic, no Java. Says nothing about the bridge. Exit code 1."""
 
 
 def reason_of(wrong: Exception) -> str:

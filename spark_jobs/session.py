@@ -1,4 +1,4 @@
-"""The Spark session: ours on two local cores, the caller's where there is one, the cluster's under spark-submit.
+"""The Spark session: ours on this machine, the caller's where there is one, the cluster's under spark-submit.
 
 Ivy and the JVM write to stderr from before Spark can be told to be quiet. The JVM inherits the descriptor it is born
 with, so stderr points to a log file for that moment.

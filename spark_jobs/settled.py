@@ -51,6 +51,7 @@ class Settled:
         self._visit_ms: dict[int, int] = {}
         self._decisions = Decisions(self._heard(journal))
         self._rolling = {origin for origin, _ in self._decisions.flights}
+        self._ended = self._decisions.ended | self._decisions.dropped
 
     def why_not(self, offset: int, expected_ms: int, target: str) -> Waits | None:
         """None: settled, and nobody decided that it shall not come. `expected_ms`: due, or sent if that is later."""
@@ -59,7 +60,7 @@ class Settled:
         if offset >= self._progress.next_offset:
             return "unread"
         told: dict[Waits, Iterable[int]] = {
-            "ended": self._decisions.ended | self._decisions.dropped,
+            "ended": self._ended,
             "refused": self._decisions.refused,
             "held": self._decisions.held,
             "rolling": self._rolling,

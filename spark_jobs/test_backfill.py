@@ -11,6 +11,7 @@ from schemas.tables import REQUESTS
 from spark_jobs.access import Access
 from spark_jobs.backfill import BackfillArguments, decided, missing
 from spark_jobs.brokers import FOREVER_MS
+from spark_jobs.errors import UsageError
 from spark_jobs.settled import SKEW_MS
 
 pytestmark = pytest.mark.spark
@@ -50,5 +51,8 @@ def test_what_a_later_request_has_ended_is_known_from_the_audit(spark: SparkSess
     (tmp_path / "requests").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
     arguments = BackfillArguments(access=Access("localhost:9092"), audit=tmp_path, out=tmp_path)
+    with pytest.raises(UsageError, match="has not come to its end"):
+        missing(spark, arguments)
+    (tmp_path / "requests" / "_SUCCESS").touch()
     (found,) = missing(spark, arguments).collect()
     assert (found.origin, found.ended_by) == ("t/0/1", "t/0/2")

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from schemas.audit_state import DAYS, SPANS
 from spark_jobs import reading
 from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.classes import FAULTS
-from spark_jobs.continuing import Reached, never_read, read_on
+from spark_jobs.continuing import Diary, Reached, never_read, read_on
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.summary import Lateness, Verdict
 
@@ -33,6 +34,13 @@ class Now(Cluster):
 
 def read_further(*spans: Span, to_ms: int | None = None) -> list[Span]:
     return read_on(Now(*spans), [TIMERS], REACHED, new_from_ms=None, to_ms=to_ms)
+
+
+def test_a_day_whose_audit_was_killed_keeps_no_later_one_from_being_made(tmp_path: Path) -> None:
+    for table in (SPANS, DAYS):
+        (tmp_path / table.name / "day=1970-01-01").mkdir(parents=True)
+    diary = Diary(tmp_path, 86_400_000)
+    assert (diary.day, diary.previous, diary.previous_as_of_ms(), diary.past()) == ("1970-01-02", None, None, [])
 
 
 @pytest.mark.parametrize("spans", [[Span(TIMERS, 0, 0, 5_000)], []])
