@@ -20,7 +20,7 @@ from bridge.client import RETRIES, TimerProducer
 
 def handle(message: Any) -> None:
     """Your work. Raises where it cannot be done now."""
-    if message.value().startswith(b"fail"):
+    if (message.value() or b"").startswith(b"fail"):
         raise RuntimeError("the bank is closed")
 
 
@@ -32,11 +32,16 @@ def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callab
             continue
         try:
             handle(message)
-            print("handled", message.value().decode(), "after", _retries(message), "retries", flush=True)
+            print("handled", _text(message), "after", _retries(message), "retries", flush=True)
         except Exception as wrong:  # noqa: BLE001  (whatever it is, the message must not be lost)
             sent = timers.retry_later(message, group=group).result(30)
-            print("failed", message.value().decode(), f"({wrong}); sent to", sent.topic, flush=True)
+            print("failed", _text(message), f"({wrong}); sent to", sent.topic, flush=True)
         consumer.commit(message, asynchronous=False)
+
+
+def _text(message: Any) -> str:
+    """Of any bytes, and of none."""
+    return (message.value() or b"").decode(errors="replace")
 
 
 def _retries(message: Any) -> int:

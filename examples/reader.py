@@ -31,7 +31,7 @@ def main() -> None:
         message = reader.poll(1)
         if message is not None and message.error() is None:
             left -= 1
-            print(message.value().decode(), dict(message.headers() or ()), flush=True)
+            print((message.value() or b"").decode(errors="replace"), dict(message.headers() or ()), flush=True)
     reader.close()
 
 

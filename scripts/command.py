@@ -1,4 +1,4 @@
-"""How the demo and the bench begin and end: one run per folder, one line for trouble, nothing left behind.
+"""How commands of this folder begin and end: one run per folder, one line for trouble, nothing left behind.
 
 exit codes    0 fine    1 trouble    2 wrong call    3 a fault was found    130 Ctrl-C    143 SIGTERM
 """

@@ -1,4 +1,4 @@
-"""Kafka for the demo and the bench, for all other scripts but scripts.small_transactions.
+"""Kafka for the demo and the bench, for all other scripts but small_transactions and three_brokers.
 
 Sender   -> any topic               idempotent, not transactional: a producer as users have it
 Receiver <- the real topics         read_committed, so it sees what a careful consumer sees

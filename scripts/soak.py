@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Soaked:
-    """`growth`: of each figure's median, from the middle third to the last, as a share. `slowest`: lateness, ms."""
+    """`growth`: of each figure's median, from the middle third to the last, as a share."""
 
     per_s: int
     seconds: float
