@@ -8,7 +8,7 @@ import pytest
 
 from schemas.headers import EXPIRE_MS, ID, KEY, TOPIC
 from schemas.profiles import marked
-from spark_jobs.import_rows import Mapped, Request, WrongError
+from spark_jobs.import_rows import BROKEN, EXPORTED, Mapped, Request, WrongError
 
 NOW_MS = 1_700_000_000_000
 COLUMNS = {"due": "when", "value": "body", "key": "who", "id": "id", "headers": "extra", "header:tenant": "tenant"}
@@ -78,6 +78,15 @@ def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
     found = moved(sent, target_partition=3)
     foreign = [("tenant", b"a"), ("tenant", None), ("imported-from", b"timers/2/7")]
     assert found == (b"k", None, [*OURS, ("timer-partition", b"3"), *foreign])
+
+
+def test_a_broken_line_and_what_an_export_says_itself_are_refused() -> None:
+    with pytest.raises(WrongError, match="the line is broken"):
+        MAPPED.request(row(**{BROKEN: "5,v,and more"}), NOW_MS)
+    assert MAPPED.request(row(**{BROKEN: None}), NOW_MS).value == b"v"
+    exported: dict[str, Any] = dict.fromkeys(EXPORTED)
+    with pytest.raises(WrongError, match="leave --set out"):
+        Mapped({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)
 
 
 def test_an_export_keeps_until_when_it_may_be_delivered() -> None:
