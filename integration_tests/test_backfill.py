@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition
 
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import Names
 from schemas import headers as names
 from scripts.processes import BridgeProcess
@@ -54,7 +55,7 @@ class World:
         """What lies there, for ever."""
         ends = {TopicPartition(topic, number, -1): None for number in partitions}
         for done in self.cluster.admin.delete_records(list(ends)).values():
-            done.result(30)
+            done.result(PATIENCE_S)
 
     def audit(self, name: str, *more: str) -> int:
         return audit.main([*self._where, *self._of_audit, "--out", str(self._folder / name), *more])
@@ -80,9 +81,10 @@ def now_ms() -> int:
 
 
 def until(done: Callable[[], bool]) -> None:
-    end_ms = now_ms() + 30_000
+    end_ms = now_ms() + 1000 * PATIENCE_S
     while not done():
         assert now_ms() < end_ms, "it did not come to be"
+        time.sleep(0.1)
 
 
 def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_for(world: World) -> None:
@@ -114,9 +116,9 @@ def test_a_gap_is_filled_once_beside_a_bridge_at_work(
             also = [(names.KEY, b"other"), (names.PARTITION, b"1")] if value == b"2" else []
             world.send(value, 100, *also, target=world.orders, partition=int(value) % 2)
         assert world.archive(tmp_path / "archive") == len(lost)
-        world.send(b"ended", 600_000, (names.ID, b"x"), target=world.orders)
+        world.send(b"ended", 3_600_000, (names.ID, b"x"), target=world.orders)
         world.cluster.send(world.topics.timers, None, headers=[(names.ACTION, b"cancel"), (names.ID, b"x")])
-        world.send(b"waits", 600_000, target=world.orders)
+        world.send(b"waits", 3_600_000, target=world.orders)
         for partition in (0, 1):
             world.send(b"stays", 900, target=world.bills, partition=partition)
         until(lambda: len(world.cluster.values(world.bills)) == 2)
@@ -155,11 +157,11 @@ def _told(message: Any) -> tuple[Any, ...]:
 def test_what_a_bridge_has_or_will_deliver_is_not_touched(world: World) -> None:
     """Missing to an audit while no bridge runs; then it comes, while the audit's word still says missing."""
     with world.bridge():
-        world.send(b"stored", 2_000, target=world.orders)
+        world.send(b"stored", 20_000, target=world.orders)
         world.send(b"first", 0, target=world.bills)
         until(lambda: len(world.cluster.values(world.bills)) == 1)
     world.send(b"unread", 0, target=world.orders, partition=1)
-    until(lambda: now_ms() > world.cluster.read(world.topics.timers)[0].timestamp()[1] + 2_000)
+    until(lambda: now_ms() > world.cluster.read(world.topics.timers)[0].timestamp()[1] + 20_000)
     assert world.audit("down") == 3
     assert world.backfill("down", "--apply") == {"live": 1, "no-progress": 1}
     with world.bridge():

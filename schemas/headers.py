@@ -29,7 +29,7 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.levels import DEFAULT, delay_ms, parse_levels
+from schemas.levels import DEFAULT_MS, delay_ms
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -76,7 +76,7 @@ class Rules(BaseModel):
 
     max_delay_ms: int
     roll_window_ms: int
-    levels_ms: tuple[int, ...] = parse_levels(DEFAULT)
+    levels_ms: tuple[int, ...] = DEFAULT_MS
     profiles: tuple[str, ...] = ("native",)
     own_topics: frozenset[str] = frozenset()
     """The bridge's own topics, which are never targets."""

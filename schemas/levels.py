@@ -23,6 +23,9 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+DEFAULT_MS = parse_levels(DEFAULT)
+
+
 def delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
     """The delay of `level` (0 and up), clamped to the last one."""
     return 0 if level == 0 else levels_ms[min(level, len(levels_ms)) - 1]

@@ -26,7 +26,7 @@ from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
 from spark_jobs.brokers import Cluster
 from spark_jobs.ending import exit_code
-from spark_jobs.errors import UsageError
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.session import job_session
 from spark_jobs.table_io import RECORDS_DDL, follow_records
@@ -34,6 +34,7 @@ from spark_jobs.table_io import RECORDS_DDL, follow_records
 _RECORDS, _CHECKPOINT = "records", "checkpoint"
 _EVERY = "60 seconds"
 _MOST_PER_BATCH = 2_000_000
+_MOST_BATCHES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +49,28 @@ class ArchiveArguments:
 def run_archive(arguments: ArchiveArguments) -> int:
     """Returns how many records are new, where it ends. Raises AuditTroubleError, UsageError."""
     make_folder(arguments.out)
-    Cluster(arguments.access).demand_existing(arguments.timer_topic)
+    cluster = Cluster(arguments.access)
+    cluster.demand_existing(arguments.timer_topic)
+    demand_no_hole(cluster, arguments.out, arguments.timer_topic)
     with job_session("archive", arguments.out, arguments.master) as spark:
         return _archive(spark, arguments)
+
+
+def demand_no_hole(cluster: Cluster, out: Path, timer_topic: str) -> None:
+    """Raises AuditTroubleError where retention has taken what the archive would hold next, or the topic is another."""
+    done = reached(out, timer_topic)
+    for span in cluster.spans([timer_topic]) if done else ():
+        end = done.get(span.partition, 0)
+        if span.end < end:
+            raise AuditTroubleError(
+                f"{timer_topic}/{span.partition} ends at {span.end}, but {out} holds it up to {end}: it is another"
+                " topic of that name; give a new --out"
+            )
+        if span.start > end:
+            raise AuditTroubleError(
+                f"{timer_topic}/{span.partition}: {span.start - end:,} offsets behind what {out} holds are gone"
+                " (retention), and an archive has no holes: give a new --out, and let it run more often"
+            )
 
 
 def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
@@ -61,7 +81,10 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
         startingOffsets="earliest",
         maxOffsetsPerTrigger=_MOST_PER_BATCH,
     )
-    trigger: dict[str, Any] = {"processingTime": _EVERY} if arguments.follow else {"availableNow": True}
+    trigger: dict[str, Any] = {"processingTime": _EVERY}
+    if not arguments.follow:
+        trigger = {"availableNow": True}
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _MOST_BATCHES)  # all are counted at the end
     query = (
         records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
         .writeStream.format("parquet")

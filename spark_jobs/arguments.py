@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from schemas.levels import DEFAULT, parse_levels
+from schemas.levels import DEFAULT_MS, parse_levels
 from spark_jobs.access import Access
 from spark_jobs.classes import Limits
 from spark_jobs.errors import UsageError
 
-LEVELS_MS = parse_levels(DEFAULT)
+_MOST_SHOWN = 5
 SETTLE_MS = 10_000
 """The transaction time-out: what was released is committed or aborted by then."""
 
@@ -52,7 +52,7 @@ class AuditArguments:
     late_ms: int | None = None
     archive: Path | None = None
     """Of the timer topic (spark_jobs.archive): what retention has taken is read from there."""
-    levels_ms: tuple[int, ...] = LEVELS_MS
+    levels_ms: tuple[int, ...] = DEFAULT_MS
     """The bridge's setting `levels`: what timer-delay-level means."""
     master: str | None = None
     """None: local[*], or the cluster's under spark-submit."""
@@ -154,7 +154,7 @@ def iso(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def shown(values: Sequence[str], most: int = 5) -> str:
-    """a, b, c and 7 more."""
-    rest = len(values) - most
-    return ", ".join(values[:most]) + (f" and {rest} more" if rest > 0 else "")
+def shown(values: Sequence[str]) -> str:
+    """a, b, c, d, e and 7 more."""
+    rest = len(values) - _MOST_SHOWN
+    return ", ".join(values[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -17,6 +17,9 @@ from spark_jobs.plots import histogram_svg, span_text, timeline_svg, trend_svg
 from spark_jobs.report_style import STYLE
 from spark_jobs.summary import Details, Lateness, Past, TopicVerdict, Verdict
 
+_SELDOM = ("late", "moved")
+"""Shown where there are any: they were delivered too."""
+
 
 def write_report(verdict: Verdict, details: Details, arguments: AuditArguments, trend: Sequence[Past] = ()) -> None:
     """`verdict.report`, whole or not at all."""
@@ -65,9 +68,10 @@ def _verdict(verdict: Verdict, arguments: AuditArguments) -> str:
 
 def _figures(verdict: Verdict) -> str:
     late = verdict.lateness
+    counts = {name: verdict.counts[name] for name in ("delivered", "late", "moved", "pending", "rejected")}
     tiles = [
         ("requests", f"{verdict.requests:,}"),
-        *((name, f"{verdict.counts[name]:,}") for name in ("delivered", "pending", "rejected")),
+        *((name, f"{count:,}") for name, count in counts.items() if count or name not in _SELDOM),
         *((f"lateness {name}", _ms(value)) for name, value in zip(("p50", "p99", "max"), late[1:], strict=True)),
     ]
     return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)}</dl>'

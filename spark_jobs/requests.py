@@ -17,11 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
-from schemas.levels import DEFAULT, parse_levels
+from schemas.levels import DEFAULT_MS
 from schemas.tables import Kind
 from spark_jobs import columns as c
 
-LEVELS_MS = parse_levels(DEFAULT)
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 EXPIRE_MS = "timer-expire-ms"
 _SWITCHES = ("pause", "resume")
@@ -31,7 +30,7 @@ _SAYS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "wa
 
 
 def requests(
-    records: DataFrame, *, levels_ms: Sequence[int] = LEVELS_MS, own_topics: Set[str] = frozenset()
+    records: DataFrame, *, levels_ms: Sequence[int] = DEFAULT_MS, own_topics: Set[str] = frozenset()
 ) -> DataFrame:
     """One row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
 

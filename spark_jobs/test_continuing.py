@@ -9,11 +9,12 @@ import pytest
 from schemas.audit_state import DAYS, SPANS
 from spark_jobs import reading
 from spark_jobs.access import Access
+from spark_jobs.archive import demand_no_hole
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.classes import FAULTS
 from spark_jobs.continuing import Diary, Reached, never_read, read_on
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.summary import Lateness, Verdict
 
 TIMERS = "timer.requests"
@@ -62,16 +63,47 @@ def test_nothing_new_and_a_new_partition_are_no_gap() -> None:
     assert never_read(spans, REACHED) == []
 
 
-@pytest.mark.parametrize(("log_start", "gaps"), [(100, 0), (101, 1)])
-def test_what_lies_between_an_archive_and_the_log_is_a_gap(tmp_path: Path, log_start: int, gaps: int) -> None:
-    """The archive's last record is at 97; behind it came what is no record."""
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """One partition, up to 100."""
     (tmp_path / "records").mkdir()
     for folder in ("commits", "offsets"):
         (tmp_path / "checkpoint" / folder).mkdir(parents=True)
         for batch, end in enumerate((50, 100)):
             text = "v1\n{}\n" + json.dumps({TIMERS: {"0": end}})
             (tmp_path / "checkpoint" / folder / str(batch)).write_text(text)
-    arguments = AuditArguments(access=Access("localhost:9092"), out=tmp_path / "out", archive=tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("span", "told"),
+    [
+        (Span(TIMERS, 0, 107, 200), r"timer.requests/0: 7 offsets .* are gone \(retention\).* give a new --out"),
+        (Span(TIMERS, 0, 0, 99), r"timer.requests/0 ends at 99, but .* up to 100: .* give a new --out"),
+        (Span(TIMERS, 1, 3, 99), r"timer.requests/1: 3 offsets .* are gone"),
+    ],
+)
+def test_an_archive_gets_no_hole(archive: Path, span: Span, told: str) -> None:
+    with pytest.raises(AuditTroubleError, match=told):
+        demand_no_hole(Now(span), archive, TIMERS)
+
+
+@pytest.mark.parametrize("span", [Span(TIMERS, 0, 100, 100), Span(TIMERS, 0, 7, 900), Span(TIMERS, 1, 0, 5)])
+def test_an_archive_goes_on_where_nothing_is_gone(archive: Path, tmp_path: Path, span: Span) -> None:
+    demand_no_hole(Now(span), archive, TIMERS)
+    demand_no_hole(Now(span._replace(start=5)), tmp_path / "new", TIMERS)
+
+
+def test_the_archive_of_another_topic_of_that_name_is_refused(archive: Path) -> None:
+    arguments = AuditArguments(access=Access("localhost:9092"), out=archive / "out", archive=archive)
+    with pytest.raises(UsageError, match=r"has partition 1 of timer\.requests, and that has 1 partitions"):
+        reading.once(Now(Span(TIMERS, 0, 0, 200)), arguments, {1: reading.Old(0, 98, None)})
+
+
+@pytest.mark.parametrize(("log_start", "gaps"), [(100, 0), (101, 1)])
+def test_what_lies_between_an_archive_and_the_log_is_a_gap(archive: Path, log_start: int, gaps: int) -> None:
+    """The archive's last record is at 97; behind it came what is no record."""
+    arguments = AuditArguments(access=Access("localhost:9092"), out=archive / "out", archive=archive)
     plan = reading.once(Now(Span(TIMERS, 0, log_start, 200)), arguments, {0: reading.Old(0, 98, None)})
     assert len(plan.gaps) == gaps
 
