@@ -149,19 +149,13 @@ def headers_for(
         ours.append((KEY, _raw(delivered_key)))
     if expire_at is not None:
         ours.append((EXPIRE_MS, b"%d" % _instant_ms("expire_at", expire_at)))
-    asked = parse(ours, 0, _ANYTHING)
-    if isinstance(asked, Refusal):
-        raise ValueError(f"{asked.code}: {asked.detail}")
-    return ours + _foreign(headers)
+    return _checked(ours) + _foreign(headers)
 
 
 def cancel_headers(id: Text) -> Headers:  # noqa: A002
     """All headers of a request to end what is pending under `id`; send it to `partition_for(id, ...)`."""
     ours: Headers = [(ACTION, b"cancel"), (ID, _raw(id))]
-    asked = parse(ours, 0, _ANYTHING)
-    if isinstance(asked, Refusal):
-        raise ValueError(f"{asked.code}: {asked.detail}")
-    return ours
+    return _checked(ours)
 
 
 def move_headers(
@@ -173,19 +167,13 @@ def move_headers(
 ) -> Headers:
     """All headers of a request to give what is pending under `id` another time; send it to `partition_for(id, ...)`."""
     ours: Headers = [(ACTION, MOVE), (ID, _raw(id)), _time(at, delay, level)]
-    asked = parse(ours, 0, _ANYTHING)
-    if isinstance(asked, Refusal):
-        raise ValueError(f"{asked.code}: {asked.detail}")
-    return ours
+    return _checked(ours)
 
 
 def pause_headers(topic: str, *, resume: bool = False) -> Headers:
     """All headers of a request after which timers of `topic` wait, or go on; send it to every partition."""
     ours: Headers = [(ACTION, RESUME if resume else PAUSE), (TOPIC, topic.encode())]
-    asked = parse(ours, 0, _ANYTHING)
-    if isinstance(asked, Refusal):
-        raise ValueError(f"{asked.code}: {asked.detail}")
-    return ours
+    return _checked(ours)
 
 
 def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
@@ -430,6 +418,14 @@ def _kafka(config: Mapping[str, Any]) -> Outbox:
     from bridge.confluent import ConfluentOutbox  # only here: headers alone need no librdkafka
 
     return ConfluentOutbox(config)
+
+
+def _checked(ours: Headers) -> Headers:
+    """As they are. Raises ValueError where the bridge would refuse them."""
+    asked = parse(ours, 0, _ANYTHING)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
 
 
 def _raw(text: Text) -> bytes:

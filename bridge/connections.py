@@ -28,7 +28,7 @@ ANSWER_S = 120.0
 """Longer than the longest search."""
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """Subclassed with other limits where needed."""
 
     most: ClassVar[int] = MOST_CONNECTIONS
@@ -75,7 +75,7 @@ class Connection(H11Protocol):
         return self._has_request and not self.cycle.response_complete
 
     def _make_room(self) -> None:
-        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+        others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
         idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
         leaving = min(idle, key=lambda each: each._since_s, default=self)  # noqa: SLF001
         told = "%d connections are open, more are asked for: those without a whole request are closed"

@@ -129,7 +129,7 @@ class EmbeddedKafka:
     def log_path(self) -> Path:
         return self.folder / "logs" / "server.log"
 
-    def start(self, *, timeout_s: float = 60.0) -> None:
+    def start(self, *, timeout_s: float = 180.0) -> None:
         """Returns when the broker serves clients. Whatever goes wrong, no process is left behind."""
         if self.pid is not None:
             return
@@ -147,7 +147,7 @@ class EmbeddedKafka:
             self.kill()
             raise
 
-    def stop(self, *, timeout_s: float = 20.0) -> None:
+    def stop(self, *, timeout_s: float = 60.0) -> None:
         """SIGTERM, and SIGKILL when that does not end it in time. To its own pid alone."""
         if self._broker is not None:
             self._broker.end(timeout_s)

@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import get_args
 
 import numpy as np
 
 from bridge.hanging import Hang
 from bridge.meters import Histogram, Names, Tally
-from bridge.ports import Aborted, Committed, Ownership
+from bridge.ports import Aborted, Committed, Ownership, Why
 from bridge.recovery import Outlook
 from bridge.shard import OwnedShard, Sealed
 from bridge.traffic import TrafficMeter
 from schemas.origin import Shard
+from schemas.receipts import Kind
 from timer.record import Body
 
 MOST_TARGETS = 100
@@ -34,8 +36,6 @@ REFUSALS = (
 """Codes of what intake refuses."""
 PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
 """Codes of what its target does not take."""
-RECEIPTS = ("accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected")
-ABORTS = ("refused", "earlier", "stale-member", "fault")
 PAUSES = ("disk", "wheel", "held", "rate")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
@@ -61,7 +61,7 @@ class Metrics:
         self.waited = Histogram(WAITED_S)
         """The same of those that waited for their target."""
         self.transactions = Histogram(TRANSACTION_S)
-        self.aborts = Tally(ABORTS)
+        self.aborts = Tally(("refused", *get_args(Why)))
         self.retries = Tally()
         self.last_commit_ms: int | None = None
         """By the bridge's clock."""
@@ -69,7 +69,7 @@ class Metrics:
         self.deliveries = Tally()
         self.refused = Tally(REFUSALS)
         self.parked = Tally(PARKED)
-        self.receipts = Tally(RECEIPTS)
+        self.receipts = Tally(get_args(Kind))
         self.rolled = Tally()
         self.landed = Tally()
         self.rebalances = Tally()

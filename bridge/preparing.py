@@ -9,7 +9,6 @@ with its parent, so that nobody writes to a directory whose next owner has begun
 """
 
 import contextlib
-import ctypes
 import logging
 import os
 import pickle
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge import logs
+from bridge.child import dying_with_us
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.options import TurnOptions
@@ -31,14 +31,11 @@ log = logging.getLogger(__name__)
 
 Logs = tuple[logs.Format, logs.Level]
 
-_PR_SET_PDEATHSIG = 1
-
 
 @dataclass(frozen=True, slots=True)
 class _Order:
     """What a child is told, by its standard input: the connection may hold secrets."""
 
-    parent: int
     shard: Shard
     folder: Path
     connection: Connection
@@ -94,7 +91,7 @@ class Preparer:
         """No store of the shard is open; its disk is asked for anew when this is done."""
         folder = self._folder.let_go(shard)
         options = self._options.of(shard.topic)
-        order = _Order(os.getpid(), shard, folder, self._connection, self._journal_topics, options, self._logs)
+        order = _Order(shard, folder, self._connection, self._journal_topics, options, self._logs)
         made = Preparing(self, order)
         self._waiting.append(made)
         self.go_on()
@@ -115,17 +112,12 @@ class Preparer:
 
 
 def _started(order: _Order) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    command = dying_with_us([sys.executable, "-m", __name__])
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin:  # its exit code tells
         process.stdin.write(pickle.dumps(order))
     return process
-
-
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the parent is gone")
 
 
 def main() -> None:
@@ -136,7 +128,6 @@ def main() -> None:
     from timer.disk import RealDisk
 
     order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)  # nosec B301
-    _die_with(order.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: it is our parent's to end us
     logs.configure(*order.logs, order.connection.kafka)
     expect_batches()

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from bridge import connections
 from bridge.complaints import Complaints
-from bridge.connections import MOST_CONNECTIONS, Connection, tell_trouble
+from bridge.connections import MOST_CONNECTIONS, HttpConnection, tell_trouble
 from bridge.embedded import free_port
 from bridge.web import serving
 
@@ -26,12 +26,12 @@ HALF = b"GET / HTTP/1.1\r\nHost: a\r\n"
 NEVER_DONE = b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
-class Hasty(Connection):
+class Hasty(HttpConnection):
     request_s = 0.1
     answer_s = 0.1
 
 
-class Few(Connection):
+class Few(HttpConnection):
     most = 3
 
 
@@ -51,7 +51,7 @@ ROUTES = Starlette(routes=[Route("/", _well, methods=["GET", "POST"]), Route("/n
 
 
 @contextmanager
-def served(kind: type[Connection] = Connection) -> Iterator[int]:
+def served(kind: type[HttpConnection] = HttpConnection) -> Iterator[int]:
     port = free_port()
     with serving("127.0.0.1", port, ROUTES, kind):
         yield port

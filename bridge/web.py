@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bridge.asker import ANSWER_WITHIN_S, LOOK_S, Asker, soon_over
-from bridge.connections import BACKLOG, Connection, tell_trouble
+from bridge.connections import BACKLOG, HttpConnection, tell_trouble
 from bridge.desk import Desk
 from bridge.errors import SettingsError
 from bridge.exposition import Exposition
@@ -123,7 +123,9 @@ async def _refused(_: Request, wrong: Exception) -> Response:
 
 
 @contextmanager
-def serving(host: str, port: int, application_: Starlette, protocol: type[Connection] = Connection) -> Iterator[None]:
+def serving(
+    host: str, port: int, application_: Starlette, protocol: type[HttpConnection] = HttpConnection
+) -> Iterator[None]:
     """Answers until it is left. Raises SettingsError where the port is not to be had."""
     with _listening(host, port) as listener:
         config = uvicorn.Config(

@@ -183,9 +183,9 @@ def _exit_code(results: dict[str, object], rounds: Sequence[Round]) -> int:
     return 1 if any(name not in BY_ROOT for r in rounds for name in r.failed) else 0
 
 
-def _busy_share(over_s: float = 1.0) -> float:
+def _busy_share() -> float:
     before = processes.machine()
-    time.sleep(over_s)
+    time.sleep(1)
     now = processes.machine()
     return (now.busy_s - before.busy_s) / max(now.total_s - before.total_s, 0.01)
 

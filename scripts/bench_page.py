@@ -43,7 +43,7 @@ its life are slow.
 - **Instances of 0.2 cores**: held to it by the kernel's cgroups from when they are ready, so that from one to four
   neither the cores nor the broker are the limit.
 - **CPU** is of the bridge's process (user and system). Bodies repeat, so compression looks better than it is.
-- **RocketMQ** 5.5.0: name server, broker and Java client in a network namespace of their own, its defaults but for
+- **RocketMQ**: name server, broker and Java client in a network namespace of their own, its defaults but for
   the tick, 1 to 2 GB of heap with Java's G1, 256 sends in flight, warmed up with 20,000 messages,
   judged by the same code. Its broker, as Kafka's, answers before the disk has it; its timer delivers at least once,
   ours in transactions.

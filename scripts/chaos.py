@@ -36,6 +36,7 @@ TOLERANCE_MS = 60_000
 """A bridge that sleeps in the middle of a transaction reads a cancel so much later, at most."""
 _ARGUMENTS = [
     *("--partitions", str(PARTITIONS), "--replication-factor", "3", "--roll-window", "3s", "--receipts", "all"),
+    *("--startup-timeout", "600s"),
     *(
         "--tick-ms",
         "100",
@@ -51,9 +52,9 @@ _ARGUMENTS = [
 ]
 _PAUSE_S = (0.3, 4.0)
 _LOOK_S = 0.1
-_QUIET_S = 20.0
+_QUIET_S = 30.0
 """Longer than a session and a transaction may last."""
-_GIVE_UP_S = 240.0
+_GIVE_UP_S = 600.0
 
 
 class Chaos:

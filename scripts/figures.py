@@ -32,10 +32,6 @@ class Account(NamedTuple):
     early: int
     strangers: int
 
-    @property
-    def clean(self) -> bool:
-        return not (self.lost or self.duplicates or self.early or self.strangers)
-
 
 def lateness(late_ms: Ints) -> Lateness:
     if not len(late_ms):

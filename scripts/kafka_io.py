@@ -28,7 +28,7 @@ from bridge.errors import BridgeError
 from schemas import headers as names
 
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 60.0
 T = TypeVar("T")
 QUIET = {"log_level": 2}  # a broker that is being stopped is no news
 

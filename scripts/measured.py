@@ -59,8 +59,6 @@ class Burst:
     """`drain_per_s` from the first to the last, by the broker's clock; no consumer runs meanwhile."""
 
     drain_per_s: float
-    first_late_ms: int
-    last_late_ms: int
     account: Account
     cost: Cost
     taken_in_before_due: bool

@@ -39,7 +39,7 @@ def measured(
     folder: Path, tick_ms: int, sizes: Sizes, scenarios: Sequence[str], rates: Sequence[int], seconds: float
 ) -> Flat:
     """`scenarios`: of spread, burst and outage. Raises BridgeError, also where no network of its own is to be had."""
-    ensure_jars(java=find_java())  # here, as that process reaches nobody
+    ensure_jars(find_java())  # here, as that process reaches nobody
     asked = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "peer.log"

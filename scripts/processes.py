@@ -174,7 +174,7 @@ class BridgeProcess:
             found: bytes = answer.read()
         return found
 
-    def start(self, *, timeout_s: float = 60.0) -> None:
+    def start(self, *, timeout_s: float = 120.0) -> None:
         """Returns when it says that it is ready."""
         self.launch()
         self.await_ready(timeout_s=timeout_s)
@@ -198,7 +198,7 @@ class BridgeProcess:
         self._life = _Life()
         threading.Thread(target=self._listen, args=(self._process, self._life), daemon=True).start()
 
-    def await_ready(self, *, timeout_s: float = 60.0) -> None:
+    def await_ready(self, *, timeout_s: float = 120.0) -> None:
         """Raises BridgeError where it ends or takes longer."""
         life = self._life
         life.ready_or_ended.wait(timeout_s)
@@ -207,7 +207,7 @@ class BridgeProcess:
             self.kill()
             raise BridgeError(f"the bridge: {ended}; {self.last_words()}")
 
-    def stop(self, *, timeout_s: float = 20.0) -> None:
+    def stop(self, *, timeout_s: float = 60.0) -> None:
         """SIGTERM. Raises BridgeError where it does not end with exit code 0 in time; then it is killed."""
         if self._process is None:
             return

@@ -55,18 +55,14 @@ ACCESS = [
 ]
 
 
-class NoNetworkError(BridgeError):
-    """A network of its own is not to be had here."""
-
-
 def own_network() -> None:
-    """Raises NoNetworkError. To be called before any thread is started."""
+    """Raises BridgeError where it is not to be had. To be called before any thread is started."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare"):
-        raise NoNetworkError("RocketMQ needs a network namespace of its own: Linux alone has them")
+        raise BridgeError("RocketMQ needs a network namespace of its own: Linux alone has them")
     if libc.unshare(_CLONE_NEWNET):
         why = os.strerror(ctypes.get_errno())
-        raise NoNetworkError(f"RocketMQ needs a network namespace of its own, which root may make: unshare: {why}")
+        raise BridgeError(f"RocketMQ needs a network namespace of its own, which root may make: unshare: {why}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
 
@@ -77,7 +73,7 @@ class RocketMQ:
     def __init__(self, folder: Path, *, tick_ms: int) -> None:
         self.folder = folder.resolve()
         self.java = find_java()
-        self.jars = ensure_jars(java=self.java).resolve()
+        self.jars = ensure_jars(self.java).resolve()
         self._tick_ms = tick_ms
         self._name_server: Child | None = None
         self._broker: Child | None = None

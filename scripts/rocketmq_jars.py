@@ -118,6 +118,6 @@ org.yaml:snakeyaml:2.0
 """.split()
 
 
-def ensure_jars(cache: Path = CACHE, *, java: str = "java") -> Path:
+def ensure_jars(java: str) -> Path:
     """The folder with exactly the jars of `JARS`, fetched when missing. Raises JarsError."""
-    return ensure(JarList("RocketMQ", ROCKETMQ_VERSION, tuple(JARS)), cache, java=java)
+    return ensure(JarList("RocketMQ", ROCKETMQ_VERSION, tuple(JARS)), CACHE, java=java)

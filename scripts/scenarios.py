@@ -99,9 +99,7 @@ def burst(stage: Stage, bridges: Sequence[BridgeProcess], use: str = "burst") ->
 
 
 def burst_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost, *, in_time: bool) -> Burst:
-    late_ms = figures.late_ms(deliveries)
-    first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
-    return Burst(drain_per_s(deliveries), first_ms, last_ms, figures.account(spans, deliveries), cost, in_time)
+    return Burst(drain_per_s(deliveries), figures.account(spans, deliveries), cost, in_time)
 
 
 def named(stage: Stage, bridge: BridgeProcess) -> Named:

@@ -6,7 +6,7 @@ from scripts.kafka_io import Delivery
 from scripts.measured import Burst, Cost, Flat, flat
 from scripts.stage import out_per_s
 
-BURST = Burst(50_000.0, 2, 900, Account(1000, 0, 0, 0, 0), Cost(0.02, 7.0), True)
+BURST = Burst(50_000.0, Account(1000, 0, 0, 0, 0), Cost(0.02, 7.0), True)
 
 
 def figure(key: str, *rounds: Flat) -> float | None:

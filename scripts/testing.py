@@ -30,7 +30,7 @@ def cost(requests: float, deliveries: float, transactions: float, body_bytes: in
 
 
 def burst(drain_per_s: float, body_bytes: int = BODY_BYTES) -> Burst:
-    return Burst(drain_per_s, 3, 900, Account(COUNT, 0, 0, 0, 0), cost(COUNT, COUNT, COUNT / 3_000, body_bytes), True)
+    return Burst(drain_per_s, Account(COUNT, 0, 0, 0, 0), cost(COUNT, COUNT, COUNT / 3_000, body_bytes), True)
 
 
 def steady(per_s: int, late: Lateness) -> Steady:

@@ -21,7 +21,7 @@ from schemas.origin import Shard
 from schemas.receipts import Mode, Receipt
 
 _ACKNOWLEDGED_WITHIN_S = 30.0
-_RECEIPTS_WITHIN_S = 5.0
+_RECEIPTS_WITHIN_S = 15.0
 _NAP_S = 0.05
 _PER_S = 1000
 """Many take longer."""
