@@ -4,9 +4,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 from integration_tests.conftest import ROOT, missing
+from integration_tests.patience import PATIENCE_S
 
 SCREENSHOTS = ROOT / ".run" / "screenshots"
 _QUIET = [
@@ -27,6 +28,7 @@ def chromium() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
         missing("no Chromium: apt-get install chromium")
+    expect.set_options(timeout=1000 * PATIENCE_S)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=_QUIET)
         try:
@@ -46,7 +48,7 @@ class Visitor:
             else {"width": DESK["width"], "height": DESK["height"]},
             color_scheme="dark" if dark else "light",
         )
-        self._context.set_default_timeout(30_000)
+        self._context.set_default_timeout(1000 * PATIENCE_S)
         self.page: Page = self._context.new_page()
         self.wrongs: list[str] = []
         self.page.on("dialog", self._dismiss)

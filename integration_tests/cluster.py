@@ -20,11 +20,11 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from integration_tests.patience import PATIENCE_S
 from schemas.headers import Headers
 
-TIMEOUT_S = 30.0
 _LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
-_UNDECIDED_S = 90
+_UNDECIDED_S = PATIENCE_S
 """A broker that was killed writes the markers of what it had committed some time after it has started again."""
 
 
@@ -47,16 +47,16 @@ class Cluster:
         # Tests write records with timestamps of long ago, and half a minute after its start a broker looks for these.
         settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, partitions, config=settings)
-        self.admin.create_topics([topic], operation_timeout=TIMEOUT_S)[name].result()
+        self.admin.create_topics([topic], operation_timeout=PATIENCE_S)[name].result()
 
     def grow(self, name: str, partitions: int) -> None:
-        self.admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=TIMEOUT_S)[name].result()
-        end_s = time.monotonic() + TIMEOUT_S
-        while len(self.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions) < partitions:
+        self.admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=PATIENCE_S)[name].result()
+        end_s = time.monotonic() + PATIENCE_S
+        while len(self.admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) < partitions:
             assert time.monotonic() < end_s, "answered, but not to be seen"
 
     def delete(self, name: str) -> None:
-        self.admin.delete_topics([name], operation_timeout=TIMEOUT_S)[name].result()
+        self.admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result()
 
     def deny(self, topic: str, *, may_describe: bool) -> None:
         """Nobody may write to it; whoever may read it can see that it is there."""
@@ -78,11 +78,11 @@ class Cluster:
             return
 
     def flush(self) -> None:
-        assert self._producer.flush(TIMEOUT_S) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def transactional(self) -> Any:
         producer: Any = Producer({**self._address, "transactional.id": uuid4().hex})
-        producer.init_transactions(TIMEOUT_S)
+        producer.init_transactions(PATIENCE_S)
         return producer
 
     def read(self, *topics: str) -> list[Any]:
@@ -120,7 +120,7 @@ class Cluster:
 
     def _ends(self, topic: str) -> dict[tuple[str, int], int]:
         """A new topic's partitions have no leader yet."""
-        end_s = time.monotonic() + TIMEOUT_S
+        end_s = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return self._ends_now(topic)
@@ -130,7 +130,7 @@ class Cluster:
             time.sleep(0.1)
 
     def _ends_now(self, topic: str) -> dict[tuple[str, int], int]:
-        partitions = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        partitions = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         places = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
         answers = self.admin.list_offsets(places, isolation_level=IsolationLevel.READ_UNCOMMITTED)
         return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}

@@ -23,6 +23,7 @@ import pytest
 from bridge.embedded import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from bridge.kafka_jars import KAFKA_VERSION
+from integration_tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / ".run" / "integration" / os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -112,7 +113,7 @@ def to_be_started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
 
 def start(broker: EmbeddedKafka) -> None:
     try:
-        broker.start()
+        broker.start(timeout_s=PATIENCE_S)
     except BridgeError as error:
         missing(f"no embedded broker: {error}")
 
@@ -127,7 +128,7 @@ def docker_answers() -> bool:
     from docker.errors import DockerException
 
     try:
-        client = docker.from_env(timeout=60)  # a busy machine answers late; where no engine is, it is refused at once
+        client = docker.from_env(timeout=PATIENCE_S)  # where no engine is, it is refused at once
     except DockerException:
         return False
     client.close()
@@ -159,7 +160,7 @@ def containered() -> Iterator[Broker]:
     container.with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
     for name, value in (PROPERTIES | listeners).items():
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
-    container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(90))
+    container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(int(PATIENCE_S)))
     with container:
         yield Broker(f"{HOST}:{port}", "container")
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from integration_tests.cluster import Cluster
+from integration_tests.patience import PATIENCE_S
 from scripts.kafka_io import Delivery, Receiver
 from scripts.processes import BridgeProcess
 
-WAIT_S = 150.0
 _HOUR_MS = 3_600_000
 _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
 
@@ -152,7 +152,7 @@ class Field:
             self.cluster.flush()
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        end_s = time.monotonic() + WAIT_S
+        end_s = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < end_s, f"{what} did not come to be; {[i.owned() for i in self.instances]}"
             self.seen += self._receiver.poll(0.1)

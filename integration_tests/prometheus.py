@@ -18,9 +18,9 @@ from typing import Any, Self
 from bridge.child import dying_with_us
 from bridge.embedded import HOST, free_port
 from integration_tests.conftest import ROOT, missing
+from integration_tests.patience import PATIENCE_S
 
 RULES = ROOT / "compose" / "prometheus" / "alerts.yaml"
-WAIT_S = 90.0
 
 
 def tool(name: str) -> str:
@@ -30,14 +30,14 @@ def tool(name: str) -> str:
 def promtool(*arguments: str, told: str = "") -> str:
     """What it says. It ends with 0."""
     command = [tool("promtool"), *arguments]
-    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 def until(look: Callable[[], Any], what: str) -> Any:
     """The first answer that is something."""
-    end_s = time.monotonic() + WAIT_S
+    end_s = time.monotonic() + PATIENCE_S
     while not (answer := look()):
         assert time.monotonic() < end_s, f"{what} did not come to be"
         time.sleep(0.1)
@@ -56,15 +56,28 @@ class Prometheus:
         }
         self._address = f"{HOST}:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._moment: dict[str, str] = {}
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each sample, as of now. The expression is one that Prometheus takes."""
-        told = self.ask("query", query=expression)["result"]
+        """Labels and value of each sample, as of now or of the `hold`. The expression is one that Prometheus takes."""
+        told = self.ask("query", query=expression, **self._moment)["result"]
         return [(sample["metric"], float(sample["value"][1])) for sample in told]
+
+    def hold(self, targets: int) -> None:
+        """From here on `query` answers as of a moment at which all targets had answered.
+
+        A target that takes longer than the second between two scrapes, as on a busy machine, is not there meanwhile.
+        """
+
+        def look() -> bool:
+            self._moment = {"time": f"{time.time():.3f}"}
+            return self.query("sum(up)") == [({}, targets)]
+
+        until(look, f"a moment with {targets} targets")
 
     def ask(self, what: str, **given: str) -> Any:
         try:
-            with urllib.request.urlopen(self._url(what, given), timeout=30) as answer:  # noqa: S310  (our own)
+            with urllib.request.urlopen(self._url(what, given), timeout=PATIENCE_S) as answer:  # noqa: S310  (our own)
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as refused:
             raise AssertionError(f"{given}: {refused.read().decode()}") from refused
@@ -88,7 +101,7 @@ class Prometheus:
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -19,6 +19,7 @@ import pyspark
 
 from bridge.child import dying_with_us
 from bridge.embedded import HOST, free_port
+from integration_tests.patience import PATIENCE_S
 from spark_jobs import package
 from spark_jobs.session import KAFKA_PACKAGE
 
@@ -30,7 +31,6 @@ SETTINGS = (
     "spark.executor.memory=512m",
     "spark.ui.enabled=false",
 )
-_READY_S = 60.0
 
 
 class SparkCluster:
@@ -51,9 +51,9 @@ class SparkCluster:
             size = ["--host", HOST, "--cores", "1", "--memory", "700m", "--webui-port", str(free_port())]
             place = ["--work-dir", str(self._folder / f"work-{number}")]
             self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, *place, self.master)
-        until_s = time.monotonic() + _READY_S
+        until_s = time.monotonic() + PATIENCE_S
         while (told := self._log("master").read_text().count("Registering worker")) < WORKERS:
-            assert time.monotonic() < until_s, f"{told} workers after {_READY_S} s: {self._folder}"
+            assert time.monotonic() < until_s, f"{told} workers after {PATIENCE_S} s: {self._folder}"
             time.sleep(0.1)
         return self
 
@@ -63,7 +63,7 @@ class SparkCluster:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

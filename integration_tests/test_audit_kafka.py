@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import Names, read
 from schemas import headers as names
 from scripts.kafka_io import BROKER_CLOCK, Admin
@@ -68,7 +69,7 @@ class World:
             ]
         )
         for created in made.values():
-            created.result(30)
+            created.result(PATIENCE_S)
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": f"hand-{name}"})
         self._producer.init_transactions(30)
 
@@ -84,7 +85,7 @@ class World:
         self._producer.begin_transaction()
         for record in records:
             self._producer.produce(topic, **{"partition": 0, "key": b"k", "value": b"v", **record}, on_delivery=told)
-        self._producer.flush(30)
+        self._producer.flush(PATIENCE_S)
         if commit:
             self._producer.commit_transaction(30)
         else:
@@ -270,7 +271,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
 
         where = [] if any(h[0] == names.TOPIC for h in headers) else [(names.TOPIC, (target or topics.target).encode())]
         producer.produce(topics.timers, name.encode(), b"k", partition=0, headers=[*where, *headers], on_delivery=told)
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def after(ms: int) -> tuple[str, bytes]:
         return (names.DELAY_MS, b"%d" % ms)
@@ -283,7 +284,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
     with BridgeProcess(tmp_path / "bridge", kafka.bootstrap_servers, [*topics.arguments, *settings]) as bridge:
         send("plain", after(100))
         send("level", (names.DELAY_LEVEL, b"1"))
-        send("rolled", after(3_500), named("r"))
+        send("rolled", after(8_000), named("r"))
         send("cancelled", after(60_000), named("c"))
         send("cancelled-2", after(60_000), named("rolling"))
         send("replaced", after(60_000), named("p"))
@@ -301,7 +302,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
         send("last", after(50))
         read(kafka, topics.target, 5)
         send("waits", after(3_600_000))
-        producer.flush(10)
+        producer.flush(PATIENCE_S)
         # Accepted 10, delivered 5, cancelled 2, not found, replaced, rejected 4: with these all is done.
         read(kafka, receipts, 23)
         bridge.demand_alive()
@@ -345,7 +346,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
     plant("cancelled", "cancelled")
     plant("plain", "plain")
     plant("waits", "waits")
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     send("forged later", (names.DELIVER_MS, b"5"), (names.ORIGIN, origin), (names.ROLLS, b"9"))
     code, found = audit(tmp_path / "planted")
     assert code == 3

@@ -47,7 +47,7 @@ def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None
             return Transaction(records, {}, {world.shard(): progress(number)}, member.fence)
 
         next_, last, killed_at = 1, 40, 10
-        starter = threading.Timer(1.0, brokers.node(leader).start)
+        starter = threading.Timer(5.0, brokers.node(leader).start)
         while next_ <= last:
             numbers = range(next_, min(next_ + 2, last + 1))
             on_their_way = [sink.begin(carry(number)) for number in numbers]

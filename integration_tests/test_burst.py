@@ -15,7 +15,7 @@ from scripts.figures import Seen
 from scripts.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
 from scripts.processes import BridgeProcess
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
 BURST = int(os.environ.get("BURST", "1000000"))
 MOST_GROWTH_MB = 200

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from bridge.client import TimerProducer, cancel_headers, headers_for, partition_for
 from bridge.errors import BridgeError
 from integration_tests.conftest import ROOT, Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import COMMAND, Names, read
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.processes import BridgeProcess
@@ -28,6 +29,7 @@ class Served:
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self.broker, self.names = broker, names
+        self._sender = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
         self.receipts = names.arguments[names.arguments.index("--receipts-topic") + 1]
 
     def client(self) -> TimerProducer:
@@ -35,13 +37,14 @@ class Served:
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         where = ["--bootstrap-servers", self.broker.bootstrap_servers, "--timer-topic", self.names.timers]
-        return subprocess.run([COMMAND, *arguments, *where], capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            [COMMAND, *arguments, *where], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
 
     def send(self, headers: list[tuple[str, bytes | None]], key: bytes | None, value: bytes | None) -> None:
         """By librdkafka's own choice of a partition, as Java's is."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "partitioner": "murmur2_random"})
-        producer.produce(self.names.timers, value, key, headers=list(headers))
-        assert producer.flush(10) == 0
+        self._sender.produce(self.names.timers, value, key, headers=list(headers))
+        assert self._sender.flush(PATIENCE_S) == 0
 
     def delivered(self, count: int, topic: str | None = None) -> list[bytes | None]:
         return [record.value() for record in read(self.broker, topic or self.names.target, count)]
@@ -67,9 +70,10 @@ def test_scheduled_cancelled_replaced(served: Served) -> None:
     ids = [f"id-{number}" for number in range(12)]
     with served.client() as timers:
         for number, id_ in enumerate(ids):
-            timers.schedule(served.names.target, f"old {id_}", key=f"key-{number}", delay="3s", id=id_)
+            timers.schedule(served.names.target, f"old {id_}", key=f"key-{number}", delay="20s", id=id_)
+        due_s = time.monotonic() + 20
         timers.schedule(served.names.target, "plain", key="k", headers=[("trace", "1")], level=1)
-        placed = {id_: timers.cancel(id_).result(30).partition for id_ in ids[:6]}
+        placed = {id_: timers.cancel(id_).result(PATIENCE_S).partition for id_ in ids[:6]}
         for id_ in ids[6:]:
             timers.replace(id_, served.names.target, f"new {id_}", key="other", delay=500)
     assert placed == {id_: partition_for(id_, PARTITIONS) for id_ in ids[:6]}
@@ -77,7 +81,7 @@ def test_scheduled_cancelled_replaced(served: Served) -> None:
     expected = [b"plain", *(f"new {id_}".encode() for id_ in ids[6:])]
     assert sorted(served.delivered(7)) == sorted(expected)  # type: ignore[type-var]
     assert served.outcomes(12) == sorted([("cancelled", i) for i in ids[:6]] + [("replaced", i) for i in ids[6:]])
-    time.sleep(3)  # until after the due time of those that were ended
+    time.sleep(max(0, due_s - time.monotonic()))  # until after the due time of those that were ended
     with served.client() as timers:
         timers.schedule(served.names.target, "last", delay=0)
     assert served.delivered(8)[7] == b"last"
@@ -88,7 +92,7 @@ def test_an_id_meets_what_another_client_placed_by_it_as_a_key(served: Served) -
     """Kafka's default for keys is the contract for ids: any language that has it needs no code of ours."""
     ids = [f"id-{number}" for number in range(8)]
     for id_ in ids:
-        served.send(headers_for(served.names.target, delay="20s", id=id_), id_.encode(), b"gone")
+        served.send(headers_for(served.names.target, delay="1h", id=id_), id_.encode(), b"gone")
     with served.client() as timers:
         for id_ in ids[:4]:
             timers.cancel(id_)
@@ -153,11 +157,11 @@ def test_a_timer_topic_that_is_missing_is_told(kafka: Broker) -> None:
 @pytest.mark.broker
 def test_other_spellings(served: Served) -> None:
     target = served.names.target.encode()
-    soon_s = b"%d" % (time.time_ns() // 10**9 + 3)
+    soon_s = b"%d" % (time.time_ns() // 10**9 + 20)
     for id_ in (b"gone", b"here"):
         etf1 = [("scheduler-target-topic", target), ("scheduler-target-key", b"7"), ("scheduler-epoch", soon_s)]
         served.send([*etf1, ("trace", b"1")], b"etf1 " + id_, b"etf1 " + id_)
-        rocketmq = [("REAL_TOPIC", target), ("TIMER_DELAY_SEC", b"3"), ("UNIQ_KEY", id_), ("trace", b"1")]
+        rocketmq = [("REAL_TOPIC", target), ("TIMER_DELAY_SEC", b"20"), ("UNIQ_KEY", id_), ("trace", b"1")]
         served.send(list(rocketmq), id_, b"rocketmq " + id_)
     served.send([], b"etf1 gone", None)
     served.send([("TIMER_DEL_UNIQKEY", target + b"+gone")], b"gone", None)
@@ -179,7 +183,7 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
     producer.produce(served.names.target, b"fine")
     last = [("timer-retries", b"14"), ("timer-retry-group", group.encode()), ("trace", b"1")]
     producer.produce(served.names.target, b"fails", b"key", headers=list(last))
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     arguments = ["--bootstrap-servers", served.broker.bootstrap_servers, "--topic", served.names.target]
     arguments += ["--group", group, "--timer-topic", served.names.timers]
     example = subprocess.Popen(
@@ -193,7 +197,7 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
         (letter,) = read(served.broker, dead, 1)
     finally:
         example.send_signal(signal.SIGTERM)
-        said, _ = example.communicate(timeout=30)
+        said, _ = example.communicate(timeout=PATIENCE_S)
     assert (letter.key(), letter.value()) == (b"key", b"fails")
     assert dict(letter.headers())["timer-retries"] == b"16"
     assert served.delivered(4) == [b"fine", b"fails", b"fails", b"fails"]

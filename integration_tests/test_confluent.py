@@ -22,8 +22,9 @@ from bridge.connection import Connection
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError, BrokerUnavailableError, FencedError, NameTakenError
 from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
-from integration_tests.cluster import TIMEOUT_S, Cluster
+from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S, becomes
 from schemas.headers import Headers
 from schemas.origin import Shard
 from schemas.progress import ForeignProgressError, Key, Progress
@@ -104,7 +105,7 @@ class Member:
         self.shards.update(ownership.assigned)
 
     def poll_until(self, done: Callable[[], bool], *others: "Member") -> None:
-        end_s = time.monotonic() + TIMEOUT_S
+        end_s = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < end_s, "it did not come to be"
             for member in (self, *others):
@@ -231,8 +232,8 @@ class TestSource:
         for value, end in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
             producer.begin_transaction()
             producer.produce(world.requests, value)
-            producer.flush(TIMEOUT_S)
-            end(TIMEOUT_S)
+            producer.flush(PATIENCE_S)
+            end(PATIENCE_S)
         member = world.member()
         member.own(1)
         member.source.start(world.shard(), 0)
@@ -281,8 +282,8 @@ class TestSource:
         waker = threading.Timer(0.2, member.source.wake)
         waker.start()
         began_s = time.monotonic()
-        member.poll(20_000)
-        assert time.monotonic() - began_s < 10
+        member.poll(10_000 * PATIENCE_S)
+        assert time.monotonic() - began_s < PATIENCE_S
         waker.join()
 
     def test_the_fence_of_no_member_is_told_apart(self, world: World) -> None:
@@ -322,8 +323,8 @@ class TestHistory:
         producer = world.cluster.transactional()
         producer.begin_transaction()
         place = TopicPartition(world.requests, 0, 3, metadata="by hand")
-        producer.send_offsets_to_transaction([place], fence_of(world), TIMEOUT_S)
-        producer.commit_transaction(TIMEOUT_S)
+        producer.send_offsets_to_transaction([place], fence_of(world), PATIENCE_S)
+        producer.commit_transaction(PATIENCE_S)
         with pytest.raises(ForeignProgressError, match="by hand"):
             world.history().progress(world.shard())
 
@@ -331,22 +332,22 @@ class TestHistory:
         producer = world.cluster.transactional()
         producer.begin_transaction()
         place = TopicPartition(world.requests, 0, 3, metadata=progress(3).metadata())
-        producer.send_offsets_to_transaction([place], fence_of(world), TIMEOUT_S)
-        ender = threading.Timer(0.5, producer.commit_transaction, (TIMEOUT_S,))
+        producer.send_offsets_to_transaction([place], fence_of(world), PATIENCE_S)
+        ender = threading.Timer(0.5, producer.commit_transaction, (PATIENCE_S,))
         ender.start()
         assert world.history().progress(world.shard()) == progress(3)
         ender.join()
 
     def test_a_shard_whose_progress_is_not_decided_is_told(self, world: World) -> None:
         history, producer = world.history(), world.cluster.transactional()
-        assert history.undecided([world.shard()]) == set()
+        becomes(lambda: history.undecided([world.shard()]), set())
         producer.begin_transaction()
         place = TopicPartition(world.requests, 0, 3, metadata=progress(3).metadata())
-        producer.send_offsets_to_transaction([place], fence_of(world), TIMEOUT_S)
+        producer.send_offsets_to_transaction([place], fence_of(world), PATIENCE_S)
         assert history.undecided([world.shard()]) == {world.shard()}
-        producer.commit_transaction(TIMEOUT_S)
+        producer.commit_transaction(PATIENCE_S)
         assert history.progress(world.shard()) == progress(3)
-        assert history.undecided([world.shard()]) == set()
+        becomes(lambda: history.undecided([world.shard()]), set())
 
     def test_bounds_and_times(self, world: World) -> None:
         history = world.history()
@@ -369,8 +370,8 @@ class TestHistory:
         ):
             producer.begin_transaction()
             producer.produce(world.requests, value)
-            producer.flush(TIMEOUT_S)
-            end(TIMEOUT_S)  # each leaves a marker: a=0, b=2, c=4, the end is 6
+            producer.flush(PATIENCE_S)
+            end(PATIENCE_S)  # each leaves a marker: a=0, b=2, c=4, the end is 6
 
         def read(begin: int, end: int) -> list[tuple[int, bytes | None]]:
             batches = list(history.requests(world.shard(), begin, end))
@@ -410,8 +411,8 @@ class TestHistory:
         producer = world.cluster.transactional()
         producer.begin_transaction()
         producer.produce(world.journal, b"undecided")
-        producer.flush(TIMEOUT_S)
-        ender = threading.Timer(0.5, producer.commit_transaction, (TIMEOUT_S,))
+        producer.flush(PATIENCE_S)
+        ender = threading.Timer(0.5, producer.commit_transaction, (PATIENCE_S,))
         ender.start()
         assert list(world.history().journal(world.shard(), from_offset=None, since_ms=None)) == [b"undecided"]
         ender.join()
@@ -513,7 +514,9 @@ class TestSink:
     def test_what_a_former_life_left_open_is_ended_at_the_start(self, world: World) -> None:
         """By both producers: else progress and readers would wait for the time-out."""
         target, fence = world.cluster.topic("target"), fence_of(world)
-        former = [TransactionalProducer(clients.producer(world.connection(), n), world.patience) for n in range(2)]
+        long = {"transaction.timeout.ms": 60_000}
+        settings = [clients.producer(world.connection(), number) | long for number in range(2)]
+        former = [TransactionalProducer(each, world.patience) for each in settings]
         for number, producer in enumerate(former):
             batch = Batch([out(target, b"lost")], {world.shard(): progress(number)}, fence, {})
             assert producer.fill(batch) is None
@@ -704,7 +707,7 @@ class TestTrouble:
             member.own(1)
             publish(world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.fence))
             transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.fence)
-            with stopped(kafka, 13):
+            with stopped(kafka, 20):
                 outcome = sink.begin(transaction).wait()
             assert outcome == Aborted({})
             while outcome != Committed():
@@ -760,7 +763,7 @@ class TestTrouble:
             publish(world, sink, transaction)
         with pytest.raises(BrokerUnavailableError):
             world.history().progress(world.shard())
-        assert time.monotonic() - began_s < 8
+        assert time.monotonic() - began_s < PATIENCE_S
         world.close()
 
 

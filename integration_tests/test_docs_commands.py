@@ -9,6 +9,7 @@ import io
 import re
 import shlex
 import textwrap
+import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.exceptions import Exit
+from click.testing import Result
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -30,6 +32,7 @@ from bridge.target_settings import TargetSettings
 from bridge.test_client import Message
 from bridge.timer_topics import TopicSettings
 from integration_tests.conftest import ROOT, Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_docs import DOCS
 from integration_tests.test_run import Names
 from schemas.kafka_table import PREFIX
@@ -171,6 +174,27 @@ def to_be_run(*pages: str) -> list[Shown]:
     return [shown for shown in found if not any(each in f"timer-bridge {shown.text} " for each in NOT_HERE)]
 
 
+class Here(NamedTuple):
+    """The commands in this process, with our port and real topic."""
+
+    port: str
+    target: str
+
+    def ended(self, *given: str) -> Result:
+        words = [word.replace("8321", self.port).replace("orders", self.target) for word in given]
+        return CliRunner().invoke(app, words)
+
+    def run(self, *given: str) -> None:
+        ended = self.ended(*given)
+        assert ended.exit_code == 0, f"{' '.join(given)}: {ended.output}{ended.exception}"
+
+    def until(self, *given: str) -> None:
+        """What has been sent is read a moment later."""
+        end_s = time.monotonic() + PATIENCE_S
+        while (ended := self.ended(*given)).exit_code:
+            assert time.monotonic() < end_s, ended.output
+
+
 @pytest.mark.broker
 def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One bridge, running first and stopped then, and the commands in this process."""
@@ -183,11 +207,7 @@ def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
 
-    def timer_bridge(*given: str) -> None:
-        words = [word.replace("8321", port).replace("orders", names.target) for word in given]
-        ended = CliRunner().invoke(app, words)
-        assert ended.exit_code == 0, f"{' '.join(given)}: {ended.output}{ended.exception}"
-
+    here = Here(port, names.target)
     start, *others = to_be_run(*RUNNING, "operations.md")
     running = [shown for shown in others if not STOPPED.match(shown.text)]
     stopped = [shown for shown in others if shown not in running]
@@ -195,19 +215,19 @@ def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: p
     assert (len(running), len(stopped)) == (15, 5), "as many as the pages show"
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [each.replace("8321", port) for each in start.words[1:]]):
         for number in range(4):
-            timer_bridge(
-                "send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}"
-            )
+            here.run("send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}")
+        here.until("pending", "--http-port", port, "--select", "topic=orders")
         for shown in running:
             if "reminder-7" in shown.words:
-                timer_bridge("send", "orders", "v", "--in", "2h", "--id", "reminder-7")
-            timer_bridge(*shown.words)
+                here.run("send", "orders", "v", "--in", "2h", "--id", "reminder-7")
+                here.until("pending", "--http-port", port, "--id", "reminder-7")
+            here.run(*shown.words)
     for shown in stopped:
         if shown.words[0] == "run":
             with BridgeProcess(tmp_path, kafka.bootstrap_servers, shown.words[1:]):
                 pass
         else:
-            timer_bridge(*shown.words)
+            here.run(*shown.words)
 
 
 def test_the_client_of_the_readme_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

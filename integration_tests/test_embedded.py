@@ -17,10 +17,10 @@ from bridge.embedded import EmbeddedKafka, find_java
 from bridge.errors import BridgeError
 from bridge.kafka_jars import ensure_jars
 from integration_tests.conftest import JARS_CACHE, ROOT, RUN, missing
+from integration_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 
-TIMEOUT_S = 90.0
 
 # As a terminal starts it: what a shell runs in the background inherits that Ctrl-C is ignored.
 HOLDER = """
@@ -49,7 +49,7 @@ def values(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex, "auto.offset.reset": "earliest"}
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
-    messages = [consumer.poll(TIMEOUT_S) for _ in range(count)]
+    messages = [consumer.poll(PATIENCE_S) for _ in range(count)]
     consumer.close()
     return [message.value() for message in messages if message is not None]
 
@@ -62,7 +62,7 @@ def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> N
     first_pid = own_kafka.pid
     for value, end in ((b"1", own_kafka.stop), (b"2", own_kafka.kill)):
         producer.produce("kept", value)
-        assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
         end()
         assert own_kafka.pid is None
         own_kafka.start()
@@ -83,7 +83,7 @@ def test_the_broker_ends_with_its_parent(end: signal.Signals, jars_cache: Path) 
         broker_pid = int(holder.stdout.readline())
         watch = os.pidfd_open(broker_pid)
         holder.send_signal(end)
-        holder.wait(TIMEOUT_S)
-        ended, _, _ = select.select([watch], [], [], TIMEOUT_S)
+        holder.wait(PATIENCE_S)
+        ended, _, _ = select.select([watch], [], [], PATIENCE_S)
         os.close(watch)
     assert ended, f"broker {broker_pid} lives on"

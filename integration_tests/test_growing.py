@@ -8,11 +8,11 @@ import pytest
 from bridge.client import TimerProducer, headers_for, partition_for
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import Names, read
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.processes import BridgeProcess
 
-PATIENCE_S = 60
 LOOKS_OFTEN = ["--kafka", "topic.metadata.refresh.interval.ms=500"]
 
 
@@ -33,14 +33,14 @@ def test_a_running_bridge_serves_new_partitions_and_a_cancel_still_meets_what_wa
             headers = headers_for(names.target, delay=0)
             cluster.send(names.timers, b"at %d" % number, headers=headers, partition=number)
         cluster.flush()
-        served = read(kafka, names.target, 4, PATIENCE_S)
+        served = read(kafka, names.target, 4)
         assert sorted(each.value() for each in served) == [b"at %d" % number for number in range(4)]
         with TimerProducer(where, timer_topic=names.timers, partitions=4, other_partitions=2) as timers:
             timers.cancel(moved[0])
             timers.replace(moved[1], names.target, "new", delay=0)
-        assert read(kafka, names.target, 5, PATIENCE_S)[-1].value() == b"new"
-        said = [json.loads(each.value())["kind"] for each in read(kafka, names.receipts, 4, PATIENCE_S)]
+        assert read(kafka, names.target, 5)[-1].value() == b"new"
+        said = [json.loads(each.value())["kind"] for each in read(kafka, names.receipts, 4)]
         assert sorted(said) == ["cancelled", "cancelled", "not-found", "not-found"]
         assert f"{names.journal} has 2 partitions, and its timer topic more" in bridge.log_path.read_text()
         assert f"{names.timers} grew from 2 to 4 partitions" in bridge.log_path.read_text()
-    assert len(cluster.admin.list_topics(names.journal, timeout=10).topics[names.journal].partitions) == 4
+    assert len(cluster.admin.list_topics(names.journal, timeout=PATIENCE_S).topics[names.journal].partitions) == 4

@@ -13,12 +13,12 @@ import pytest
 from bridge.client import TimerProducer
 from bridge.embedded import EmbeddedKafka, free_port
 from integration_tests.conftest import FAST_RESTART, start, to_be_started
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import Names, command, run
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.processes import BridgeProcess
 
 SECRET = "s3cr3t-principal"
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def later_kafka() -> Iterator[EmbeddedKafka]:
 def get(port: int, path: str) -> tuple[int, Any]:
     """Status 0: nobody listens yet."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)

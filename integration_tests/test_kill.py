@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, Sender, cancel, named_timer, timer
 from scripts.processes import BridgeProcess
 
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
 KILLS = int(os.environ.get("KILLS", "5"))
 LIFE_S = (0.5, 2.5)
+HOUR_MS = 3_600_000
 ENDED, STANDING = "cancelled", "kept"
 
 
@@ -62,7 +64,7 @@ class Load:
 
     def _send_and_cancel(self, sender: Sender, now_ms: int) -> None:
         id_ = uuid4().hex.encode()
-        sender.send(self._timer_topic, named_timer(self._target, now_ms + 20_000, ENDED.encode(), id_))
+        sender.send(self._timer_topic, named_timer(self._target, now_ms + HOUR_MS, ENDED.encode(), id_))
         sender.send(self._timer_topic, cancel(id_))
         self.cancelled += 1
 
@@ -70,10 +72,13 @@ class Load:
 def deliveries(receiver: Receiver, expected: int) -> Iterator[Delivery]:
     """Until `expected` have come, and a little longer, as one too many would come late."""
     count, quiet = 0, 0
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and (count < expected or quiet < 3):
         found = receiver.poll(1.0)
-        quiet = 0 if found else quiet + 1
+        if found:
+            quiet, deadline = 0, time.monotonic() + PATIENCE_S
+        else:
+            quiet += 1
         count += len(found)
         yield from found
 

@@ -28,7 +28,7 @@ SHORT_SESSIONS = {
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
 }
-SESSION = ("--kafka", "session.timeout.ms=4000", "--kafka", "heartbeat.interval.ms=500")
+SESSION = ("--kafka", "session.timeout.ms=8000", "--kafka", "heartbeat.interval.ms=500")
 CONSUMER = ("--group-protocol", "consumer")
 PROTOCOLS = pytest.mark.parametrize(
     "protocol", [pytest.param(SESSION, id="classic"), pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow)]

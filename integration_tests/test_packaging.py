@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from integration_tests.conftest import ROOT, missing
+from integration_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.thorough
 
@@ -67,7 +68,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     build += ["--wheel-dir", str(place), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(build, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = place.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
@@ -79,7 +80,9 @@ def call(site: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess
     """As someone without Java."""
     environment = {**os.environ, "PYTHONPATH": str(site), "PATH": str(site), "JAVA_HOME": "", "COLUMNS": "120"}
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=site, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def files_in(folder: Path, *packages: str) -> set[str]:

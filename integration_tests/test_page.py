@@ -17,6 +17,7 @@ from bridge.client import TimerProducer
 from bridge.embedded import free_port
 from integration_tests.browser import Visitor, chromium
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_health import get, until
 from integration_tests.test_run import Names, read
 from scripts.kafka_io import BROKER_CLOCK, Admin
@@ -54,7 +55,7 @@ class Group:
         if asked is not None:
             request.data = json.dumps(asked).encode()
             request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
 
@@ -86,9 +87,11 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
             fill(made)
             for port in ports:
                 until(partial(get, port, "/health/ready"), lambda status, _: status == 200)
-            until(
-                lambda: (200, made.ask(0, "overview")), lambda _, told: told["pending"] == COUNT and not told["missing"]
-            )
+            for number in range(len(ports)):
+                until(
+                    lambda number=number: (200, made.ask(number, "overview")),  # type: ignore[misc]
+                    lambda _, told: told["pending"] == COUNT and not told["missing"],
+                )
             yield made
     finally:
         for bridge in bridges:
@@ -138,7 +141,7 @@ def test_either_bridge_tells_of_both_and_moves_what_is_the_others(group: Group) 
         assert group.ask(number, "timers?limit=0", secret=READER)["matching"] == COUNT
         for each in range(4):
             id_ = f"c{number}{each}"
-            group.timers.schedule(group.names.target, "v", delay="3h", id=id_).result(30)
+            group.timers.schedule(group.names.target, "v", delay="3h", id=id_).result(PATIENCE_S)
             told = group.ask(number, "timer/cancel", {"id": id_})
             assert (told["outcomes"], told["unanswered"]) == ({"cancelled": 1}, 0)
 
@@ -195,7 +198,7 @@ def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callab
     expect(page.get_by_role("status")).to_contain_text("cancelled")
     page.get_by_role("link", name="Back").click()
     expect(page.get_by_role("status")).to_contain_text("Nothing is pending under this id")
-    group.timers.schedule(group.names.target, "v7", key="k0", delay=7_270_000, id="id-7").result(30)
+    group.timers.schedule(group.names.target, "v7", key="k0", delay=7_270_000, id="id-7").result(PATIENCE_S)
 
 
 def test_a_selection_is_counted_then_cancelled(group: Group, visitor: Callable[..., Visitor]) -> None:
@@ -277,7 +280,7 @@ def test_it_fits_a_phone_and_follows_dark_mode(visitor: Callable[..., Visitor], 
 
 
 def test_a_keyboard_is_enough(group: Group, visitor: Callable[..., Visitor]) -> None:
-    group.timers.schedule(group.names.target, "v", delay="3h", id="keys").result(30)
+    group.timers.schedule(group.names.target, "v", delay="3h", id="keys").result(PATIENCE_S)
     page = visitor(secret=None).page
     page.goto("/login")
     keyboard = page.keyboard

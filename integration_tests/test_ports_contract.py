@@ -32,11 +32,11 @@ from bridge.ports import (
 )
 from bridge.testing import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S, becomes
 from schemas.headers import Headers
 from schemas.origin import Shard
 from schemas.progress import ForeignProgressError, Key, Progress
 
-TIMEOUT_S = 30.0
 SMALL_BYTES = 1000
 HANG_MS = 1500
 READ = Progress(3, Key(12_000, 1), 2)
@@ -74,8 +74,8 @@ class Harness(Protocol):
         """A record on the first timer partition, in a transaction that is aborted."""
         ...
 
-    def hang(self, topic: str) -> None:
-        """A record on the first partition of `topic`, in a transaction that is aborted HANG_MS later."""
+    def hang(self, topic: str) -> Callable[[], None]:
+        """A record on the first partition of `topic`, in a transaction that is aborted HANG_MS after this is called."""
         ...
 
     def read(self, topic: str) -> list[Published]:
@@ -121,10 +121,10 @@ class FakeHarness:
         self._kafka.produce(self.timers, b"aborted", partition=0, transaction=transaction)
         self._kafka.abort(transaction)
 
-    def hang(self, topic: str) -> None:
-        transaction = self._kafka.begin("sender")
+    def hang(self, topic: str) -> Callable[[], None]:
+        transaction, timeline = self._kafka.begin("sender"), self._kafka.timeline
         self._kafka.produce(topic, b"hangs", partition=0, transaction=transaction)
-        self._kafka.timeline.at(self._kafka.timeline.now_ms + HANG_MS, lambda: self._kafka.abort(transaction))
+        return lambda: timeline.at(timeline.now_ms + HANG_MS, lambda: self._kafka.abort(transaction))
 
     def read(self, topic: str) -> list[Published]:
         return [
@@ -190,23 +190,27 @@ class ConfluentHarness:
     def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
         producer = Producer(self._connection)
         producer.produce(self.timers, value, key, partition, headers=list(headers))
-        assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def send_aborted(self) -> None:
-        self._begun(self.timers).abort_transaction(TIMEOUT_S)
+        self._begun(self.timers).abort_transaction(PATIENCE_S)
 
-    def hang(self, topic: str) -> None:
+    def hang(self, topic: str) -> Callable[[], None]:
         producer = self._begun(topic)
         timer = threading.Timer(HANG_MS / 1000, producer.abort_transaction)
-        timer.start()
-        self._closing.append(timer.join)
+
+        def end() -> None:
+            timer.start()
+            self._closing.append(timer.join)
+
+        return end
 
     def _begun(self, topic: str) -> Producer:
         producer = Producer({**self._connection, "transactional.id": uuid4().hex})
-        producer.init_transactions(TIMEOUT_S)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         producer.produce(topic, b"hangs", partition=0)
-        assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
         return producer
 
     def read(self, topic: str) -> list[Published]:
@@ -217,10 +221,10 @@ class ConfluentHarness:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
         }
-        partitions = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        partitions = self._admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         everything = Consumer({**settings, "isolation.level": "read_uncommitted"})
         ends = {
-            number: everything.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT_S)[1]
+            number: everything.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)[1]
             for number in partitions
         }
         everything.close()
@@ -229,7 +233,7 @@ class ConfluentHarness:
         found: list[Published] = []
         ended: set[int | None] = set()
         while len(ended) < len(partitions):
-            message = reader.poll(TIMEOUT_S)
+            message = reader.poll(PATIENCE_S)
             assert message is not None, "no answer"
             error = message.error()
             if error is None:
@@ -309,7 +313,7 @@ class Reader:
             self.see(self.source.poll(200, max_records))
 
     def poll_until(self, reached: Callable[[], bool], max_records: int = 100) -> None:
-        end_s = time.monotonic() + TIMEOUT_S
+        end_s = time.monotonic() + PATIENCE_S
         while not reached():
             assert time.monotonic() < end_s, f"owned {self.owned}, read {self.records}"
             self.poll(max_records=max_records)
@@ -374,7 +378,7 @@ class TestSource:
         harness.send(b"a")
         harness.send_aborted()
         harness.send(b"b")
-        harness.hang(harness.timers)
+        harness.hang(harness.timers)()
         harness.send(b"c")
         reader.source.start(shard, 0)
         reader.offsets(3)
@@ -679,18 +683,20 @@ class TestHistory:
 
     def test_a_shard_whose_journal_is_not_decided_is_told(self, harness: Harness, shard: Shard) -> None:
         history, other = harness.history(), Shard(shard.topic, 1)
-        assert history.undecided([shard, other]) == set()
-        harness.hang(harness.journal)
-        assert history.undecided([shard, other]) == {shard}
+        becomes(lambda: history.undecided([shard, other]), set())
+        end = harness.hang(harness.journal)
+        becomes(lambda: history.undecided([shard, other]), {shard})
+        end()
         list(history.journal(shard, from_offset=None, since_ms=None))  # waits for it
-        assert history.undecided([shard, other]) == set()
+        becomes(lambda: history.undecided([shard, other]), set())
 
     def test_an_open_transaction_is_seen_by_its_ends(self, harness: Harness, shard: Shard) -> None:
         history, other = harness.history(), Shard(shard.topic, 1)
         harness.send(b"a")
-        harness.hang(harness.timers)
+        end = harness.hang(harness.timers)
         harness.send(b"b")
-        assert history.open_ends([shard, other]) == {shard: (1, 3), other: (0, 0)}
+        becomes(lambda: history.open_ends([shard, other]), {shard: (1, 3), other: (0, 0)})
+        end()
 
     def test_requests_are_those_of_the_range_that_stand(self, harness: Harness, shard: Shard) -> None:
         for value in (b"a", b"b"):
@@ -738,14 +744,14 @@ class TestHistory:
         began_ms = harness.now_ms()
         assert sink.begin(carried).wait() == Committed()
         history.progress(shard)  # waits for the markers
+        becomes(lambda: history.newest_decisions([shard, other]).keys(), {shard})
         told = history.newest_decisions([shard, other])
-        assert told.keys() == {shard}
         assert began_ms <= told[shard] <= harness.now_ms()
 
     def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         """A zombie's record on the journal, undecided yet, stands before what its successor has committed."""
         sink, history = harness.sink(), harness.history()
-        harness.hang(harness.journal)
+        harness.hang(harness.journal)()
         assert sink.begin(Transaction([], {shard: b"decided"}, {shard: READ}, reader.fence)).wait() == Committed()
         assert history.journal_end(shard) >= 2
         assert list(history.journal(shard, from_offset=0, since_ms=None)) == [b"decided"]

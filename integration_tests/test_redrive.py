@@ -13,6 +13,7 @@ from bridge.errors import BridgeError, FencedError
 from bridge.redrive import Parked, Selection
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import COMMAND, SOON, Names, read, send
 from schemas.headers import Headers, Rules
 from scripts.kafka_io import BROKER_CLOCK, Admin
@@ -77,7 +78,7 @@ def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(kafka:
         wanted = ("--group", "--timer-topic", "--rejected-topic", "--redriven-topic")
         where = [word for name in wanted for word in (name, given[name])]
         command = [COMMAND, "redrive", "--json", "--bootstrap-servers", kafka.bootstrap_servers, *where, *options]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert ended.returncode == 0, ended.stderr
         told: dict[str, Any] = json.loads(ended.stdout)
         return told

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bridge.embedded import free_port
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from integration_tests.wire import limit_producer, produce_raw
 from scripts.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
 from scripts.processes import BridgeProcess
@@ -46,10 +47,10 @@ def names() -> Names:
 def send(broker: Broker, names: Names, value: bytes | None, *headers: tuple[str, bytes | None]) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(names.timers, value, b"key", headers=list(headers))
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
-def read(broker: Broker, topic: str, count: int, wait_s: float = 20) -> list[Any]:
+def read(broker: Broker, topic: str, count: int, wait_s: float = PATIENCE_S) -> list[Any]:
     """The first `count` committed records of a topic with one or more partitions."""
     reader = Consumer(
         {
@@ -59,7 +60,7 @@ def read(broker: Broker, topic: str, count: int, wait_s: float = 20) -> list[Any
             "auto.offset.reset": "earliest",
         }
     )
-    partitions = reader.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
     reader.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Any] = []
     while len(found) < count:
@@ -106,7 +107,7 @@ def test_case_31_records_come_back_as_they_went(kafka: Broker, names: Names, tmp
         told: list[Any] = []
         ours = [("timer-topic", target.encode()), SOON, *headers]
         producer.produce(names.timers, value, key, headers=list(ours), on_delivery=lambda no, _: told.append(no))
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
         return told[0] is None
 
     foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("", b"")]
@@ -231,7 +232,7 @@ def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_onc
     large = [[due, to], [to]]
     for headers in large:
         producer_of_large.produce(names.timers, bytes(3_000_000), headers=list(headers))
-    assert producer.flush(20) == producer_of_large.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == producer_of_large.flush(PATIENCE_S) == 0
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
         delivered = read(kafka, names.target, len(good) - 50) + read(kafka, small, 50)
         rejected = read(kafka, names.rejected, len(bad) + len(large))
@@ -257,11 +258,11 @@ def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
     with Receiver(kafka.bootstrap_servers, [names.target]) as receiver:
         bridge = BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments)
         bridge.start()
-        found = receiver.poll(30)
+        found = receiver.poll(PATIENCE_S)
         assert found, "nothing was delivered"
-        bridge.stop(timeout_s=10)
+        bridge.stop()
         with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-            while len(found) < count and (more := receiver.poll(20)):
+            while len(found) < count and (more := receiver.poll(PATIENCE_S)):
                 found += more
         found += receiver.poll(1)
     assert len(found) == len({delivery.origin for delivery in found}) == count
@@ -289,8 +290,8 @@ def test_a_quota_of_the_broker_delays_and_loses_or_doubles_nothing(
     port = free_port()
     asked = [*names.arguments, "--kafka", f"client.id={client}", "--http-port", str(port)]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, asked):
-        found = read(kafka, names.target, count, wait_s=90)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as told:
+        found = read(kafka, names.target, count)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as told:
             (throttled,) = re.findall(r"^timer_bridge_broker_throttle_seconds_total (\S+)$", told.read().decode(), re.M)
     assert float(throttled) > 1 or bytes_per_s > 1_000_000, "the broker did not hold anything back, or nobody heard"
     assert sorted(record.value() for record in found) == values
@@ -306,7 +307,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         [COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         check=False,
         env={**os.environ, **environment},
     )

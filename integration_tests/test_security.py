@@ -29,8 +29,9 @@ from bridge.client import TimerProducer
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.topics import FILLED, LOGGED
-from integration_tests.cluster import TIMEOUT_S, Cluster
+from integration_tests.cluster import Cluster
 from integration_tests.conftest import ROOT, missing, started
+from integration_tests.patience import PATIENCE_S
 from integration_tests.test_run import Names, command, run
 from schemas.headers import Headers
 from scripts.processes import BridgeProcess
@@ -126,9 +127,10 @@ class Secured:
                 self.grant(user, kind, f"{each}-*" if name.endswith("-*") else each, *left)
 
     def until(self, done: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + TIMEOUT_S
+        end_s = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < end_s, "it did not come to be"
+            time.sleep(0.1)
 
     def read(self, topic: str, count: int) -> list[Any]:
         """All committed records, at least so many."""
@@ -147,7 +149,7 @@ class Secured:
     def run(self, names: Names, folder: Path, config: Path, *more: str) -> "subprocess.CompletedProcess[str]":
         """A start that is to fail."""
         where = ["--bootstrap-servers", self.bootstrap_servers, "--data-dir", str(folder / "data")]
-        return run(*where, *names.arguments, "--config", str(config), "--startup-timeout", "2s", *more)
+        return run(*where, *names.arguments, "--config", str(config), "--startup-timeout", "8s", *more)
 
 
 class User(NamedTuple):
@@ -395,7 +397,7 @@ def test_the_client_and_the_commands_are_let_in_by_the_same_settings(
     assert refused.returncode == 1
     assert "give the sender the right (an ACL) to write to it" in refused.stderr
     wrong = uuid4().hex
-    impatient = {**config, "sasl.password": wrong, "message.timeout.ms": 3000}
+    impatient = {**config, "sasl.password": wrong, "message.timeout.ms": 10_000}
     with (
         pytest.raises(BridgeError, match=r"(?i)authentication failed.*look at .*sasl\.password") as unheard,
         TimerProducer(impatient, timer_topic=names.timers) as timers,
@@ -422,10 +424,10 @@ def test_the_acls_of_two_timer_topics_decide_who_may_send_where(secured: Secured
     def ask(user: User, timers: str, target: str) -> str | None:
         """What the broker says of it; nobody is told by an error here that a target is not theirs."""
         told: list[Any] = []
-        producer = Producer({**secured.to_connect(user), "message.timeout.ms": 10_000})
+        producer = Producer({**secured.to_connect(user), "message.timeout.ms": 60_000})
         value = f"{'orders' if user is ordering else 'payments'} to {target}"
         producer.produce(timers, value, headers=list(soon(target)), on_delivery=lambda error, _: told.append(error))
-        assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
         (error,) = told
         return None if error is None else error.name()
 

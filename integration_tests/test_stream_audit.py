@@ -16,6 +16,7 @@ from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
 from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
 from schemas import headers as names
 from schemas.tables import AuditClass
 from scripts.kafka_io import Admin
@@ -69,17 +70,17 @@ class Stage:
     def play(self, *records: Record) -> None:
         for record in records:
             self._send(self._producer, record)
-            assert self._producer.flush(30) == 0
+            assert self._producer.flush(PATIENCE_S) == 0
 
     def disturb(self) -> None:
         """Somebody else writes to the topic of lateness."""
         self._producer.produce(self.lateness, b"not ours")
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def play_aborted(self, record: Record) -> None:
         self._undone.begin_transaction()
         self._send(self._undone, record)
-        self._undone.flush(30)
+        self._undone.flush(PATIENCE_S)
         self._undone.abort_transaction(30)
 
     def _send(self, producer: Producer, record: Record) -> None:
@@ -166,7 +167,7 @@ class Stage:
         return len([*(self.out / "stream").glob(pattern)])
 
     def until(self, done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-        end_s = time.monotonic() + 300
+        end_s = time.monotonic() + PATIENCE_S
         while not done():
             assert process.poll() is None, (self.out / "stderr").read_text()
             assert time.monotonic() < end_s
@@ -272,16 +273,16 @@ def test_killed_at_each_step_it_repeats_nothing_and_leaves_out_nothing(stage: St
             stage.until(lambda step=step, before=before: stage.count(step) > before, process)  # type: ignore[misc]
         finally:
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE_S)
     process = stage.started()
     try:
         done = stage.count("checkpoint/commits/*")
         stage.until(lambda: stage.count("checkpoint/commits/*") > done + 2, process)
         process.terminate()
-        assert process.wait(120) == 3
+        assert process.wait(PATIENCE_S) == 3
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE_S)
     rows = stage.told()
     assert stage.classes(rows) == stage.batch_classes()
     assert sorted(row["deliveries"] for row in rows if row["class"] == "duplicate") == [2] * len(STEPS)

@@ -37,7 +37,7 @@ def deliver(field: Field, count: int) -> None:
     settle(field)
 
 
-HEAD_START_MS = 15_000
+HEAD_START_MS = 30_000
 """For a broker to come to a quiet end, on a busy machine too."""
 
 
@@ -62,6 +62,7 @@ def test_case_26_what_is_due_while_no_broker_is_there_comes_once(
             field.sent += 1
         field.cluster.flush()
         settle(field)
+        down_ms = time.time_ns() // 1_000_000
         own_kafka.stop()
         assert time.time_ns() // 1_000_000 < first_ms, "no quiet moment: this machine needs a longer head start"
         time.sleep(first_ms / 1000 - time.time() + gone_s)
@@ -73,24 +74,30 @@ def test_case_26_what_is_due_while_no_broker_is_there_comes_once(
         seen = field.demand_each_once()
         again_ms = min(delivery.appended_ms for delivery in seen if delivery.appended_ms > back_ms)
         print(f"\n{gone_s} s without a broker: the first delivery {again_ms - back_ms} ms behind its return")  # noqa: T201
-        assert instance.log.count("trying again") <= 5 * (1 + gone_s // 60)
+        assert instance.log.count("trying again") <= 5 * (1 + (back_ms - down_ms) // 60_000)
 
 
 def test_case_28_what_retention_took_is_delivered_from_the_directory_and_said_with_its_count(field: Field) -> None:
-    (instance,) = field.start("one")
-    deliver(field, 1)
-    due_ms = time.time_ns() // 1_000_000 + 8000
-    for _ in range(5):
-        field.send(0, due_ms - time.time_ns() // 1_000_000)
-        field.sent += 1
-    field.cluster.flush()
-    settle(field)
-    instance.stop()
+    for head_start_ms in (8_000, 30_000, 120_000):
+        (instance,) = field.start("one")
+        deliver(field, 1)
+        first = Admin(field.cluster.bootstrap_servers).ends(field.timers)[0]
+        due_ms = time.time_ns() // 1_000_000 + head_start_ms
+        for _ in range(5):
+            field.send(0, due_ms - time.time_ns() // 1_000_000)
+            field.sent += 1
+        field.cluster.flush()
+        settle(field)
+        instance.stop()
+        if time.time_ns() // 1_000_000 < due_ms:
+            break
+    else:
+        raise AssertionError("no quiet moment: they are all delivered")
     ends = Admin(field.cluster.bootstrap_servers).ends(field.timers)
     place = TopicPartition(field.timers, 0, ends[0])
     field.cluster.admin.delete_records([place])[place].result()
     (instance,) = field.start("one")
-    said = f"{field.timers}/0: retention has taken requests that are pending, from offset 1 to 5"
+    said = f"{field.timers}/0: retention has taken requests that are pending, from offset {first} to {first + 4}"
     field.until(lambda: said in instance.log, "a complaint")
     field.send(0, 0)
     field.sent += 1

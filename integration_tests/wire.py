@@ -8,6 +8,8 @@ import socket
 import struct
 from collections.abc import Sequence
 
+from integration_tests.patience import PATIENCE_S
+
 RawHeaders = Sequence[tuple[bytes, bytes | None]]
 
 _NO_PRODUCER = struct.pack(">qhi", -1, -1, -1)
@@ -27,7 +29,8 @@ def _ask(bootstrap_servers: str, api: int, version: int, body: bytes) -> bytes:
     """What the only broker answers, behind its header."""
     host, _, port = bootstrap_servers.partition(":")
     request = struct.pack(">hhi", api, version, 1) + _string("raw") + body
-    with socket.create_connection((host, int(port)), timeout=30) as connection, connection.makefile("rb") as answer:
+    connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+    with connection, connection.makefile("rb") as answer:
         connection.sendall(struct.pack(">i", len(request)) + request)
         told = answer.read(struct.unpack(">i", answer.read(4))[0])
     return told[4:]
