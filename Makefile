@@ -110,8 +110,8 @@ mutations: $(PROOF) ## mutmut: which changed lines of plan, roll, wheel and turn
 coverage: export SEEDS ?= 200
 coverage: $(READY) ## line and branch coverage of timer and bridge, with and without a broker
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -m '$(ALONE)'
-	$(BIN)/python -m coverage run -m pytest -m 'broker and not spark and not slow'
+	$(BIN)/python -m coverage run -m pytest $(QUICK)
+	$(BIN)/python -m coverage run -m pytest --numprocesses 3 --dist loadfile -m 'broker and not spark and not slow'
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 

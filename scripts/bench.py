@@ -9,6 +9,7 @@ when a message was lost, doubled or early, 1 when a part of ours could not be me
 
     make bench ARGS="--only core --messages 20000 --spread-seconds 5"      in a minute
     make bench ARGS=--full                                                 three rounds, and 10 M pending in the first
+    make bench ARGS="--add slices disk"                                    these again, into the results of the last run
 """
 
 import argparse
@@ -19,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge.embedded import find_java
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, SettingsError
 from bridge.kafka_jars import KAFKA_VERSION
 from scripts import command, kafka_io, processes
 from scripts.bench_figures import FIGURES
@@ -42,6 +43,7 @@ FOLDER = Path(".run/bench")
 BUSY_SHARE = 0.15
 """More than this of the machine used by others: the figures are marked."""
 FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
+_TOOK = ".took_s"
 BY_ROOT = ("rocketmq", "slices")
 """Parts that need root: where others run the bench, it is whole without them."""
 
@@ -55,11 +57,16 @@ class Round(NamedTuple):
 
 def bench(asked: argparse.Namespace) -> int:
     console = Console()
+    former = _former(asked) if asked.add else []
     with command.fresh(FOLDER) as folder:
         busy_before = _busy_share()
-        rounds, results = list[Round](), dict[str, object]()
+        rounds, results = former.copy(), dict[str, object]()
         for number in range(1, asked.repeat + 1):
-            rounds.append(_round(folder, number, asked, console))
+            made = _round(folder, number, asked, console)
+            if former:
+                rounds[number - 1] = _added(former[number - 1], made, asked.only)
+            else:
+                rounds.append(made)
             results = _results(rounds, asked, busy_before)
             (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     console.print(_table(results, rounds))
@@ -67,6 +74,23 @@ def bench(asked: argparse.Namespace) -> int:
         console.print(f"[yellow]{remark}[/]", highlight=False)
     console.print(f"Figures and machine: {folder / 'results.json'}")
     return _exit_code(results, rounds)
+
+
+def _former(asked: argparse.Namespace) -> list[Round]:
+    """The rounds of the last run, whose sizes are `asked` from here on. Raises SettingsError."""
+    try:
+        told = json.loads((FOLDER / "results.json").read_text())
+    except OSError:
+        raise SettingsError("there is no last run to add to: leave --add out") from None
+    for name, value in told["settings"].items():
+        if name in vars(asked) and name not in ("add", "memory"):
+            setattr(asked, name, value)
+    return [Round(one["measured"], one["failed"]) for one in told["rounds"]]
+
+
+def _added(former: Round, new: Round, parts: Sequence[str]) -> Round:
+    failed = {part: why for part, why in former.failed.items() if part not in parts}
+    return Round(former.measured | new.measured, failed | new.failed)
 
 
 def _round(folder: Path, number: int, asked: argparse.Namespace, console: Console) -> Round:
@@ -88,7 +112,7 @@ def _round(folder: Path, number: int, asked: argparse.Namespace, console: Consol
         now = processes.machine()
         others_s = now.busy_s - machine.busy_s - (_own_s() - ours_s)
         made.measured[f"{name}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
-        made.measured[f"{name}.took_s"] = time.perf_counter() - begin_s
+        made.measured[f"{name}{_TOOK}"] = time.perf_counter() - begin_s
         _throw_away_data(place)
     return made
 
@@ -116,12 +140,11 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
     others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
     environment = {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")}
     told = {name: value for name, value in vars(asked).items() if name not in ("only", "memory")}
+    ran = {name.removesuffix(_TOOK) for r in rounds for name in r.measured if name.endswith(_TOOK)}
     memory = None if asked.memory is None else str(asked.memory)
     return {
         **values,
-        "reasons": {
-            figure.key: _reason(figure.part, rounds, asked) for figure in FIGURES if values[figure.key] is None
-        },
+        "reasons": {figure.key: _reason(figure.part, rounds, ran) for figure in FIGURES if values[figure.key] is None},
         "machine": {**_machine(), "busy_before": round(busy_before, 3), "others_share": round(max(others), 3)},
         "versions": _versions(),
         "settings": {
@@ -137,9 +160,9 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
     }
 
 
-def _reason(part: str, rounds: Sequence[Round], asked: argparse.Namespace) -> str:
+def _reason(part: str, rounds: Sequence[Round], ran: Set[str]) -> str:
     told = [r.failed[part] for r in rounds if part in r.failed]
-    return told[0] if told else f"{part} was left out" if part not in asked.only else "not in this size of a run"
+    return told[0] if told else f"{part} was left out" if part not in ran else "not in this size of a run"
 
 
 def _table(results: dict[str, object], rounds: Sequence[Round]) -> Table:
@@ -224,6 +247,7 @@ def _versions() -> dict[str, str]:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="Measure the bridge beside a copy loop and RocketMQ.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=" ".join(PARTS))
+    parser.add_argument("--add", nargs="+", choices=PARTS, default=[], metavar="PART", help="to the last run's figures")
     parser.add_argument("--full", action="store_true", help="three rounds, and 10 M pending in the first: an hour")
     parser.add_argument("--repeat", type=_at_least(1), help="rounds; figures are medians; default 1, 3 with --full")
     parser.add_argument("--messages", type=_at_least(1_000), default=100_000, help="in each scenario; default 100000")
@@ -240,6 +264,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
     asked = parser.parse_args(argv)
     asked.repeat = asked.repeat or (3 if asked.full else 1)
+    asked.only = asked.add or asked.only
     return asked
 
 

@@ -177,7 +177,7 @@ FIGURES = (
         _at_most(10),
     ),
     Figure("ready_after_loss_s", "s, without the data directory", "pending", _of_most_pending("ready_after_loss_s")),
-    Figure("linear_to_4", "drain of 4 instances to 4 times one's, a fifth of a core each", "slices", _linear),
+    Figure("linear_to_4", "drain of 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
     Figure("cost_of_pending", "CPU of a burst among them to one alone", "pending", _cost_of_full, _at_most(1.2)),
     Figure("rocketmq_drain_per_s", "msg/s, its better tick", "rocketmq", _PEER_DRAIN),
     Figure(

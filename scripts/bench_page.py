@@ -40,7 +40,8 @@ its life are slow.
   delivery. The bridge's brokers stay up; RocketMQ's broker is its timer, so it is what is killed there.
 - **Pending**: half of the timers have ids. Starts are from the launch to the ready line: after SIGTERM, after SIGKILL
   (the group's session has to expire), without the data directory.
-- **Instances of 0.2 cores**: held to it by the kernel's cgroups from when they are ready, so that from one to four
+- **Instances of {slice_cores} cores**: held to it by the kernel's cgroups from when they are ready, so that from one
+  to four
   neither the cores nor the broker are the limit.
 - **CPU** is of the bridge's process (user and system). Bodies repeat, so compression looks better than it is.
 - **RocketMQ**: name server, broker and Java client in a network namespace of their own, its defaults but for
@@ -67,7 +68,11 @@ def page(results: Results, pictures: Iterable[str]) -> str:
         _steady(results),
         _pending(results),
         _bursts(results),
-        ["## Method", "", METHOD.format(servers=IN_MEMORY if results.settings["memory"] else ON_DISK)],
+        [
+            "## Method",
+            "",
+            METHOD.format(slice_cores=SLICE_CORES, servers=IN_MEMORY if results.settings["memory"] else ON_DISK),
+        ],
         _not_measured(results),
     )
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -85,6 +90,8 @@ def _opening(results: Results) -> list[str]:
         "",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]
+    if settings.get("add"):
+        lines += ["", f"Measured behind the others, on the same machine: {', '.join(settings['add'])}."]
     others = max(machine["busy_before"], machine["others_share"])
     if others > BUSY_SHARE:
         lines += [

@@ -4,7 +4,7 @@ core            copy, spread, burst, named, intake: the first figures
 steady          in and out at once, at each of RATES          at-least-once   spread, burst, steady
 outage          killed with timers pending                    pending         1 M of them (full: 10 M)
 instances       1, 4, 16 partitions by 1 and 2 instances      bodies          0.1, 1, 10 KB
-publishing      compression and linger                        slices          1, 2, 4 instances of a fifth of a core
+publishing      compression and linger                        slices          1, 2, 4 instances of a tenth of a core
 disk            steady, the broker's data on a disk           rocketmq        the peer, ticks of 1000 and 100 ms
 """
 
@@ -27,7 +27,7 @@ AT_LEAST_ONCE_RATES = (10_000, 40_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
 INSTANCES = ((1, 1), (1, 2), (4, 1), (4, 2), (16, 1), (16, 2))
 """Partitions, instances."""
-SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.2, 16
+SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.1, 16
 """Instances of so much of a core: what they take together leaves the broker the rest of two cores."""
 BODIES = (100, 1_000, 10_000)
 PUBLISHING = {
@@ -161,6 +161,7 @@ def slices(place: Place) -> Flat:
                     ends.enter_context(bridge)
                 if not found:
                     scenarios.warm_up(stage, bridges[0], scenarios.WARM_UP, 5.0)
+                scenarios.await_even(bridges, SLICED_PARTITIONS)
                 for part, bridge in zip(parts, bridges, strict=True):
                     part.take(bridge.pid)
                 found[f"slices.{count}"] = scenarios.burst(stage, bridges)

@@ -2,7 +2,7 @@
 
 with BridgeProcess(folder, bootstrap_servers) as bridge:      ready when entered
     bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2, rss_mb=71.0)
-    bridge.transactions()                                     that stand, by /metrics on its http_port
+    bridge.transactions(), bridge.partitions()                that stand, that are its own: by /metrics on its http_port
                                                               SIGTERM at the end, to its own pid alone
 """
 
@@ -22,7 +22,6 @@ from bridge.embedded import HOST
 from bridge.errors import BridgeError
 
 TIMER_BRIDGE = (str(Path(sys.executable).with_name("timer-bridge")),)
-_TRANSACTIONS = "timer_bridge_transaction_seconds_count"
 _SPARE_S = 8.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -164,8 +163,16 @@ class BridgeProcess:
         return sum(file.stat().st_blocks * 512 for file in self.data_dir.rglob("*") if file.is_file()) / 2**20
 
     def transactions(self) -> float:
+        return self._sum_of("timer_bridge_transaction_seconds_count")
+
+    def partitions(self) -> float:
+        """That are its own."""
+        return self._sum_of("timer_bridge_partition_owned{")
+
+    def _sum_of(self, begin: str) -> float:
+        """Of the samples that begin so, by /metrics."""
         lines = self.get("/metrics").decode().splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith(_TRANSACTIONS))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(begin))
 
     def get(self, path: str) -> bytes:
         """What it answers on its `http_port`. Raises urllib.error.HTTPError."""

@@ -98,6 +98,15 @@ def burst(stage: Stage, bridges: Sequence[BridgeProcess], use: str = "burst") ->
     return burst_of(stage.receive(target, spans, due_ms, bridges[0].demand_alive), spans, cost, in_time=in_time)
 
 
+def await_even(bridges: Sequence[BridgeProcess], partitions: int) -> None:
+    """Each of them has as many partitions as the others: where one has more, the last delivery is its."""
+    until_s = time.monotonic() + GIVE_UP_S
+    while {bridge.partitions() for bridge in bridges} != {partitions // len(bridges)}:
+        if time.monotonic() > until_s:
+            raise BridgeError(f"{len(bridges)} instances do not share {partitions} partitions evenly")
+        time.sleep(0.5)
+
+
 def burst_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost, *, in_time: bool) -> Burst:
     return Burst(drain_per_s(deliveries), figures.account(spans, deliveries), cost, in_time)
 
