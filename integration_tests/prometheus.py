@@ -66,11 +66,13 @@ class Prometheus:
     def hold(self, targets: int) -> None:
         """From here on `query` answers as of a moment at which all targets had answered.
 
-        A target that takes longer than the second between two scrapes, as on a busy machine, is not there meanwhile.
+        A target that takes longer than the second between two scrapes, as on a busy machine, is not there meanwhile;
+        what a scrape that is under way will say counts from its beginning.
         """
 
         def look() -> bool:
             self._moment = {"time": f"{time.time():.3f}"}
+            time.sleep(2)
             return self.query("sum(up)") == [({}, targets)]
 
         until(look, f"a moment with {targets} targets")

@@ -71,9 +71,9 @@ def test_scheduled_cancelled_replaced(served: Served) -> None:
     with served.client() as timers:
         for number, id_ in enumerate(ids):
             timers.schedule(served.names.target, f"old {id_}", key=f"key-{number}", delay="20s", id=id_)
-        due_s = time.monotonic() + 20
         timers.schedule(served.names.target, "plain", key="k", headers=[("trace", "1")], level=1)
         placed = {id_: timers.cancel(id_).result(PATIENCE_S).partition for id_ in ids[:6]}
+        due_s = time.monotonic() + 20
         for id_ in ids[6:]:
             timers.replace(id_, served.names.target, f"new {id_}", key="other", delay=500)
     assert placed == {id_: partition_for(id_, PARTITIONS) for id_ in ids[:6]}

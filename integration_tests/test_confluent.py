@@ -282,7 +282,7 @@ class TestSource:
         waker = threading.Timer(0.2, member.source.wake)
         waker.start()
         began_s = time.monotonic()
-        member.poll(10_000 * PATIENCE_S)
+        member.poll(int(10_000 * PATIENCE_S))
         assert time.monotonic() - began_s < PATIENCE_S
         waker.join()
 

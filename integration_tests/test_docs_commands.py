@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.exceptions import Exit
-from click.testing import Result
 from typer.main import get_command
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from bridge import client
 from bridge.cli import app
@@ -50,7 +49,7 @@ OF_SPARK = {
 }
 OF_OTHERS = {"--bootstrap-server", "--alter", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
-OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending"}
+OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add"}
 """Of spark-submit, and of scripts that measure."""
 
 
@@ -193,6 +192,7 @@ class Here(NamedTuple):
         end_s = time.monotonic() + PATIENCE_S
         while (ended := self.ended(*given)).exit_code:
             assert time.monotonic() < end_s, ended.output
+            time.sleep(0.1)
 
 
 @pytest.mark.broker
@@ -216,11 +216,12 @@ def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: p
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [each.replace("8321", port) for each in start.words[1:]]):
         for number in range(4):
             here.run("send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}")
-        here.until("pending", "--http-port", port, "--select", "topic=orders")
+        for number in range(4):
+            here.until("pending", "--http-port", "8321", "--id", f"id-{number}")
         for shown in running:
             if "reminder-7" in shown.words:
                 here.run("send", "orders", "v", "--in", "2h", "--id", "reminder-7")
-                here.until("pending", "--http-port", port, "--id", "reminder-7")
+                here.until("pending", "--http-port", "8321", "--id", "reminder-7")
             here.run(*shown.words)
     for shown in stopped:
         if shown.words[0] == "run":

@@ -3,6 +3,7 @@
 KILLS=50 pytest integration_tests/test_kill.py       so many; without it 5
 """
 
+import json
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 
+from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
 from integration_tests.patience import PATIENCE_S
 from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, Sender, cancel, named_timer, timer
@@ -111,7 +113,10 @@ def test_case_22_and_23_killed_under_load_each_timer_comes_once(
             bridge.start()
     with Receiver(servers, [names["target"]]) as receiver:
         found = list(deliveries(receiver, load.kept))
+        receipts = [json.loads(value or b"") for value in Cluster(servers).values(names["receipts"])]
     bridge.stop()
+    told = Counter(each["id"] for each in receipts if each["kind"] == "cancelled")
+    assert (len(told), set(told.values())) == (load.cancelled, {1})
     origins = Counter(delivery.origin for delivery in found)
     assert [origin for origin, count in origins.items() if count > 1] == []
     assert len(found) == load.kept

@@ -50,7 +50,7 @@ def send(broker: Broker, names: Names, value: bytes | None, *headers: tuple[str,
     assert producer.flush(PATIENCE_S) == 0
 
 
-def read(broker: Broker, topic: str, count: int, wait_s: float = PATIENCE_S) -> list[Any]:
+def read(broker: Broker, topic: str, count: int) -> list[Any]:
     """The first `count` committed records of a topic with one or more partitions."""
     reader = Consumer(
         {
@@ -64,7 +64,7 @@ def read(broker: Broker, topic: str, count: int, wait_s: float = PATIENCE_S) -> 
     reader.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Any] = []
     while len(found) < count:
-        message: Any = reader.poll(wait_s)
+        message: Any = reader.poll(PATIENCE_S)
         assert message is not None, f"{len(found)} of {count} records came on {topic}"
         assert message.error() is None, message.error()
         found.append(message)
@@ -260,7 +260,7 @@ def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
         bridge.start()
         found = receiver.poll(PATIENCE_S)
         assert found, "nothing was delivered"
-        bridge.stop()
+        bridge.stop(timeout_s=30)  # as long as docs/operations.md has Kubernetes wait
         with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
             while len(found) < count and (more := receiver.poll(PATIENCE_S)):
                 found += more

@@ -167,7 +167,7 @@ class Stage:
         return len([*(self.out / "stream").glob(pattern)])
 
     def until(self, done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + 2 * PATIENCE_S
         while not done():
             assert process.poll() is None, (self.out / "stderr").read_text()
             assert time.monotonic() < end_s

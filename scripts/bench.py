@@ -49,18 +49,21 @@ BY_ROOT = ("rocketmq", "slices")
 
 
 class Round(NamedTuple):
-    """`failed` tells why of the parts that could not be measured."""
+    """`failed` tells why of the parts that could not be measured, `parts` which of them has measured what."""
 
     measured: Flat
     failed: dict[str, str]
+    parts: dict[str, list[str]]
 
 
 def bench(asked: argparse.Namespace) -> int:
     console = Console()
     former = _former(asked) if asked.add else []
+    rounds, results = former.copy(), dict[str, object]()
+    before = (FOLDER / "results.json").read_text() if former else ""
     with command.fresh(FOLDER) as folder:
+        (folder / "results.json").write_text(before)  # until there is something newer
         busy_before = _busy_share()
-        rounds, results = former.copy(), dict[str, object]()
         for number in range(1, asked.repeat + 1):
             made = _round(folder, number, asked, console)
             if former:
@@ -80,21 +83,33 @@ def _former(asked: argparse.Namespace) -> list[Round]:
     """The rounds of the last run, whose sizes are `asked` from here on. Raises SettingsError."""
     try:
         told = json.loads((FOLDER / "results.json").read_text())
-    except OSError:
+    except (OSError, ValueError):
         raise SettingsError("there is no last run to add to: leave --add out") from None
+    machine, versions = _machine(), _versions()
+    if versions != told["versions"] or any(told["machine"][name] != value for name, value in machine.items()):
+        raise SettingsError("the last run was on another machine, or of other versions: leave --add out")
     for name, value in told["settings"].items():
         if name in vars(asked) and name not in ("add", "memory"):
             setattr(asked, name, value)
-    return [Round(one["measured"], one["failed"]) for one in told["rounds"]]
+    memory = None if asked.memory is None else str(asked.memory)
+    if memory != told["settings"]["memory"]:
+        raise SettingsError(
+            f"the servers of the last run wrote to {told['settings']['memory']}: give the same --memory"
+        )
+    asked.repeat = len(told["rounds"])
+    asked.add = sorted({*asked.add, *told["settings"]["add"]})
+    return [Round(one["measured"], one["failed"], one["parts"]) for one in told["rounds"]]
 
 
 def _added(former: Round, new: Round, parts: Sequence[str]) -> Round:
+    again = {name for part in parts for name in former.parts.get(part, ())}
+    kept = {name: value for name, value in former.measured.items() if name not in again}
     failed = {part: why for part, why in former.failed.items() if part not in parts}
-    return Round(former.measured | new.measured, failed | new.failed)
+    return Round(kept | new.measured, failed | new.failed, former.parts | new.parts)
 
 
 def _round(folder: Path, number: int, asked: argparse.Namespace, console: Console) -> Round:
-    made = Round({}, {})
+    made = Round({}, {}, {})
     for name in asked.only:
         place = folder / f"round-{number}" / name
 
@@ -104,15 +119,18 @@ def _round(folder: Path, number: int, asked: argparse.Namespace, console: Consol
 
         say("")
         machine, ours_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
+        found: Flat = {}
         try:
-            made.measured.update(PARTS[name](_place(place, number, asked, say)))
+            found = PARTS[name](_place(place, number, asked, say))
         except BridgeError as trouble:
             say(f"could not be measured: {trouble}")
             made.failed[name] = str(trouble)
         now = processes.machine()
         others_s = now.busy_s - machine.busy_s - (_own_s() - ours_s)
-        made.measured[f"{name}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
-        made.measured[f"{name}{_TOOK}"] = time.perf_counter() - begin_s
+        found[f"{name}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
+        found[f"{name}{_TOOK}"] = time.perf_counter() - begin_s
+        made.measured.update(found)
+        made.parts[name] = list(found)
         _throw_away_data(place)
     return made
 
@@ -154,8 +172,7 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
             "environment": environment,
         },
         "rounds": [
-            {"measured": {name: round(value, 4) for name, value in r.measured.items()}, "failed": r.failed}
-            for r in rounds
+            {**r._asdict(), "measured": {name: round(value, 4) for name, value in r.measured.items()}} for r in rounds
         ],
     }
 
@@ -194,9 +211,6 @@ def _remarks(rounds: Sequence[Round], results: dict[str, object]) -> list[str]:
     if max(machine["busy_before"], machine["others_share"]) > BUSY_SHARE:
         before, meanwhile = machine["busy_before"], machine["others_share"]
         found.append(f"The machine was not quiet: {before:.0%} busy before, {meanwhile:.0%} used by others meanwhile.")
-    late = sorted({n for r in rounds for n, value in r.measured.items() if n.endswith("before_due") and not value})
-    if late:
-        found.append(f"Intake was not over when the first timer was due, so lateness and drain have it in them: {late}")
     return found
 
 

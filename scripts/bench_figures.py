@@ -10,6 +10,8 @@ from typing import NamedTuple
 from scripts.measured import Flat
 
 Of = Callable[[Flat], float]
+_MOST = "pending.most"
+"""As many as were pending in any round: those with fewer tell nothing of that."""
 
 
 class Goal(NamedTuple):
@@ -32,10 +34,11 @@ class Figure(NamedTuple):
         return rounded(self.combine(each)) if each else None
 
     def each(self, rounds: Iterable[Flat]) -> list[float]:
-        found = []
-        for measured in rounds:
+        found, all_ = [], [*rounds]
+        most = max((value for one in all_ for name, value in one.items() if _is_count(name)), default=0.0)
+        for measured in all_:
             try:
-                found.append(self.of(measured))
+                found.append(self.of(measured | {_MOST: most}))
             except (KeyError, ValueError):  # not measured; the better one of none
                 continue
         return found
@@ -96,18 +99,16 @@ def _core_cpu_us(measured: Flat) -> float:
 
 
 def _named_cpu_us(measured: Flat) -> float:
-    requests = measured["named.account.requested"] + 2 * measured["named.cancelled"]
-    return measured["named.cost.cpu_s"] * 1e6 / requests
+    return measured["named.cost.cpu_s"] * 1e6 / measured["named.account.requested"]
+
+
+def _is_count(name: str) -> bool:
+    return name.startswith("pending.") and name.endswith(".timers")
 
 
 def _of_most_pending(name: str) -> Of:
-    """Of as many as were pending in this round at the most."""
-
-    def of(measured: Flat) -> float:
-        most = max(_matching(measured, "pending.", ".timers"))
-        return measured[f"pending.{most:.0f}.{name}"]
-
-    return of
+    """Of as many as were pending in the run at the most."""
+    return lambda measured: measured[f"pending.{measured[_MOST]:.0f}.{name}"]
 
 
 def _cost_of_full(measured: Flat) -> float:
@@ -116,7 +117,7 @@ def _cost_of_full(measured: Flat) -> float:
 
 
 def _linear(measured: Flat) -> float:
-    one, most = (measured[f"slices.{count}.drain_per_s"] for count in (1, 4))
+    one, most = (measured[f"slices.{count}.from_due_per_s"] for count in (1, 4))
     return most / (4 * one)
 
 
@@ -131,13 +132,14 @@ FIGURES = (
     Figure("lateness_max_ms", "ms", "core", _just("spread.late.max_ms")),
     Figure("seen_lateness_p99_ms", "ms at the consumer", "core", _just("spread.seen_late.p99_ms")),
     Figure("drain_per_s", "msg/s", "core", _DRAIN),
+    Figure("burst_from_due_per_s", "msg/s, from its due time to its last", "core", _just("burst.from_due_per_s")),
     Figure("intake_per_s", "msg/s", "core", _just("intake.per_s")),
     Figure("copy_loop_per_s", "msg/s", "core", _COPY),
     Figure("drain_to_copy", "", "core", _ratio(_DRAIN, _COPY), _at_least(0.4)),
     Figure("intake_to_copy", "", "core", _ratio(_just("intake.per_s"), _COPY), _at_least(0.4)),
     Figure("cpu_us_per_message", "us, in and out", "core", _core_cpu_us, _at_most(20)),
     Figure("named_drain_per_s", "msg/s", "core", _just("named.drain_per_s")),
-    Figure("named_cpu_us_per_message", "us, in and out, 50 % ids, 10 % cancels", "core", _named_cpu_us),
+    Figure("named_cpu_us_per_message", "us a delivery, in and out, 50 % ids, 10 % cancelled", "core", _named_cpu_us),
     Figure("peak_rss_mb", "MB", "core", _just("core.peak_rss_mb")),
     Figure("steady_per_s", "msg/s, in and out at once", "steady", _STEADY),
     Figure("steady_to_copy", "", "steady", _ratio(_STEADY, _COPY), _at_least(0.5)),
@@ -167,8 +169,14 @@ FIGURES = (
     Figure("backlog_per_s", "msg/s, from the start behind an outage", "outage", _just("outage.per_s")),
     Figure("pending_1m_rss_mb", "MB", "pending", _just("pending.1000000.rss_mb")),
     Figure("pending_10m_rss_mb", "MB", "pending", _just("pending.10000000.rss_mb"), _at_most(500)),
-    Figure("ready_after_stop_s", "s", "pending", _of_most_pending("ready_after_stop_s")),
-    Figure("ready_after_kill_s", "s", "pending", _of_most_pending("ready_after_kill_s"), _at_most(10)),
+    Figure("ready_after_stop_s", "s, with the most pending", "pending", _of_most_pending("ready_after_stop_s")),
+    Figure(
+        "ready_after_kill_s",
+        "s, with the most pending",
+        "pending",
+        _of_most_pending("ready_after_kill_s"),
+        _at_most(10),
+    ),
     Figure(
         "ready_after_kill_static_s",
         "s, with static_membership",
@@ -177,7 +185,7 @@ FIGURES = (
         _at_most(10),
     ),
     Figure("ready_after_loss_s", "s, without the data directory", "pending", _of_most_pending("ready_after_loss_s")),
-    Figure("linear_to_4", "drain of 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
+    Figure("linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
     Figure("cost_of_pending", "CPU of a burst among them to one alone", "pending", _cost_of_full, _at_most(1.2)),
     Figure("rocketmq_drain_per_s", "msg/s, its better tick", "rocketmq", _PEER_DRAIN),
     Figure(

@@ -111,7 +111,7 @@ def _instances(results: Results) -> Figure | None:
     axes = figure.subplots()
     width, highest = 0.8 / len(counts), 0.0
     for number, (count, colour) in enumerate(zip(counts, (BLUE, ORANGE), strict=False)):
-        medians = [results.median(f"instances.{of}x{count}.drain_per_s") or 0.0 for of in partitions]
+        medians = [results.median(f"instances.{of}x{count}.from_due_per_s") or 0.0 for of in partitions]
         at = [place + width * number for place in range(len(partitions))]
         drawn = axes.bar(at, medians, width=0.95 * width, color=colour, label=f"{count} instance{'s' * (count > 1)}")
         axes.bar_label(drawn, [f"{median:,.0f}" for median in medians], fontsize=8)
@@ -121,7 +121,7 @@ def _instances(results: Results) -> Figure | None:
     axes.set_ylim(top=1.25 * highest)
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
-    axes.set_title("drain by partitions and instances, messages/s")
+    axes.set_title("a burst by partitions and instances, messages/s")
     axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
 

@@ -32,14 +32,14 @@ def _opening(model: Model, results: Results) -> list[str]:
         ("CPU of a transaction", f"{cpu.transaction_us:.0f} us"),
         ("CPU of a KB in or out", f"{cpu.kilobyte_us:.2f} us"),
         (f"CPU of a message of {model.body_bytes:.0f} bytes, in and out", f"{model.message_us:.1f} us"),
-        ("transactions of an instance", f"{model.transactions_per_s:,.0f}/s"),
+        ("transactions of an instance at its most", f"{model.transactions_per_s:,.0f}/s"),
         ("memory of a pending timer, half of them with ids", f"{model.memory_bytes:.0f} bytes"),
         ("memory of an instance without any", f"{model.base_mb:.0f} MB"),
         ("disk of a pending timer", f"{model.disk_bytes:.0f} bytes"),
         ("disk of a partition without any", f"{model.partition_disk_mb:.0f} MB"),
         ("rebuild without the data directory, an instance", f"{model.rebuild_per_s:,.0f}/s"),
         ("in and out at once, an instance", f"{steady}/s"),
-        ("in and out, a partition (half of its drain)", f"{model.partition_per_s:,.0f}/s"),
+        ("in and out, a partition (taken as half of its burst)", f"{model.partition_per_s:,.0f}/s"),
     )
     return [
         "# Capacity",
@@ -62,23 +62,24 @@ def _sizes(model: Model) -> list[str]:
     lines = [
         "## What a load asks for",
         "",
-        f"Upright: within what was measured on one instance (up to {model.instance_per_s:,.0f} messages/s and"
-        f" {model.most_pending:,.0f} pending). *Slanted*: calculated, and brokers' figures are calculated everywhere."
+        f"All of it is calculated from the costs above; upright is what lies within their range: one instance, up to"
+        f" {model.instance_per_s:,.0f} messages/s and {model.most_pending:,.0f} pending. *Slanted* lies beyond."
         f" Instances of one core and {MEMORY_MB // 1024} GB, planned at {BUSY:.0%}; roll window"
         f" {WINDOW_S // DAY_S} days; {COPIES} copies on the brokers; bodies of {model.body_bytes:.0f} bytes."
-        " Timers wait pending / rate on the average; those who wait longer than a window roll. The timer topic is kept"
-        " for three windows: a shorter window keeps less.",
+        " All timers wait alike, pending / rate; where that is longer than a window they roll. Where few wait long and"
+        " most do not, more roll, and a lost disk takes up to the second figure, as all since the oldest is read. The"
+        " timer topic is kept for three windows, or a week. Brokers write the journal and receipts beside.",
         "",
         "| messages/s | pending | rolls/s | instances | partitions | memory each | disk each"
-        " | brokers write | transactions/s | timer topic | a lost disk |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        " | brokers write | transactions/s | timer topic | a lost disk | at most |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     return [*lines, *(_row(model, per_s, pending) for per_s in RATES for pending in PENDING), ""]
 
 
 def _row(model: Model, per_s: int, pending: int) -> str:
     of = size(model, per_s, pending)
-    is_measured = per_s <= model.instance_per_s and pending <= model.most_pending and not of.rolls_per_s
+    is_measured = of.instances == 1 and pending <= model.most_pending and not of.rolls_per_s
     ours = [
         f"{of.rolls_per_s:,.0f}",
         f"{of.instances:,}",
@@ -87,11 +88,12 @@ def _row(model: Model, per_s: int, pending: int) -> str:
         f"{of.disk_gb_each:,.1f} GB",
     ]
     theirs = [f"*{of.broker_mb_per_s:,.1f} MB/s*", f"*{of.transactions_per_s:,.0f}*", f"*{of.topic_tb:,.2f} TB*"]
-    rebuild = _span(of.rebuild_s)
+    rebuild, longest = _span(of.rebuild_s), f"*{_span(of.longest_rebuild_s)}*"
     cells = [
         *(text if is_measured else f"*{text}*" for text in ours),
         *theirs,
         rebuild if is_measured else f"*{rebuild}*",
+        longest,
     ]
     return f"| {per_s:,} | {pending:,} | {' | '.join(cells)} |"
 
@@ -118,13 +120,14 @@ def _linearity(results: Results) -> list[str]:
     """Measured: one and two instances, each on a core of its own as long as there are any."""
     found = []
     for partitions in ("1", "4", "16"):
-        one, two = (results.median(f"instances.{partitions}x{count}.drain_per_s") for count in (1, 2))
+        one, two = (results.median(f"instances.{partitions}x{count}.from_due_per_s") for count in (1, 2))
         if one and two:
             found.append(f"| {partitions} | {one:,.0f} | {two:,.0f} | {two / one:.2f} |")
     return [
         "## From one instance to two",
         "",
-        "Measured: the drain of a burst, each instance pinned to a core, with broker and sender on the same cores.",
+        "Measured: a burst, from its due time to its last; each instance is pinned to a core, with broker and sender on"
+        " the same cores. One partition has one owner: the second instance is a spare.",
         "",
         "| partitions | one instance, msg/s | two | ratio |",
         "|---|---|---|---|",
@@ -136,15 +139,15 @@ def _linearity(results: Results) -> list[str]:
 
 def _slices(results: Results) -> list[str]:
     """Measured where each has a part of a core, so that it is not the machine that is divided."""
-    drains = {count: results.median(f"slices.{count}.drain_per_s") for count in SLICES}
+    drains = {count: results.median(f"slices.{count}.from_due_per_s") for count in SLICES}
     one = drains[1]
     if not one:
         return []
     return [
-        f"Measured too: the drain of instances that the kernel holds to {SLICE_CORES} cores each, with"
+        f"Measured too: the same by instances that the kernel holds to {SLICE_CORES} cores each, with"
         f" {SLICED_PARTITIONS} partitions, so that broker and sender have what they need beside them.",
         "",
-        "| instances | drain, msg/s | to as many times that of one |",
+        "| instances | msg/s | to as many times that of one |",
         "|---|---|---|",
         *(f"| {count} | {drain:,.0f} | {drain / (count * one):.2f} |" for count, drain in drains.items() if drain),
     ]

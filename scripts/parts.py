@@ -1,6 +1,6 @@
 """The parts of the bench: each on a broker of its own, each measured by the scenarios, each to be had alone.
 
-core            copy, spread, burst, named, intake: the first figures
+core            spread, burst, named, copy, intake: the first figures
 steady          in and out at once, at each of RATES          at-least-once   spread, burst, steady
 outage          killed with timers pending                    pending         1 M of them (full: 10 M)
 instances       1, 4, 16 partitions by 1 and 2 instances      bodies          0.1, 1, 10 KB
@@ -8,9 +8,10 @@ publishing      compression and linger                        slices          1,
 disk            steady, the broker's data on a disk           rocketmq        the peer, ticks of 1000 and 100 ms
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from bridge.embedded import EmbeddedKafka
 from scripts import peer, processes, scenarios
@@ -23,12 +24,14 @@ from scripts.stage import Stage
 RATES = (1_000, 10_000, 20_000, 40_000, 60_000)
 WARM_UP_RATES = (2_000, 30_000)
 """None of those that are measured, as each has a target of its own."""
-AT_LEAST_ONCE_RATES = (10_000, 40_000)
+AT_LEAST_ONCE_RATES = (10_000, 40_000, 60_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
 INSTANCES = ((1, 1), (1, 2), (4, 1), (4, 2), (16, 1), (16, 2))
 """Partitions, instances."""
-SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.1, 16
+SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.1, 8
 """Instances of so much of a core: what they take together leaves the broker the rest of two cores."""
+A_PARTITION = 10_000
+"""At least so many messages for each: a few would leave in one transaction, whose begin nobody sees."""
 BODIES = (100, 1_000, 10_000)
 PUBLISHING = {
     "default": (),
@@ -45,8 +48,7 @@ LIMIT_PER_S = 10_000
 def core(place: Place) -> Flat:
     with place.kafka() as kafka:
         stage = Stage(kafka.bootstrap_servers, place.sizes)
-        place.say("copy loop: the limit")
-        found: dict[str, object] = {"copy": scenarios.copy(stage)}
+        found: dict[str, object] = {}
         with stage.bridge(place.folder) as bridge:
             _warm_up(place, stage, kafka, bridge)
             place.say("spread")
@@ -56,6 +58,8 @@ def core(place: Place) -> Flat:
             place.say("named: half of them with ids, a tenth cancelled")
             found["named"] = scenarios.named(stage, bridge)
             found["core.peak_rss_mb"] = bridge.usage().peak_rss_mb
+        place.say("copy loop: a reference, behind the same warm-up")
+        found["copy"] = scenarios.copy(stage)
         place.say("intake: requests that wait for the bridge")
         found["intake"] = scenarios.intake(stage, place.folder)
     return flat(found)
@@ -113,7 +117,9 @@ def _rates(
 
 def outage(place: Place) -> Flat:
     with place.kafka() as kafka:
-        return flat({"outage": scenarios.outage(Stage(kafka.bootstrap_servers, place.sizes), place.folder)})
+        stage = Stage(kafka.bootstrap_servers, place.sizes)
+        warm_up = partial(_warm_up, place, stage, kafka)
+        return flat({"outage": scenarios.outage(stage, place.folder, warm_up)})
 
 
 def pending(place: Place) -> Flat:
@@ -123,7 +129,8 @@ def pending(place: Place) -> Flat:
         folder = place.folder / str(timers)
         with place.kafka(folder) as kafka:
             stage = Stage(kafka.bootstrap_servers, place.sizes)
-            found[f"pending.{timers}"] = scenarios.pending(stage, folder, timers)
+            warm_up = partial(_warm_up, place, stage, kafka)
+            found[f"pending.{timers}"] = scenarios.pending(stage, folder, timers, warm_up)
     return flat(found)
 
 
@@ -134,7 +141,7 @@ def instances(place: Place) -> Flat:
         for partitions, count in INSTANCES:
             name = f"{partitions}x{count}"
             place.say(f"{partitions} partitions, {count} instances")
-            stage = Stage(kafka.bootstrap_servers, replace(place.smaller(), partitions=partitions), name)
+            stage = Stage(kafka.bootstrap_servers, _for(place, partitions), name)
             with ExitStack() as ends:
                 bridges = [stage.bridge(place.folder / f"{name}-{number}") for number in range(count)]
                 for number, bridge in enumerate(bridges):
@@ -142,7 +149,9 @@ def instances(place: Place) -> Flat:
                     bridge.start() if number < partitions else bridge.start_spare()
                     processes.pin(bridge.pid, number)
                 if not found:
-                    scenarios.warm_up(stage, bridges[0], scenarios.WARM_UP, 5.0)
+                    _warm_up(place, stage, kafka, bridges[0])
+                if count <= partitions:
+                    scenarios.await_even(bridges, partitions)
                 found[f"instances.{name}"] = scenarios.burst(stage, bridges)
     return flat(found)
 
@@ -153,19 +162,27 @@ def slices(place: Place) -> Flat:
     with place.kafka() as kafka:
         for count in SLICES:
             place.say(f"{count} instances of {SLICE_CORES} cores")
-            stage = Stage(kafka.bootstrap_servers, replace(place.smaller(), partitions=SLICED_PARTITIONS), f"s{count}")
+            stage = Stage(kafka.bootstrap_servers, _for(place, SLICED_PARTITIONS), f"s{count}")
             with ExitStack() as ends:
                 parts = [ends.enter_context(CpuSlice(SLICE_CORES)) for _ in range(count)]
                 bridges = [stage.bridge(place.folder / f"{count}-{number}") for number in range(count)]
                 for bridge in bridges:
                     ends.enter_context(bridge)
                 if not found:
-                    scenarios.warm_up(stage, bridges[0], scenarios.WARM_UP, 5.0)
+                    _warm_up(place, stage, kafka, bridges[0])
                 scenarios.await_even(bridges, SLICED_PARTITIONS)
-                for part, bridge in zip(parts, bridges, strict=True):
-                    part.take(bridge.pid)
-                found[f"slices.{count}"] = scenarios.burst(stage, bridges)
+                found[f"slices.{count}"] = scenarios.burst(stage, bridges, when_taken_in=partial(_hold, parts, bridges))
     return flat(found)
+
+
+def _hold(parts: Sequence[CpuSlice], bridges: Sequence[BridgeProcess]) -> None:
+    for part, bridge in zip(parts, bridges, strict=True):
+        part.take(bridge.pid)
+
+
+def _for(place: Place, partitions: int) -> Sizes:
+    sizes = place.smaller()
+    return replace(sizes, partitions=partitions, messages=max(sizes.messages, A_PARTITION * partitions))
 
 
 def bodies(place: Place) -> Flat:
@@ -185,7 +202,7 @@ def _bursts(place: Place, ways: Mapping[str, tuple[tuple[str, ...], Sizes]]) -> 
             stage = Stage(kafka.bootstrap_servers, sizes, name)
             with stage.bridge(place.folder / name, arguments) as bridge:
                 if not found:
-                    scenarios.warm_up(stage, bridge, scenarios.WARM_UP, 5.0)
+                    _warm_up(place, stage, kafka, bridge)
                 found[name] = scenarios.burst(stage, [bridge])
     return flat(found)
 
@@ -199,8 +216,9 @@ def rocketmq(place: Place) -> Flat:
         folder, rates = place.folder / str(tick_ms), RATES if default else (LIMIT_PER_S,)
         asked = ("spread", "burst", "outage") if default else ("spread", "burst")
         with place.in_memory(folder / "store"):
-            told = peer.measured(folder, tick_ms, place.sizes, asked, rates, place.steady_seconds)
-        found |= {f"rocketmq.{tick_ms}.{name}": value for name, value in told.items()}
+            told = peer.measured(folder, tick_ms, place.sizes, asked, (*WARM_UP_RATES, *rates), place.steady_seconds)
+        warm = tuple(f"steady.{rate}." for rate in WARM_UP_RATES)
+        found |= {f"rocketmq.{tick_ms}.{name}": value for name, value in told.items() if not name.startswith(warm)}
     return found
 
 

@@ -21,6 +21,7 @@ from scripts.measured import Burst, Cost, Flat, Outage, Sizes, Spread, Steady, f
 from scripts.rocketmq import Client, RocketMQ, own_network
 from scripts.rocketmq_jars import ensure_jars
 from scripts.scenarios import (
+    KILLED_BEFORE_MS,
     LIVE_UP_TO_PER_S,
     OUTAGE_S,
     STEADY_DELAY_MS,
@@ -33,6 +34,7 @@ from scripts.scenarios import (
 from scripts.stage import now_ms, sleep_until
 
 _ORIGINS = "rocketmq"
+_AN_HOUR_MS = 3_600_000
 
 
 def measured(
@@ -63,28 +65,35 @@ class Peer:
         self._client = client
         self._sizes = sizes
         self._samples = rocketmq.folder / "samples"
+        self._head_start_ms = sizes.head_start_ms
 
     def warm_up(self) -> None:
+        """And how long it takes to send: what falls due is to be in before."""
         self._create("warm-up")
-        self._send("warm-up", WARM_UP, now_ms() + 3_000, 5_000)
-        self._receive("warm-up", WARM_UP)
+        begin_s = time.perf_counter()
+        self._send("warm-up", WARM_UP, now_ms() + _AN_HOUR_MS, 0)
+        one_s = (time.perf_counter() - begin_s) / WARM_UP
+        self._head_start_ms = int(3_000 + 1.5 * one_s * 1000 * self._sizes.messages)
+        self._create("warm-up-2")
+        self._send("warm-up-2", WARM_UP, now_ms() + self._head_start_ms, 5_000)
+        self._receive("warm-up-2", WARM_UP)
 
     def spread(self) -> Spread:
         self._create("spread")
         before_s, spread_ms = self._cpu_s(), int(self._sizes.spread_seconds * 1000)
         self._client.ask("watch", "spread")
-        in_time = self._send("spread", self._sizes.messages, now_ms() + self._sizes.head_start_ms, spread_ms)
+        self._send("spread", self._sizes.messages, now_ms() + self._head_start_ms, spread_ms)
         deliveries = self._receive("spread", self._sizes.messages)
-        return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s), in_time=in_time)
+        return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s))
 
     def burst(self) -> Burst:
         self._create("burst")
-        before_s, due_ms = self._cpu_s(), now_ms() + self._sizes.head_start_ms
-        in_time = self._send("burst", self._sizes.messages, due_ms, 0)
+        before_s, due_ms = self._cpu_s(), now_ms() + self._head_start_ms
+        self._send("burst", self._sizes.messages, due_ms, 0)
         self._settle("burst", due_ms)
         cost = self._cost(before_s)
         count = self._sizes.messages
-        return burst_of(self._receive("burst", count), _spans(count), cost, in_time=in_time)
+        return burst_of(self._receive("burst", count), _spans(count), cost)
 
     def steady(self, per_s: int, seconds: float) -> Steady:
         topic, live = f"steady-{per_s}", per_s <= LIVE_UP_TO_PER_S
@@ -104,9 +113,9 @@ class Peer:
 
     def outage(self) -> Outage:
         self._create("outage")
-        due_ms = now_ms() + self._sizes.head_start_ms
-        self._send("outage", self._sizes.messages, due_ms, 0)
-        sleep_until(due_ms - 1_000)  # the wheel's own threads are behind the sends
+        due_ms = now_ms() + self._head_start_ms + KILLED_BEFORE_MS
+        self._send("outage", self._sizes.messages, due_ms - KILLED_BEFORE_MS, 0, due_ms)
+        sleep_until(due_ms - KILLED_BEFORE_MS)  # the wheel's own threads are behind the sends
         self._rocketmq.kill_broker()
         sleep_until(due_ms + int(OUTAGE_S * 1000))
         begin_ms = now_ms()
@@ -119,11 +128,13 @@ class Peer:
     def _create(self, topic: str) -> None:
         self._client.ask("create", topic, self._sizes.partitions)
 
-    def _send(self, topic: str, count: int, first_due_ms: int, spread_ms: int) -> bool:
-        """Whether all were sent before the first was due. Raises BridgeError where some were refused."""
-        (failed,) = self._client.ask("send", topic, count, first_due_ms, spread_ms, self._sizes.body_bytes)
+    def _send(self, topic: str, count: int, until_ms: int, spread_ms: int, first_due_ms: int | None = None) -> None:
+        """The first is due at `until_ms`. Raises BridgeError where not all were taken before."""
+        first_ms = until_ms if first_due_ms is None else first_due_ms
+        (failed,) = self._client.ask("send", topic, count, first_ms, spread_ms, self._sizes.body_bytes)
         _demand_sent(failed)
-        return now_ms() < first_due_ms
+        if now_ms() >= until_ms:
+            raise BridgeError(f"RocketMQ took {count:,} messages later than they were due: give fewer --messages")
 
     def _settle(self, topic: str, due_ms: int) -> None:
         sleep_until(due_ms)

@@ -2,7 +2,7 @@
 
 with BridgeProcess(folder, bootstrap_servers) as bridge:      ready when entered
     bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2, rss_mb=71.0)
-    bridge.transactions(), bridge.partitions()                that stand, that are its own: by /metrics on its http_port
+    bridge.transactions(), bridge.partitions()                that stand, that it serves: by /metrics on its http_port
                                                               SIGTERM at the end, to its own pid alone
 """
 
@@ -166,8 +166,8 @@ class BridgeProcess:
         return self._sum_of("timer_bridge_transaction_seconds_count")
 
     def partitions(self) -> float:
-        """That are its own."""
-        return self._sum_of("timer_bridge_partition_owned{")
+        """That are its own and at work."""
+        return self._sum_of('timer_bridge_partitions{phase="running"}')
 
     def _sum_of(self, begin: str) -> float:
         """Of the samples that begin so, by /metrics."""

@@ -5,7 +5,8 @@
         client.ask("create orders 4")
         peer.kill_broker(); peer.start_broker()     its data stay
 
-The broker's HA port binds every address and has no setting for that, hence the network. All else is RocketMQ's default.
+The broker's HA port binds every address and has no setting for that, hence the network. All else is RocketMQ's
+default, but for what BROKER says; its collector is the one that Kafka has here.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from bridge.child import Child
-from bridge.embedded import find_java
+from bridge.embedded import SHORT_PAUSES, find_java
 from bridge.errors import BridgeError
 from scripts import processes
 from scripts.rocketmq_jars import ensure_jars
@@ -99,7 +100,7 @@ class RocketMQ:
     def start_broker(self) -> None:
         """Returns when it serves clients."""
         main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")]
-        self._broker = self._start("broker", ["-Xms1g", "-Xmx2g"], main, b"boot success")
+        self._broker = self._start("broker", [*SHORT_PAUSES, "-Xms1g", "-Xmx2g"], main, b"boot success")
 
     def kill_broker(self) -> None:
         """SIGKILL."""

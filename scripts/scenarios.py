@@ -7,14 +7,14 @@ named     as burst, half of them with ids, 10 % of N cancels   sent and taken in
 intake    N requests that wait when the bridge starts          none of them due soon
 steady    so many a second, each due a little later            in and out at once
 small     transactions as small, and no bridge: the limit      what falls due at that rate between two turns
-outage    N timers, due at one instant, and no bridge          killed with all taken in, started when all are due
+outage    N timers, due at one instant, and no bridge          killed 1 s before, started when all are due
 pending   many timers that stay: memory, disk, starts          and what a burst costs among them
 """
 
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,6 +48,8 @@ LIVE_UP_TO_PER_S = 1_000
 """Beyond this a consumer in Python would take the CPU that is measured: it reads when all is over."""
 STEADY_DELAY_MS = 2_000
 OUTAGE_S = 3.0
+"""From the due time to the start."""
+KILLED_BEFORE_MS = 1_000
 _GATHER_S = 900.0
 LOOKED_UP = 1_000
 PAGE = ("--page", "true")
@@ -76,26 +78,31 @@ def spread(stage: Stage, bridge: BridgeProcess) -> Spread:
     sizes, target = stage.sizes, stage.target("spread")
     meter = Meter(bridge)
     due_ms = stage.dues_ms(sizes.messages, sizes.spread_seconds, now_ms() + sizes.head_start_ms)
-    spans, in_time = stage.send_in_time(stage.timers(target, due_ms.tolist()), int(due_ms.min()), bridge)
+    spans = stage.send_in_time(stage.timers(target, due_ms.tolist()), int(due_ms.min()), bridge)
     deliveries = stage.receive(target, spans, int(due_ms.max()), bridge.demand_alive)
-    return spread_of(deliveries, spans, meter.read(), in_time=in_time)
+    return spread_of(deliveries, spans, meter.read())
 
 
-def spread_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost, *, in_time: bool) -> Spread:
+def spread_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost) -> Spread:
     late, seen_late = figures.late_ms(deliveries), figures.seen_late_ms(deliveries)
-    account = figures.account(spans, deliveries)
-    return Spread(figures.lateness(late), figures.lateness(seen_late), account, cost, in_time)
+    return Spread(figures.lateness(late), figures.lateness(seen_late), figures.account(spans, deliveries), cost)
 
 
-def burst(stage: Stage, bridges: Sequence[BridgeProcess], use: str = "burst") -> Burst:
+def burst(
+    stage: Stage,
+    bridges: Sequence[BridgeProcess],
+    use: str = "burst",
+    when_taken_in: Callable[[], None] = lambda: None,
+) -> Burst:
     """By all of the bridges together, to a target of its own."""
     meters = [Meter(bridge) for bridge in bridges]
     count, target = stage.sizes.messages, stage.target(use)
     due_ms = now_ms() + stage.sizes.head_start_ms
-    spans, in_time = stage.send_in_time(stage.timers(target, [due_ms] * count), due_ms, bridges[0])
+    spans = stage.send_in_time(stage.timers(target, [due_ms] * count), due_ms, bridges[0])
+    when_taken_in()
     stage.await_quiet(target, due_ms, bridges[0].demand_alive)  # a consumer would take the CPU that is measured
     cost = sum((meter.read() for meter in meters), NO_COST)
-    return burst_of(stage.receive(target, spans, due_ms, bridges[0].demand_alive), spans, cost, in_time=in_time)
+    return burst_of(stage.receive(target, spans, due_ms, bridges[0].demand_alive), spans, cost)
 
 
 def await_even(bridges: Sequence[BridgeProcess], partitions: int) -> None:
@@ -107,8 +114,12 @@ def await_even(bridges: Sequence[BridgeProcess], partitions: int) -> None:
         time.sleep(0.5)
 
 
-def burst_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost, *, in_time: bool) -> Burst:
-    return Burst(drain_per_s(deliveries), figures.account(spans, deliveries), cost, in_time)
+def burst_of(deliveries: Sequence[Delivery], spans: Sequence[Span], cost: Cost) -> Burst:
+    late_ms = figures.late_ms(deliveries)
+    first_ms, last_ms = (int(late_ms.min()), int(late_ms.max())) if len(late_ms) else (0, 0)
+    account = figures.account(spans, deliveries)
+    from_due_per_s = (account.requested - account.lost) * 1000 / max(last_ms, 1)
+    return Burst(drain_per_s(deliveries), from_due_per_s, first_ms, last_ms, account, cost)
 
 
 def named(stage: Stage, bridge: BridgeProcess) -> Named:
@@ -125,7 +136,7 @@ def named(stage: Stage, bridge: BridgeProcess) -> Named:
 
     spans = stage.send(map(request, range(count)))
     cancels = (cancel(b"id-%d" % number) for number in range(0, count, CANCEL_EACH))
-    _, in_time = stage.send_in_time(cancels, due_ms, bridge)
+    stage.send_in_time(cancels, due_ms, bridge)
     stage.await_quiet(target, due_ms, bridge.demand_alive)
     cost = meter.read()
     cancelled = len(range(0, count, CANCEL_EACH))
@@ -137,7 +148,6 @@ def named(stage: Stage, bridge: BridgeProcess) -> Named:
         cancelled,
         sum(stage.admin.ends(elsewhere).values()),
         cost,
-        in_time,
     )
 
 
@@ -211,13 +221,14 @@ def small(stage: Stage, per_s: int, seconds: float) -> Small:
     )
 
 
-def outage(stage: Stage, folder: Path) -> Outage:
+def outage(stage: Stage, folder: Path, warm_up: Callable[[BridgeProcess], None]) -> Outage:
     target = stage.target("outage")
     with stage.bridge(folder) as bridge:
-        warm_up(stage, bridge, WARM_UP, 5.0)
+        warm_up(bridge)
         due_ms = now_ms() + stage.sizes.head_start_ms
         spans = stage.send(stage.timers(target, [due_ms] * stage.sizes.messages))
-        stage.demand_intake(spans, (due_ms - now_ms()) / 1000, bridge)
+        stage.demand_intake(spans, (due_ms - KILLED_BEFORE_MS - now_ms()) / 1000, bridge)
+        sleep_until(due_ms - KILLED_BEFORE_MS)
         bridge.kill()
         sleep_until(due_ms + int(OUTAGE_S * 1000))
         begin_ms = now_ms()
@@ -229,12 +240,14 @@ def outage(stage: Stage, folder: Path) -> Outage:
 
 
 def outage_of(begin_ms: int, ready_s: float, deliveries: Sequence[Delivery], spans: Sequence[Span]) -> Outage:
-    last_ms = max((delivery.appended_ms for delivery in deliveries), default=begin_ms)
-    per_s = len(deliveries) * 1000 / max(last_ms - begin_ms, 1)
+    """Whatever came before the start is not of the start's making."""
+    behind = [delivery for delivery in deliveries if delivery.appended_ms >= begin_ms]
+    last_ms = max((delivery.appended_ms for delivery in behind), default=begin_ms)
+    per_s = len({delivery.origin for delivery in behind}) * 1000 / max(last_ms - begin_ms, 1)
     return Outage(ready_s, per_s, drain_per_s(deliveries), figures.account(spans, deliveries))
 
 
-def pending(stage: Stage, folder: Path, timers: int) -> Pending:
+def pending(stage: Stage, folder: Path, timers: int, warm_up: Callable[[BridgeProcess], None]) -> Pending:
     """Half of them have ids; all are due within a roll window, none soon. One burst without them, one among them."""
     rng, begin_ms = np.random.default_rng(SEED), now_ms() + 2 * AN_HOUR_MS
     after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
@@ -245,7 +258,7 @@ def pending(stage: Stage, folder: Path, timers: int) -> Pending:
         return named_timer(target, due_ms, body, b"id-%d" % number) if number % 2 else timer(target, due_ms, body)
 
     with stage.bridge(folder, PAGE) as bridge:
-        warm_up(stage, bridge, WARM_UP, 5.0)
+        warm_up(bridge)
         alone, empty, disk_empty_mb = burst(stage, [bridge]), bridge.usage(), bridge.disk_mb()
         begin_s = time.perf_counter()
         spans = stage.send(map(request, range(timers)))

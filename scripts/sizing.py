@@ -4,12 +4,14 @@
 
 CPU of a run = in x requests + out x deliveries + tx x transactions + kb x KB, by least squares over all runs, each
 weighing the same. By Little's law timers wait pending / rate on the average; who waits longer than a roll window goes
-round once a window, which is one more message in and out each time: rolls = pending / window a second.
+round once a window, which is one more message in and out each time: rolls = pending / window a second. All wait
+alike in this: where few wait long and most do not, more roll than that, and a rebuild reads more.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +27,15 @@ BUSY = 0.7
 """Of a core or of a measured maximum: what is planned with; the rest is for peaks and for the neighbour that died."""
 MEMORY_MB = 16_384
 """Of an instance, for its index of ids."""
+LEAST_KEPT_S = 7 * DAY_S
+"""What the bridge asks of the timer topic's retention, whatever the window."""
 COPIES = 3
 """Of each record on the brokers."""
 RECORD_BYTES = 150
 """Of a record beside its body: headers and framing, about."""
 LEAST_PARTITIONS = 16
+_OTHERS = ("rocketmq.", "at-least-once.", "publishing.", "named", "disk.", "slices.")
+"""Whose costs are not those of the defaults."""
 
 
 class Run(NamedTuple):
@@ -82,7 +88,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Sizing:
-    """`..._each`: of an instance. `broker_mb_per_s`: written, all copies. `topic_tb`: kept for three windows."""
+    """`..._each`: of an instance. `broker_mb_per_s`: written, all copies, without journal and receipts.
+
+    `topic_tb`: kept for three windows, or LEAST_KEPT_S. `rebuild_s` where all wait alike; `longest_rebuild_s` where one
+    waits for as long as a window, so that all that came since is read.
+    """
 
     rolls_per_s: float
     instances: int
@@ -93,6 +103,7 @@ class Sizing:
     transactions_per_s: float
     topic_tb: float
     rebuild_s: float
+    longest_rebuild_s: float
 
 
 def runs(results: Results) -> list[Run]:
@@ -100,7 +111,9 @@ def runs(results: Results) -> list[Run]:
     found, body = [], float(results.settings["body_bytes"])
     for name in sorted(results.measured):
         scenario = name.removesuffix(".cost.cpu_s")
-        if scenario == name or scenario.startswith(("rocketmq.", "at-least-once.", "publishing.", "named", "disk.")):
+        if scenario == name or scenario.startswith(
+            ("rocketmq.", "at-least-once.", "publishing.", "named", "disk.", "slices.")
+        ):
             continue
         size = float(scenario.removeprefix("bodies.")) if scenario.startswith("bodies.") else body
         count = results.median(f"{scenario}.account.requested")
@@ -149,20 +162,18 @@ def fit(results: Results) -> Model:
     rates = results.places("steady.", ".out_per_s")
     if not rates:
         raise SettingsError("a steady load was not measured: run `make bench` with the part steady")
-    memory = [(0.0, _needed(results, f"pending.{timers[0]:.0f}.rss_empty_mb"))]
-    memory += [(count, _needed(results, f"pending.{count:.0f}.rss_mb")) for count in timers]
-    base_mb, mb_a_timer = slope(memory)
     most = timers[-1]
+    base_mb, full_mb = (_needed(results, f"pending.{most:.0f}.{end}") for end in ("rss_empty_mb", "rss_mb"))
     empty_mb = _needed(results, f"pending.{most:.0f}.disk_empty_mb")
     start_s, lost_s = (_needed(results, f"pending.{most:.0f}.ready_after_{end}_s") for end in ("stop", "loss"))
     return Model(
         cpu=fit_cpu(runs(results)),
         body_bytes=float(results.settings["body_bytes"]),
-        transactions_per_s=max(_transactions_per_s(results, rate) for rate in rates),
-        instance_per_s=max(_needed(results, f"steady.{rate}.out_per_s") for rate in rates),
-        partition_per_s=_needed(results, "instances.1x1.drain_per_s") / 2,
+        transactions_per_s=_transactions_per_s(results, max(rates, key=partial(_out_per_s, results))),
+        instance_per_s=max(_out_per_s(results, rate) for rate in rates),
+        partition_per_s=_needed(results, "instances.1x1.from_due_per_s") / 2,
         base_mb=base_mb,
-        memory_bytes=max(mb_a_timer, 0.0) * 2**20,
+        memory_bytes=max(full_mb - base_mb, 0.0) * 2**20 / most,
         disk_bytes=(_needed(results, f"pending.{most:.0f}.disk_mb") - empty_mb) * 2**20 / most,
         partition_disk_mb=empty_mb / float(results.settings["partitions"]),
         rebuild_per_s=most / max(lost_s - start_s, 0.1),
@@ -175,6 +186,10 @@ def _needed(results: Results, name: str) -> float:
     if value is None:
         raise SettingsError(f"{name} was not measured: run `make bench` without --only")
     return value
+
+
+def _out_per_s(results: Results, rate: str) -> float:
+    return _needed(results, f"steady.{rate}.out_per_s")
 
 
 def _transactions_per_s(results: Results, rate: str) -> float:
@@ -200,13 +215,14 @@ def size(model: Model, per_s: float, pending: float, window_s: float = WINDOW_S)
         partitions=partitions,
         memory_mb_each=model.base_mb + pending * model.memory_bytes / instances / 2**20,
         disk_gb_each=disk_bytes / instances / 1e9,
-        broker_mb_per_s=2 * moved_per_s * record_bytes * COPIES / 1e6,
+        broker_mb_per_s=(2 * per_s + rolls_per_s) * record_bytes * COPIES / 1e6,
         transactions_per_s=instances * model.transactions_per_s,
-        topic_tb=moved_per_s * record_bytes * 3 * window_s * COPIES / 1e12,
+        topic_tb=moved_per_s * record_bytes * max(3 * window_s, LEAST_KEPT_S) * COPIES / 1e12,
         rebuild_s=min(pending, moved_per_s * window_s) / (instances * model.rebuild_per_s),
+        longest_rebuild_s=moved_per_s * window_s / (instances * model.rebuild_per_s),
     )
 
 
 def rebuild_s(model: Model, per_s: float, window_s: float) -> float:
     """Of a lost disk, where every timer waits a whole window: all of it is read again, by all instances at once."""
-    return size(model, per_s, per_s * window_s, window_s).rebuild_s
+    return size(model, per_s, per_s * window_s, window_s).longest_rebuild_s

@@ -81,26 +81,22 @@ class Stage:
         words = [self.servers, self.timer_topic, target, per_s, seconds, delay_ms, self.sizes.body_bytes]
         return processes.talking([sys.executable, "-m", "scripts.pacing", *map(str, words)], log=log)
 
-    def send_in_time(
-        self, requests: Iterable[Request], begin_ms: int, bridge: BridgeProcess
-    ) -> tuple[list[Span], bool]:
-        """Where they stand, and whether all were taken in before the first is due."""
+    def send_in_time(self, requests: Iterable[Request], begin_ms: int, bridge: BridgeProcess) -> list[Span]:
+        """Where they stand. Raises BridgeError where not all are taken in before the first is due."""
         spans = self.send(requests)
-        return list(spans), self.await_intake(spans, (begin_ms - now_ms()) / 1000, bridge)
-
-    def await_intake(self, spans: Sequence[Span], timeout_s: float, bridge: BridgeProcess) -> bool:
-        until_s = time.monotonic() + timeout_s
-        while self.left(spans):
-            bridge.demand_alive()
-            if time.monotonic() > until_s:
-                return False
-            time.sleep(0.05)
-        return True
+        self.demand_intake(spans, (begin_ms - now_ms()) / 1000, bridge)
+        return list(spans)
 
     def demand_intake(self, spans: Sequence[Span], timeout_s: float, bridge: BridgeProcess) -> None:
         """Raises BridgeError."""
-        if not self.await_intake(spans, timeout_s, bridge):
-            raise BridgeError(f"{self.left(spans):,} requests were not taken in within {timeout_s:.0f} s")
+        until_s = time.monotonic() + timeout_s
+        while left := self.left(spans):
+            bridge.demand_alive()
+            if time.monotonic() > until_s:
+                raise BridgeError(
+                    f"{left:,} requests were not taken in within {timeout_s:.0f} s: give fewer --messages"
+                )
+            time.sleep(0.05)
 
     def left(self, spans: Sequence[Span]) -> int:
         """Requests behind the bridge's progress."""

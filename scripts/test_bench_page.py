@@ -18,9 +18,28 @@ def lines_under(heading: str, page: str) -> list[str]:
 
 def test_a_lost_comparison_is_told_as_one() -> None:
     lost = [c for c in comparisons(read(made_up())) if c.is_lost]
-    assert {(c.what, c.of) for c in lost} == {("drain of a burst", "exactly once")}
-    assert [c.beside for c in lost] == ["RocketMQ, tick 1000 ms", "RocketMQ, tick 100 ms"]
-    assert {(c.ours, c.theirs, round(c.ratio, 2)) for c in lost} == {(90_000, 100_000, 0.9)}
+    assert [(c.what, c.of) for c in lost] == 2 * [
+        ("drain of a burst", "exactly once"),
+        ("a burst, from its due time to its last", "exactly once"),
+    ]
+    assert {c.beside for c in lost} == {"RocketMQ, tick 1000 ms", "RocketMQ, tick 100 ms"}
+    assert {(c.ours, c.theirs, round(c.ratio, 2)) for c in lost} == {(90_000, 100_000, 0.9), (81_000, 90_000, 0.9)}
+
+
+def test_rates_that_one_of_them_did_not_hold_are_not_compared() -> None:
+    told = made_up()
+    for one in told["rounds"]:
+        one["measured"]["rocketmq.1000.steady.20000.sent_per_s"] = 12_000.0
+        one["measured"]["steady.40000.out_per_s"] = 30_000.0
+    results = read(told)
+    compared = {c.what for c in comparisons(results) if c.of == "exactly once" and c.beside == "RocketMQ, tick 1000 ms"}
+    rates = {
+        what.split(" at ")[1].split("/s")[0]
+        for what in compared
+        if what.startswith("lateness p99 at ") and "/s" in what
+    }
+    assert rates == {"1,000", "10,000", "60,000"}
+    assert "| exactly once | 40,000 | 40,000 | 30,000 | no |" in bench_page.page(results, [])
 
 
 def test_a_goal_that_was_missed_is_told() -> None:

@@ -30,7 +30,8 @@ def cost(requests: float, deliveries: float, transactions: float, body_bytes: in
 
 
 def burst(drain_per_s: float, body_bytes: int = BODY_BYTES) -> Burst:
-    return Burst(drain_per_s, Account(COUNT, 0, 0, 0, 0), cost(COUNT, COUNT, COUNT / 3_000, body_bytes), True)
+    spent = cost(COUNT, COUNT, COUNT / 3_000, body_bytes)
+    return Burst(drain_per_s, 0.9 * drain_per_s, 100, 1_000, Account(COUNT, 0, 0, 0, 0), spent)
 
 
 def steady(per_s: int, late: Lateness) -> Steady:
@@ -39,7 +40,7 @@ def steady(per_s: int, late: Lateness) -> Steady:
 
 
 def spread(late: Lateness) -> Spread:
-    return Spread(late, late, Account(COUNT, 0, 0, 0, 0), cost(COUNT, COUNT, 5_000), True)
+    return Spread(late, late, Account(COUNT, 0, 0, 0, 0), cost(COUNT, COUNT, 5_000))
 
 
 def pending(timers: int) -> Pending:
@@ -113,6 +114,7 @@ def made_up(speeds: Sequence[float] = (0.9, 1.0, 1.1), without: str = "") -> dic
             "partitions": 4,
             "repeat": len(speeds),
             "memory": None,
+            "add": [],
         },
-        "rounds": [{"measured": one, "failed": {}} for one in rounds],
+        "rounds": [{"measured": one, "failed": {}, "parts": {}} for one in rounds],
     }

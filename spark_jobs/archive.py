@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
-from spark_jobs.brokers import Cluster
+from spark_jobs.brokers import Cluster, Span
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.flags import add_flags, resolved
@@ -59,8 +59,10 @@ def run_archive(arguments: ArchiveArguments) -> int:
 def demand_no_hole(cluster: Cluster, out: Path, timer_topic: str) -> None:
     """Raises AuditTroubleError where retention has taken what the archive would hold next, or the topic is another."""
     done = reached(out, timer_topic)
-    for span in cluster.spans([timer_topic]) if done else ():
-        end = done.get(span.partition, 0)
+    spans = {span.partition: span for span in cluster.spans([timer_topic])} if done else {}
+    for partition in sorted(done.keys() | spans.keys()):
+        span = spans.get(partition, Span(timer_topic, partition, 0, 0))
+        end = done.get(partition, 0)
         if span.end < end:
             raise AuditTroubleError(
                 f"{timer_topic}/{span.partition} ends at {span.end}, but {out} holds it up to {end}: it is another"

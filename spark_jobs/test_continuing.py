@@ -80,7 +80,7 @@ def archive(tmp_path: Path) -> Path:
     [
         (Span(TIMERS, 0, 107, 200), r"timer.requests/0: 7 offsets .* are gone \(retention\).* give a new --out"),
         (Span(TIMERS, 0, 0, 99), r"timer.requests/0 ends at 99, but .* up to 100: .* give a new --out"),
-        (Span(TIMERS, 1, 3, 99), r"timer.requests/1: 3 offsets .* are gone"),
+        (Span(TIMERS, 1, 0, 99), r"timer.requests/0 ends at 0, but .* up to 100: .* give a new --out"),
     ],
 )
 def test_an_archive_gets_no_hole(archive: Path, span: Span, told: str) -> None:
@@ -88,7 +88,14 @@ def test_an_archive_gets_no_hole(archive: Path, span: Span, told: str) -> None:
         demand_no_hole(Now(span), archive, TIMERS)
 
 
-@pytest.mark.parametrize("span", [Span(TIMERS, 0, 100, 100), Span(TIMERS, 0, 7, 900), Span(TIMERS, 1, 0, 5)])
+def test_a_partition_that_is_new_has_its_beginning_in_an_archive(archive: Path) -> None:
+    known = Span(TIMERS, 0, 0, 100)
+    demand_no_hole(Now(known, Span(TIMERS, 1, 0, 5)), archive, TIMERS)
+    with pytest.raises(AuditTroubleError, match=r"timer.requests/1: 3 offsets .* are gone"):
+        demand_no_hole(Now(known, Span(TIMERS, 1, 3, 99)), archive, TIMERS)
+
+
+@pytest.mark.parametrize("span", [Span(TIMERS, 0, 100, 100), Span(TIMERS, 0, 7, 900)])
 def test_an_archive_goes_on_where_nothing_is_gone(archive: Path, tmp_path: Path, span: Span) -> None:
     demand_no_hole(Now(span), archive, TIMERS)
     demand_no_hole(Now(span._replace(start=5)), tmp_path / "new", TIMERS)
