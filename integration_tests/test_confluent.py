@@ -716,6 +716,23 @@ class TestTrouble:
                 outcome = sink.begin(transaction).wait()
             assert world.cluster.values(target) == [b"1", b"2"]
 
+    def test_a_producer_that_its_own_late_start_has_fenced_is_replaced(self, own_kafka: EmbeddedKafka) -> None:
+        """The second one stands for the first request, which a broker that stood still carries out behind the next."""
+        with closing(World(own_kafka.bootstrap_servers)) as world:
+            target, fence = world.cluster.topic("target"), fence_of(world)
+            settings = clients.producer(world.connection(), 0)
+            with stopped(own_kafka, 5):
+                asked_twice = TransactionalProducer(settings, world.patience)
+            late = TransactionalProducer(settings, world.patience)
+            batch = Batch([out(target)], {world.shard(): progress(1)}, fence, {})
+            assert asked_twice.fill(batch) or asked_twice.settle(batch)
+            assert asked_twice.is_broken
+            assert late.fill(batch) is None
+            assert late.settle(batch) is None
+            TransactionalProducer(settings, world.patience)
+            with pytest.raises(FencedError):
+                assert late.fill(batch) or late.settle(batch)
+
     def test_a_broker_killed_and_started_again(self, own_kafka: EmbeddedKafka) -> None:
         """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.
 

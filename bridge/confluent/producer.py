@@ -16,6 +16,9 @@ What librdkafka does (tried on 2.16 and Kafka 4.3), and what is made of it:
 6. `send_offsets_to_transaction` may never return: see bridge.confluent.timely.
 7. A fatal error in the middle of a commit leaves its fate unknown. Only Kafka knows: the next life asks it.
 8. What may be called again may have to be called for ever. A new producer of the same id ends what the old one left.
+9. A start that no broker answers in time is asked for again, and a broker that had stood still may carry the first
+   request out behind the second: the producer is then fenced by itself. So a fence in its first transaction says
+   nothing of others where it had to ask again; the next producer tells.
 """
 
 import time
@@ -104,10 +107,13 @@ class TransactionalProducer:
         self._wrong: KafkaException | None = None
         self._began_s = 0.0
         self._timely = Timely("sends offsets")
+        self._starts = 0
+        self._is_proven = False
+        """The broker has ended a transaction as asked, so its epoch is ours."""
         self._producer: Any = make(Producer, config, patience)
         self._sending = Sending(self._producer, patience)
         self.partitions_of = self._sending.partitions_of
-        self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), is_passing)
+        self._insist("starting the producer", self._start, is_passing)
 
     def load(self, batch: Batch) -> None:
         """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
@@ -160,6 +166,10 @@ class TransactionalProducer:
             self._producer.flush(0)
 
     # -- the steps
+
+    def _start(self) -> None:
+        self._starts += 1
+        self._producer.init_transactions(CALL_S)
 
     @contextmanager
     def _unless_over(self) -> Iterator[_Ended]:
@@ -225,6 +235,7 @@ class TransactionalProducer:
             self.is_broken = True
             why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
             raise OutcomeUnknownError(why) from failure
+        self._is_proven = True
         return None
 
     def _abort(self, cause: KafkaError | None) -> Failed:
@@ -235,6 +246,7 @@ class TransactionalProducer:
                 self._insist(
                     "aborting", lambda: self._producer.abort_transaction(CALL_S), self._within(2 * self._life_s)
                 )
+                self._is_proven = True
             except KafkaException as failure:
                 error = error_of(failure)
                 self.is_broken = True
@@ -273,7 +285,8 @@ class TransactionalProducer:
 
     def _demand_not_fenced(self, error: KafkaError) -> None:
         is_young = time.monotonic() - self._began_s < self._life_s
-        if error.code() in _FENCED and is_young:
+        may_be_ours = self._starts > 1 and not self._is_proven
+        if error.code() in _FENCED and is_young and not may_be_ours:
             raise FencedError(
                 "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends."
                 " Give each its own --data-dir, and delete the file instance-id in the copy"
