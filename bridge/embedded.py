@@ -209,7 +209,10 @@ class EmbeddedKafka:
         tool += ["--config", str(self.folder / "server.properties")]
         command = [java, "-XX:TieredStopAtLevel=1", *self._jvm_options(jars), *tool]
         run = functools.partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        done = run(command, timeout=timeout_s)
+        try:
+            done = run(command, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise EmbeddedKafkaError(f"{self.folder} was not formatted for Kafka within {timeout_s:.0f} s") from None
         if done.returncode != 0:
             raise EmbeddedKafkaError(f"{self.folder} could not be formatted for Kafka:\n{done.stdout}{done.stderr}")
 

@@ -89,6 +89,31 @@ def test_no_process_stays_when_kafka_ends_while_it_starts(tmp_path: Path, monkey
     assert kafka.pid is None
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (['case "$*" in *StorageTool*) exit 0;; esac', "exec sleep 60"], "was not ready within 1 s"),
+        (["exec sleep 60"], "was not formatted for Kafka within 1 s"),
+        (["echo no such disk >&2; exit 1"], r"could not be formatted for Kafka(.|\n)*no such disk"),
+    ],
+)
+def test_a_start_that_takes_too_long_or_has_no_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], told: str
+) -> None:
+    monkeypatch.setattr(embedded, "find_java", lambda: str(fake_java(tmp_path, *lines)))
+    monkeypatch.setattr(embedded, "ensure_jars", lambda cache, java: tmp_path)
+    kafka = EmbeddedKafka(tmp_path / "kafka")
+    with pytest.raises(EmbeddedKafkaError, match=told):
+        kafka.start(timeout_s=1)
+    assert kafka.pid is None
+
+
+def test_where_no_port_is_free_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_bindable", lambda port: False)
+    with pytest.raises(EmbeddedKafkaError, match=f"no free port between {PORTS.start} and {PORTS.stop}"):
+        free_port()
+
+
 def test_stop_and_kill_without_a_start_do_nothing(tmp_path: Path) -> None:
     kafka = EmbeddedKafka(tmp_path)
     kafka.stop()

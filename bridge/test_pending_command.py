@@ -166,3 +166,9 @@ def test_the_port_of_the_environment_is_asked_unless_a_directory_is_given(data_d
     with pytest.raises(BridgeError, match=r"http://127\.0\.0\.1:1: Connection refused: is a bridge running there"):
         run(TIMER_BRIDGE_HTTP_PORT="1")
     assert "pending at" in run("--data-dir", data_dir, TIMER_BRIDGE_HTTP_PORT="1").stdout
+
+
+def test_a_selection_without_a_bridge_to_ask_is_told_what_to_give() -> None:
+    ended = CliRunner().invoke(app, ["pending", "--select", "topic=orders"])
+    assert ended.exit_code != 0
+    assert "give --http-port or --url of a running bridge" in str(ended.exception)

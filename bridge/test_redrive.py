@@ -1,8 +1,16 @@
 """Which parked records are sent again, in which order and form; over records as bridge.delivery parks them."""
 
-import pytest
+from collections.abc import Callable
+from contextlib import nullcontext
 
+import pytest
+from typer.testing import CliRunner
+
+from bridge import redrive_commands
+from bridge.cli import app
+from bridge.confluent.redriving import Sent
 from bridge.delivery import bare, park, refuse
+from bridge.errors import BridgeError
 from bridge.flights import copy_of
 from bridge.intake import body_of
 from bridge.ports import Outgoing, Record
@@ -175,6 +183,63 @@ def test_a_limit_takes_the_first_that_leave() -> None:
     found.cut(2)
     assert [record.origin for record in found.selected] == [3, 2]
     assert found.rows() == [Row("unknown-topic", "orders", 3, 0, 2)]
+
+
+class Work:
+    """Stands for the broker's side: what is parked, and what comes of sending it."""
+
+    def __init__(self, outcome: Sent | BridgeError) -> None:
+        self._outcome = outcome
+
+    def begin(self, copies: int) -> None:
+        del copies
+
+    def look(self, selection: Selection) -> Found:
+        found = Found(selection, ())
+        whole = refuse(PLACE.topic, TIMERS, request(), UNKNOWN, 2_000)
+        for record in (undelivered(), rejected(bare(whole))):
+            found.add(seen(record))
+        found.add(None)
+        found.add(seen(undelivered())._replace(shard=Shard("timer.other", 0)))
+        return found
+
+    def apply(self, selected: list[Parked], note: Callable[[list[Parked]], None]) -> Sent:
+        if isinstance(self._outcome, BridgeError):
+            note(selected)
+            raise self._outcome
+        return self._outcome
+
+
+def redrive(monkeypatch: pytest.MonkeyPatch, outcome: Sent | BridgeError, *more: str) -> tuple[int, str, str]:
+    """Exit code, or 1 for what ends it, and what it says."""
+    monkeypatch.setattr(redrive_commands, "redriving", lambda settings: nullcontext(Work(outcome)))
+    asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
+    ended = CliRunner().invoke(app, asked)
+    wrong = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)
+    return ended.exit_code, ended.stdout, ended.stderr + wrong
+
+
+def test_what_is_left_alone_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, told, beside = redrive(monkeypatch, Sent())
+    assert (code, "1 would be sent: give --apply to send them" in told) == (0, True)
+    assert "1 more are of timer.other: give --timer-topic timer.other" in beside
+    assert "1 cannot be sent from there: they were too large for timer.rejected" in beside
+    assert "the first at timer.requests/2/7" in beside
+    assert "1 records on timer.rejected were not put there by a bridge" in beside
+
+
+def test_what_was_gone_and_what_is_not_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, told, beside = redrive(monkeypatch, Sent(count=1, gone=2), "--apply")
+    assert (code, "1 sent" in told, "2 were gone by then: retention took them" in beside) == (0, True, True)
+    code, _, beside = redrive(monkeypatch, Sent(refused=[(seen(undelivered()), "too-large")]), "--apply")
+    assert (code, "1 were not sent, as timer.requests does not take them (too-large)" in beside) == (1, True)
+    code, _, beside = redrive(monkeypatch, BridgeError("no broker answers"), "--apply")
+    assert (code, "1 of 1 sent before it ended" in beside, "no broker answers" in beside) == (1, True, True)
+
+
+def test_a_time_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, beside = redrive(monkeypatch, Sent(), "--from", "yesterday")
+    assert (code, "--from: " in beside) == (1, True)
 
 
 def test_chunks_keep_to_number_and_bytes() -> None:

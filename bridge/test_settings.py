@@ -154,3 +154,19 @@ def test_a_quota_that_leaves_a_partition_nothing_is_told_when_partitions_are_kno
     few = from_file(tmp_path, '[topics."t.x"]\nmax_pending = 3')
     with pytest.raises(SettingsError, match=r"max_pending = 3: t\.x has 4 partitions.*give 4 or more"):
         few.turn_options({"timer.requests": Found(1, 1000), "t.x": Found(4, 1000)})
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ('roll_window = "25d"', "roll_window: at most 24d"),
+        ("slots = 1000", "slots: a lap of the wheel"),
+        ('adopt_progress = "yesterday"', "adopt_progress: give earliest, latest or an epoch ms"),
+        ('profils = ["native"]', "there is no setting 'profils': did you mean 'profiles'?"),
+        ("zzz = 1", "there is no setting 'zzz'"),
+    ],
+)
+def test_a_setting_that_fits_nothing_is_named_with_the_remedy(tmp_path: Path, toml: str, told: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        from_file(tmp_path, toml)
+    assert told in str(wrong.value)

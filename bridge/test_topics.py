@@ -4,7 +4,17 @@ import pytest
 
 from bridge.flights import id_hash
 from bridge.intake import MOST_LIMITED, MOST_PAUSED
-from bridge.topics import journal_bytes, journal_faults, journal_topic, missing_right
+from bridge.topics import (
+    REASON_BYTES,
+    faults,
+    journal_bytes,
+    journal_faults,
+    journal_topic,
+    missing_right,
+    rejected_faults,
+    rejected_topic,
+    timer_topic,
+)
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, Flight, JournalRecord, Wait
 from schemas.progress import Key
@@ -40,3 +50,27 @@ def test_a_right_that_is_missing_is_named() -> None:
     assert missing_right("t", frozenset({"READ", "WRITE"}), frozenset({"READ", "WRITE", "DESCRIBE"})) is None
     told = missing_right("t", frozenset({"READ", "WRITE"}), frozenset({"DESCRIBE"}))
     assert told == "t: the bridge's user may not READ and WRITE: give it the right (an ACL)"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("cleanup.policy", "compact", "cleanup.policy is compact: set it to delete"),
+        ("message.timestamp.type", "CreateTime", "message.timestamp.type is CreateTime: set it to LogAppendTime"),
+        ("retention.bytes", "5", "retention.bytes is 5: set it to -1"),
+        ("retention.ms", "5", "retention.ms"),
+    ],
+)
+def test_a_timer_topic_that_would_lose_timers_is_told_with_what_to_set(name: str, value: str, told: str) -> None:
+    made = timer_topic(DAY_MS)
+    assert faults("t", made, DAY_MS) == []
+    (fault,) = faults("t", {**made, name: value}, DAY_MS)
+    assert fault.startswith("t: ")
+    assert told in fault
+
+
+def test_a_rejected_topic_has_room_for_the_largest_request_and_its_reason() -> None:
+    assert rejected_faults("r", {"max.message.bytes": str(1000 + REASON_BYTES)}, 1000) == []
+    (fault,) = rejected_faults("r", {"max.message.bytes": str(999 + REASON_BYTES)}, 1000)
+    assert f"set it to {1000 + REASON_BYTES}" in fault
+    assert rejected_faults("r", rejected_topic(1000), 1000) == []
