@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import cast
 
 import numpy as np
 import pytest
 
 from bridge.listing import Listing, NamedTimer, Place, Search, Wanted, joined_listings
 from bridge.lookup import MOST_SHOWN_BYTES, Found, OriginSearch, TimerDetail, content, look_up
+from bridge.shard import OwnedShard
 from bridge.test_histories import WINDOW_MS, World
 from bridge.timer_world import TIMERS
 from bridge.traffic import SLOT_MS, TrafficMeter, joined_traffic
@@ -227,3 +229,19 @@ def test_a_bridge_tells_its_traffic(world: World) -> None:
     lately = world.bridge.status.traffic.lately(world.now_ms)
     assert sum(lately.late.values()) == 5
     assert lately.in_per_s > 0
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_what_is_given_up_amid_a_search_is_left_to_its_next_owner(world: World, steps: int) -> None:
+    """Whether it was still being looked through, or told."""
+    for number in range(6):
+        world.send(f"v{number}", 700 + number)
+    world.bridge.run(50)
+    search, shards = Search(Wanted()), cast(dict[Shard, OwnedShard], bridge_of(world).shards)
+    for _ in range(steps):
+        search.go_on(bridge_of(world), world.now_ms, lambda: True)
+    given_up = {shard: shards.pop(shard) for shard in [*shards]}
+    assert search.go_on(bridge_of(world), world.now_ms)
+    shards.update(given_up)
+    assert search.shards == []
+    assert len(search.listing().timers) < 6 or steps == 7

@@ -379,9 +379,9 @@ def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: 
     assert "nowhere" in record["detail"]
     assert len(place.pages[0].get("/api/v1/rejected?code=missing-time")[1]["records"]) == 1
     place.kafka.create("nowhere")
-    names = {"records": [record["parked"], "timer.rejected/0/4711"]}
-    assert place.pages[0].post("/api/v1/rejected/redrive", names)[1] == {"sent": 1, "refused": {}, "not_sent": 1}
-    assert place.pages[0].post("/api/v1/rejected/redrive", names)[1] == {"sent": 0, "refused": {}, "not_sent": 2}
+    names = {"records": [record["parked"], "timer.rejected/0/4711", "timer.rejected/99/0"]}
+    assert place.pages[0].post("/api/v1/rejected/redrive", names)[1] == {"sent": 1, "refused": {}, "not_sent": 2}
+    assert place.pages[0].post("/api/v1/rejected/redrive", names)[1] == {"sent": 0, "refused": {}, "not_sent": 3}
     place.run(2000)
     assert [entry.value for entry in place.kafka.read("nowhere")] == [b"v"]
     assert place.pages[0].get("/api/v1/rejected?topic=nowhere")[1]["records"][0]["is_redriven"] is True
@@ -555,11 +555,11 @@ def test_a_selection_is_moved_by_a_time_and_released(place: Place) -> None:
     page, selector = place.pages[0], {"topic": "orders"}
     before = {timer["id"]: timer["due_ms"] for timer in page.get("/api/v1/timers")[1]["timers"]}
 
-    def act(name: str, **asked: str) -> Any:
+    def act(name: str, **asked: object) -> Any:
         token = page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
         return page.post(f"/api/v1/selection/{name}", {"selector": selector, "token": token, **asked})[1]
 
-    for by, ms in (("1h", HOUR_MS), ("-30m", HOUR_MS // 2)):
+    for by, ms in (("1h", HOUR_MS), ("-30m", HOUR_MS // 2), (-60_000, HOUR_MS // 2 - 60_000)):
         assert act("move", by=by)["outcomes"] == {"moved": 12}
         place.run(400)
         after = {timer["id"]: timer["due_ms"] for timer in page.get("/api/v1/timers")[1]["timers"]}
