@@ -144,12 +144,25 @@ def _steady(results: Results) -> list[str]:
     for begin, (name, _) in WAYS.items():
         for rate in results.places(begin, ".asked_per_s"):
             of = f"{begin}{rate}."
-            cpu = "" if begin.startswith("rocketmq") else f"{results.cpu_us(f'{begin}{rate}'):.1f}"
+            own_us, all_us = results.cpu_us(f"{begin}{rate}"), results.broker_cpu_us(f"{begin}{rate}")
+            is_peer = begin.startswith("rocketmq")  # whose broker is its timer
+            cpu = ["" if is_peer else f"{own_us:.1f}", f"{all_us if is_peer else own_us + all_us:.1f}"]
             late = [_of(results, f"{of}late.{part}") for part in ("p50_ms", "p99_ms", "max_ms")]
             rates = [_of(results, f"{of}{end}_per_s") for end in ("sent", "out")]
             kept = "yes" if rate in held(results, begin) else "no"
-            rows.append((name, f"{int(rate):,}", *rates, kept, *late, cpu))
-    heading = ("", "asked/s", "sent/s", "out/s", "held", "p50 ms", "p99 ms", "max ms", "CPU us of the bridge")
+            rows.append((name, f"{int(rate):,}", *rates, kept, *late, *cpu))
+    heading = (
+        "",
+        "asked/s",
+        "sent/s",
+        "out/s",
+        "held",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "CPU us",
+        "with its broker",
+    )
     return ["## Steady load", "", *_table(heading, rows)] if rows else []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from scripts import command
 from scripts.parts import SLICE_CORES, SLICED_PARTITIONS, SLICES
 from scripts.results import RESULTS, Results, load
-from scripts.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, size
+from scripts.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Cpu, Model, Run, fit, rebuild_s, runs, size
 from spark_jobs.plots import span_text
 
 PAGE = Path("docs/capacity.md")
@@ -26,6 +26,7 @@ def page(model: Model, results: Results) -> str:
 
 def _opening(model: Model, results: Results) -> list[str]:
     cpu, steady = model.cpu, f"{model.instance_per_s:,.0f}"
+    observed = sorted(runs(results), key=lambda run: run.requests)
     rows = (
         ("CPU of a request in", f"{cpu.request_us:.1f} us"),
         ("CPU of a delivery out", f"{cpu.delivery_us:.1f} us"),
@@ -55,7 +56,17 @@ def _opening(model: Model, results: Results) -> list[str]:
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in rows),
         "",
+        "| steady load, CPU a message | measured, us | by the model, us |",
+        "|---|---|---|",
+        *(_checked(cpu, run) for run in observed if run.name.startswith("steady.")),
+        "",
     ]
+
+
+def _checked(cpu: Cpu, run: Run) -> str:
+    """What is believed, beside what was seen."""
+    rate = float(run.name.removeprefix("steady."))
+    return f"| {rate:,.0f}/s asked | {run.message_us:.1f} | {cpu.message_us(run):.1f} |"
 
 
 def _sizes(model: Model) -> list[str]:

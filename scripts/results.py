@@ -42,6 +42,11 @@ class Results:
         cpu_s, count = self.median(f"{scenario}.cost.cpu_s"), self.median(f"{scenario}.account.requested")
         return (cpu_s or 0.0) * 1e6 / max(count or 0.0, 1.0)
 
+    def broker_cpu_us(self, scenario: str) -> float:
+        """Of the broker, a message in and out; 0 where it was not measured."""
+        cpu_s, count = self.median(f"{scenario}.broker_cpu_s"), self.median(f"{scenario}.account.requested")
+        return (cpu_s or 0.0) * 1e6 / max(count or 0.0, 1.0)
+
     def places(self, begin: str, end: str) -> list[str]:
         """What stands between: places("steady.", ".out_per_s") -> ["1000", "10000"], numbers in their order."""
         found = [

@@ -52,6 +52,10 @@ class Run(NamedTuple):
     def terms(self) -> tuple[float, float, float, float]:
         return self.requests, self.deliveries, self.transactions, self.kilobytes
 
+    @property
+    def message_us(self) -> float:
+        return self.cpu_s * 1e6 / self.requests
+
 
 class Cpu(NamedTuple):
     """Microseconds for each; `worst` is the largest share by which the model misses a run."""
@@ -61,6 +65,10 @@ class Cpu(NamedTuple):
     transaction_us: float
     kilobyte_us: float
     worst: float
+
+    def message_us(self, run: Run) -> float:
+        """What it says of that run."""
+        return sum(cost * term for cost, term in zip(self[:4], run.terms, strict=True)) / run.requests
 
 
 @dataclass(frozen=True)
