@@ -35,8 +35,9 @@ constraints: ## write constraints.txt anew from the latest versions that fit pyp
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
 # Whoever tests with a broker waits for it most of the time, and with Spark for its planning, which one thread does: three
-# share two cores. A module's tests share its brokers and its session, so they stay together.
-WAITING := --numprocesses 3 --dist loadfile -m '(broker or spark) and not slow'
+# share two cores. A module's tests share its brokers and its session, so they stay together; in the order of their names, as by
+# size the longest one, chaos, would come last and alone.
+WAITING := --numprocesses 3 --dist loadfile --no-loadscope-reorder -m '(broker or spark) and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, Patience, clients
 from bridge.confluent.fence import is_member
 from bridge.confluent.producer import Batch, TransactionalProducer
+from bridge.confluent.sink import Lane
 from bridge.confluent.source import UNREADABLE, headers_of
 from bridge.connection import Connection
 from bridge.embedded import EmbeddedKafka
@@ -539,6 +540,36 @@ class TestSink:
         assert world.cluster.values(target) == [b"v"]
         assert time.monotonic() - began_s < 4 * clients.TRANSACTION_TIMEOUT_MS / 1000
         assert world.history().progress(world.shard()) == progress(2)
+
+    def test_a_successor_is_forgiven_some_fences_but_none_behind_a_commit(self, world: World) -> None:
+        """As another process would, others of its id put it out; nobody could tell them from its own late start."""
+        target, fence = world.cluster.topic("target"), fence_of(world)
+        settings = clients.producer(world.connection(), 0)
+        batch = Batch([out(target)], {world.shard(): progress(1)}, fence, {})
+
+        def fenced(lane: Lane) -> bool:
+            TransactionalProducer(settings, world.patience)
+            try:
+                assert lane.producer.fill(batch) or lane.producer.settle(batch)
+            except FencedError:
+                return True
+            lane.heal()
+            return False
+
+        def healed() -> Lane:
+            lane = Lane(world.connection(), 0, world.patience)
+            lane.producer.is_broken = True
+            lane.heal()
+            return lane
+
+        lane = healed()
+        assert [fenced(lane) for _ in range(4)] == [False, False, False, True]
+        lane = healed()
+        assert not fenced(lane)
+        assert lane.producer.fill(batch) is None
+        assert lane.producer.settle(batch) is None
+        assert fenced(lane)
+        assert world.cluster.values(target) == [b"v"]
 
     def test_two_instances_publish_side_by_side(self, world: World) -> None:
         target, fence = world.cluster.topic("target"), fence_of(world)

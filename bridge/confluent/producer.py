@@ -16,9 +16,9 @@ What librdkafka does (tried on 2.16 and Kafka 4.3), and what is made of it:
 6. `send_offsets_to_transaction` may never return: see bridge.confluent.timely.
 7. A fatal error in the middle of a commit leaves its fate unknown. Only Kafka knows: the next life asks it.
 8. What may be called again may have to be called for ever. A new producer of the same id ends what the old one left.
-9. A start that no broker answers in time is asked for again, and a broker that had stood still may carry the first
-   request out behind the second: the producer is then fenced by itself. So a fence in its first transaction says
-   nothing of others where it had to ask again; the next producer tells.
+9. What a broker does not answer in time is asked for again, and one that had stood still may carry the first request
+   out behind the second: starts and aborts change the epoch, so the producer is then fenced by itself. Until a commit
+   has come through, a fence behind such trouble says nothing of others; the next producer tells.
 """
 
 import time
@@ -92,13 +92,23 @@ class _Ended:
 
 
 class TransactionalProducer:
-    """`is_broken` after a fatal error: only a new one of the same id goes on.
+    """`is_broken` after a fatal error: only a new one of the same id goes on. `is_successor`: of one that was broken.
+
+    `forgives`: where rule 9 may be the reason of a fence, that is such an error and no more; `was_forgiven` then.
 
     `is_hurried` when a transaction has outlived its time-out though the broker took some of it: a slow one, or a quota.
     """
 
-    def __init__(self, config: Config, patience: Patience) -> None:
+    def __init__(
+        self, config: Config, patience: Patience, *, forgives: bool = True, is_successor: bool = False
+    ) -> None:
         self.is_broken = False
+        self.was_forgiven = False
+        self.is_proven = False
+        """A transaction of its own has been committed."""
+        self._forgives = forgives
+        self._was_troubled = is_successor
+        """Since its last commit a broker did not answer in time."""
         self.is_hurried = False
         self._life_s: float = config["transaction.timeout.ms"] / 1000
         self._patience = patience
@@ -107,13 +117,10 @@ class TransactionalProducer:
         self._wrong: KafkaException | None = None
         self._began_s = 0.0
         self._timely = Timely("sends offsets")
-        self._starts = 0
-        self._is_proven = False
-        """The broker has ended a transaction as asked, so its epoch is ours."""
         self._producer: Any = make(Producer, config, patience)
         self._sending = Sending(self._producer, patience)
         self.partitions_of = self._sending.partitions_of
-        self._insist("starting the producer", self._start, is_passing)
+        self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), is_passing)
 
     def load(self, batch: Batch) -> None:
         """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
@@ -166,10 +173,6 @@ class TransactionalProducer:
             self._producer.flush(0)
 
     # -- the steps
-
-    def _start(self) -> None:
-        self._starts += 1
-        self._producer.init_transactions(CALL_S)
 
     @contextmanager
     def _unless_over(self) -> Iterator[_Ended]:
@@ -235,7 +238,7 @@ class TransactionalProducer:
             self.is_broken = True
             why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
             raise OutcomeUnknownError(why) from failure
-        self._is_proven = True
+        self.is_proven, self._was_troubled = True, False
         return None
 
     def _abort(self, cause: KafkaError | None) -> Failed:
@@ -246,7 +249,6 @@ class TransactionalProducer:
                 self._insist(
                     "aborting", lambda: self._producer.abort_transaction(CALL_S), self._within(2 * self._life_s)
                 )
-                self._is_proven = True
             except KafkaException as failure:
                 error = error_of(failure)
                 self.is_broken = True
@@ -285,8 +287,10 @@ class TransactionalProducer:
 
     def _demand_not_fenced(self, error: KafkaError) -> None:
         is_young = time.monotonic() - self._began_s < self._life_s
-        may_be_ours = self._starts > 1 and not self._is_proven
-        if error.code() in _FENCED and is_young and not may_be_ours:
+        if error.code() in _FENCED and is_young:
+            if self._forgives and self._was_troubled:
+                self.was_forgiven = True
+                return
             raise FencedError(
                 "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends."
                 " Give each its own --data-dir, and delete the file instance-id in the copy"
@@ -299,9 +303,17 @@ class TransactionalProducer:
         """
         return lambda error: error.retriable() and time.monotonic() - self._began_s < seconds
 
-    def _insist(self, what: str, call: Any, is_passing: Any) -> None:
+    def _insist(self, what: str, call: Callable[[], object], is_passing: Any) -> None:
+        tries = 0
+
+        def again() -> object:
+            nonlocal tries
+            tries += 1
+            self._was_troubled |= tries > 1
+            return call()
+
         try:
-            self._patience.insist(what, call, is_passing)
+            self._patience.insist(what, again, is_passing)
         except KafkaException as failure:
             if self._began_s == 0.0:  # not one transaction yet
                 raise explained(what, error_of(failure)) from failure

@@ -50,6 +50,8 @@ _STALE = frozenset(
 )
 _BEHIND_ANOTHER = Aborted({}, "earlier")
 _END_S = CALL_S + 1.0
+_MOST_FORGIVEN = 3
+"""In a row: two processes with one id, both in trouble, would put each other out for ever."""
 
 
 class _Sent(NamedTuple):
@@ -135,6 +137,8 @@ class Lane:
         self._config = clients.producer(connection, number)
         self._patience = patience
         self.producer = TransactionalProducer(self._config, patience)
+        self._forgiven = 0
+        """Fences in a row that might be of our own making."""
         self.worker = Worker(f"publishes {number}")
 
     def heal(self) -> None:
@@ -147,7 +151,10 @@ class Lane:
             )
         if self.producer.is_broken:
             self.producer.close()
-            self.producer = TransactionalProducer(self._config, self._patience)
+            self._forgiven = 0 if self.producer.is_proven else self._forgiven + self.producer.was_forgiven
+            self.producer = TransactionalProducer(
+                self._config, self._patience, forgives=self._forgiven < _MOST_FORGIVEN, is_successor=True
+            )
 
     def close(self) -> None:
         self.worker.close(_END_S)
