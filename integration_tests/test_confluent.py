@@ -738,7 +738,7 @@ class TestTrouble:
             member.own(1)
             publish(world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.fence))
             transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.fence)
-            with stopped(kafka, 20):
+            with stopped(kafka, 13):
                 outcome = sink.begin(transaction).wait()
             assert outcome == Aborted({})
             while outcome != Committed():
