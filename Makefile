@@ -37,7 +37,8 @@ QUICK := --numprocesses 2 -m '$(ALONE)'
 # Whoever tests with a broker waits for it most of the time, and with Spark for its planning, which one thread does: three
 # share two cores. A module's tests share its brokers and its session, so they stay together; in the order of their names, as by
 # size the longest one, chaos, would come last and alone.
-WAITING := --numprocesses 3 --dist loadfile --no-loadscope-reorder -m '(broker or spark) and not slow'
+SHARED := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
@@ -112,7 +113,7 @@ coverage: export SEEDS ?= 200
 coverage: $(READY) ## line and branch coverage of timer and bridge, with and without a broker
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest $(QUICK)
-	$(BIN)/python -m coverage run -m pytest --numprocesses 3 --dist loadfile -m 'broker and not spark and not slow'
+	$(BIN)/python -m coverage run -m pytest $(SHARED) -m 'broker and not spark and not slow'
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 

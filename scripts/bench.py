@@ -20,10 +20,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +43,6 @@ FOLDER = Path(".run/bench")
 BUSY_SHARE = 0.15
 """More than this of the machine used by others: the figures are marked."""
 FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
-_TOOK = ".took_s"
 BY_ROOT = ("rocketmq", "slices")
 """Parts that need root: where others run the bench, it is whole without them."""
 
@@ -58,11 +57,12 @@ class Round(NamedTuple):
 
 def bench(asked: argparse.Namespace) -> int:
     console = Console()
-    former = _former(asked) if asked.add else []
+    last = _last_run() if asked.add else None
+    former = _former(asked, last) if last else []
     rounds, results = former.copy(), dict[str, object]()
-    before = (FOLDER / "results.json").read_text() if former else ""
     with command.fresh(FOLDER) as folder:
-        (folder / "results.json").write_text(before)  # until there is something newer
+        if last:
+            _keep(folder, last)  # until there is something newer
         busy_before = _busy_share()
         for number in range(1, asked.repeat + 1):
             made = _round(folder, number, asked, console)
@@ -71,7 +71,7 @@ def bench(asked: argparse.Namespace) -> int:
             else:
                 rounds.append(made)
             results = _results(rounds, asked, busy_before)
-            (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+            _keep(folder, results)
     console.print(_table(results, rounds))
     for remark in _remarks(rounds, results):
         console.print(f"[yellow]{remark}[/]", highlight=False)
@@ -79,20 +79,28 @@ def bench(asked: argparse.Namespace) -> int:
     return _exit_code(results, rounds)
 
 
-def _former(asked: argparse.Namespace) -> list[Round]:
-    """The rounds of the last run, whose sizes are `asked` from here on. Raises SettingsError."""
+def _keep(folder: Path, results: Mapping[str, object]) -> None:
+    (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _last_run() -> dict[str, Any]:
+    """Its results. Raises SettingsError."""
     try:
-        told = json.loads((FOLDER / "results.json").read_text())
+        found: dict[str, Any] = json.loads((FOLDER / "results.json").read_text())
     except (OSError, ValueError):
         raise SettingsError("there is no last run to add to: leave --add out") from None
+    return found
+
+
+def _former(asked: argparse.Namespace, told: Mapping[str, Any]) -> list[Round]:
+    """The rounds of the last run, whose sizes are `asked` from here on. Raises SettingsError."""
     machine, versions = _machine(), _versions()
     if versions != told["versions"] or any(told["machine"][name] != value for name, value in machine.items()):
         raise SettingsError("the last run was on another machine, or of other versions: leave --add out")
     for name, value in told["settings"].items():
         if name in vars(asked) and name not in ("add", "memory"):
             setattr(asked, name, value)
-    memory = None if asked.memory is None else str(asked.memory)
-    if memory != told["settings"]["memory"]:
+    if _memory(asked) != told["settings"]["memory"]:
         raise SettingsError(
             f"the servers of the last run wrote to {told['settings']['memory']}: give the same --memory"
         )
@@ -128,7 +136,7 @@ def _round(folder: Path, number: int, asked: argparse.Namespace, console: Consol
         now = processes.machine()
         others_s = now.busy_s - machine.busy_s - (_own_s() - ours_s)
         found[f"{name}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
-        found[f"{name}{_TOOK}"] = time.perf_counter() - begin_s
+        found[f"{name}.took_s"] = time.perf_counter() - begin_s
         made.measured.update(found)
         made.parts[name] = list(found)
         _throw_away_data(place)
@@ -158,8 +166,7 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
     others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
     environment = {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")}
     told = {name: value for name, value in vars(asked).items() if name not in ("only", "memory")}
-    ran = {name.removesuffix(_TOOK) for r in rounds for name in r.measured if name.endswith(_TOOK)}
-    memory = None if asked.memory is None else str(asked.memory)
+    ran = {part for r in rounds for part in r.parts}
     return {
         **values,
         "reasons": {figure.key: _reason(figure.part, rounds, ran) for figure in FIGURES if values[figure.key] is None},
@@ -167,7 +174,7 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
         "versions": _versions(),
         "settings": {
             **told,
-            "memory": memory,
+            "memory": _memory(asked),
             "transaction_size_of_copy_loop": TRANSACTION_SIZE,
             "environment": environment,
         },
@@ -175,6 +182,10 @@ def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: fl
             {**r._asdict(), "measured": {name: round(value, 4) for name, value in r.measured.items()}} for r in rounds
         ],
     }
+
+
+def _memory(asked: argparse.Namespace) -> str | None:
+    return None if asked.memory is None else str(asked.memory)
 
 
 def _reason(part: str, rounds: Sequence[Round], ran: Set[str]) -> str:

@@ -114,7 +114,7 @@ class Peer:
     def outage(self) -> Outage:
         self._create("outage")
         due_ms = now_ms() + self._head_start_ms + KILLED_BEFORE_MS
-        self._send("outage", self._sizes.messages, due_ms - KILLED_BEFORE_MS, 0, due_ms)
+        self._send("outage", self._sizes.messages, due_ms, 0, early_ms=KILLED_BEFORE_MS)
         sleep_until(due_ms - KILLED_BEFORE_MS)  # the wheel's own threads are behind the sends
         self._rocketmq.kill_broker()
         sleep_until(due_ms + int(OUTAGE_S * 1000))
@@ -128,12 +128,11 @@ class Peer:
     def _create(self, topic: str) -> None:
         self._client.ask("create", topic, self._sizes.partitions)
 
-    def _send(self, topic: str, count: int, until_ms: int, spread_ms: int, first_due_ms: int | None = None) -> None:
-        """The first is due at `until_ms`. Raises BridgeError where not all were taken before."""
-        first_ms = until_ms if first_due_ms is None else first_due_ms
-        (failed,) = self._client.ask("send", topic, count, first_ms, spread_ms, self._sizes.body_bytes)
+    def _send(self, topic: str, count: int, first_due_ms: int, spread_ms: int, *, early_ms: int = 0) -> None:
+        """Raises BridgeError where not all were taken before the first is due, and so much earlier."""
+        (failed,) = self._client.ask("send", topic, count, first_due_ms, spread_ms, self._sizes.body_bytes)
         _demand_sent(failed)
-        if now_ms() >= until_ms:
+        if now_ms() >= first_due_ms - early_ms:
             raise BridgeError(f"RocketMQ took {count:,} messages later than they were due: give fewer --messages")
 
     def _settle(self, topic: str, due_ms: int) -> None:
