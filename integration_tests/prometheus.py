@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from shutil import which
 from typing import Any, Self
@@ -18,7 +18,7 @@ from typing import Any, Self
 from bridge.child import dying_with_us
 from bridge.embedded import HOST, free_port
 from integration_tests.conftest import ROOT, missing
-from integration_tests.patience import PATIENCE_S
+from integration_tests.patience import PATIENCE_S, until
 
 RULES = ROOT / "compose" / "prometheus" / "alerts.yaml"
 
@@ -33,15 +33,6 @@ def promtool(*arguments: str, told: str = "") -> str:
     done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    """The first answer that is something."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not (answer := look()):
-        assert time.monotonic() < end_s, f"{what} did not come to be"
-        time.sleep(0.1)
-    return answer
 
 
 class Prometheus:

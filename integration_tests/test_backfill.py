@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
-from integration_tests.patience import PATIENCE_S
+from integration_tests.patience import PATIENCE_S, until
 from integration_tests.test_run import Names
 from schemas import headers as names
 from scripts.processes import BridgeProcess
@@ -78,13 +77,6 @@ def world(kafka: Broker, tmp_path: Path) -> World:
 
 def now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def until(done: Callable[[], bool]) -> None:
-    end_ms = now_ms() + 1000 * PATIENCE_S
-    while not done():
-        assert now_ms() < end_ms, "it did not come to be"
-        time.sleep(0.1)
 
 
 def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_for(world: World) -> None:

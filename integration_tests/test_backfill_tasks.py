@@ -13,7 +13,7 @@ import pytest
 
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
-from integration_tests.test_backfill import until
+from integration_tests.patience import until
 from schemas import headers as names
 from spark_jobs.access import Access
 from spark_jobs.backfill_tasks import BODIES, Publish, Row, _Lane

@@ -16,7 +16,8 @@ from bridge.client import TimerProducer
 from bridge.embedded import HOST, free_port
 from bridge.kafka_jars import KAFKA_VERSION
 from integration_tests.conftest import ROOT, docker_answers, ensure_image, missing
-from integration_tests.prometheus import promtool, until
+from integration_tests.patience import until
+from integration_tests.prometheus import promtool
 from integration_tests.test_health import get
 from scripts.kafka_io import BROKER_CLOCK, Admin, Receiver
 

@@ -9,7 +9,6 @@ import io
 import re
 import shlex
 import textwrap
-import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -31,7 +30,7 @@ from bridge.target_settings import TargetSettings
 from bridge.test_client import Message
 from bridge.timer_topics import TopicSettings
 from integration_tests.conftest import ROOT, Broker
-from integration_tests.patience import PATIENCE_S
+from integration_tests.patience import until
 from integration_tests.test_docs import DOCS
 from integration_tests.test_run import Names
 from schemas.kafka_table import PREFIX
@@ -189,10 +188,7 @@ class Here(NamedTuple):
 
     def until(self, *given: str) -> None:
         """What has been sent is read a moment later."""
-        end_s = time.monotonic() + PATIENCE_S
-        while (ended := self.ended(*given)).exit_code:
-            assert time.monotonic() < end_s, ended.output
-            time.sleep(0.1)
+        until(lambda: self.ended(*given).exit_code == 0, " ".join(given))
 
 
 @pytest.mark.broker

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bridge.cli import app
 from bridge.embedded import EmbeddedKafka
 from integration_tests.cluster import Cluster
-from integration_tests.test_backfill import until
+from integration_tests.patience import until
 from integration_tests.test_docs import DOCS
 from integration_tests.test_docs_commands import OF_SPARK, Shown, commands_in
 from scripts.processes import BridgeProcess

@@ -11,7 +11,8 @@ import pytest
 
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
-from integration_tests.test_backfill import now_ms, until
+from integration_tests.patience import until
+from integration_tests.test_backfill import now_ms
 from integration_tests.test_run import Names, command
 from schemas import headers as names
 from scripts.processes import BridgeProcess

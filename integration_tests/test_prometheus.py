@@ -15,8 +15,8 @@ from bridge.embedded import HOST, free_port
 from bridge.test_histories import World
 from bridge.test_metrics import text_of
 from integration_tests.conftest import ROOT, Broker
-from integration_tests.patience import PATIENCE_S
-from integration_tests.prometheus import RULES, Prometheus, promtool, until
+from integration_tests.patience import PATIENCE_S, until
+from integration_tests.prometheus import RULES, Prometheus, promtool
 from integration_tests.test_health import get
 from integration_tests.test_run import Names
 from scripts.kafka_io import BROKER_CLOCK, Admin

@@ -4,8 +4,7 @@ import json
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from bridge.errors import BridgeError
 from bridge.topics import FILLED, LOGGED
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import ROOT, missing, started
-from integration_tests.patience import PATIENCE_S
+from integration_tests.patience import PATIENCE_S, until
 from integration_tests.test_run import Names, command, run
 from schemas.headers import Headers
 from scripts.processes import BridgeProcess
@@ -126,15 +125,9 @@ class Secured:
                 left = [operation for operation in operations if (kind, setting, operation) != without]
                 self.grant(user, kind, f"{each}-*" if name.endswith("-*") else each, *left)
 
-    def until(self, done: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + PATIENCE_S
-        while not done():
-            assert time.monotonic() < end_s, "it did not come to be"
-            time.sleep(0.1)
-
     def read(self, topic: str, count: int) -> list[Any]:
         """All committed records, at least so many."""
-        self.until(lambda: len(self.cluster.values(topic)) >= count)
+        until(lambda: len(self.cluster.values(topic)) >= count)
         return self.cluster.read(topic)
 
     def codes(self, rejected: str, count: int) -> dict[bytes, str]:
@@ -327,7 +320,7 @@ def test_case_25_a_target_that_is_denied_until_it_is_granted(secured: Secured, n
             ask(number)
             assert [record.value() for record in secured.read(good, number)][-1] == b"%d" % number
         ask(number + 1)
-        secured.until(lambda: len(secured.cluster.values(denied, names.rejected)) == number + 1)
+        until(lambda: len(secured.cluster.values(denied, names.rejected)) == number + 1)
         delivered, parked = secured.cluster.values(denied), secured.cluster.values(names.rejected)
         assert delivered[-1] == b"%d" % (number + 1)
         assert sorted(delivered + parked) == sorted(secured.cluster.values(good))  # type: ignore[type-var]
@@ -364,7 +357,7 @@ def test_a_target_whose_right_comes_and_goes_gets_each_record_once_or_it_is_park
         while len(secured.cluster.values(flaps)) == before:
             ask()
         asked = next(numbers)
-        secured.until(lambda: min(len(settled(flaps, names.rejected)), len(settled(stays))) >= asked)
+        until(lambda: min(len(settled(flaps, names.rejected)), len(settled(stays))) >= asked)
     assert settled(flaps, names.rejected) == settled(stays) == list(range(asked))
 
 
