@@ -111,7 +111,7 @@ def send(
     if lines and id_ is not None:
         raise SettingsError("--id with --lines: each line would replace the one before it; leave one of them out")
     asked, text = request.asked(), request.text()
-    values = text.splitlines() if lines else [text]
+    values = lines_of(text) if lines else [text]
     settings = where.settings()
     sent: list[Future[Sent]] = []
     with _client(settings) as client:
@@ -119,6 +119,11 @@ def send(
             future = client.schedule(request.topic, each, id=id_, **asked)
             sent += [future] if as_json else []
     _tell(f"{len(values)} sent to {settings.timer_topic}", sent, as_json=as_json)
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines end with a line feed alone: whatever else ends one somewhere (U+2028 and others) may stand in a message."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def cancel(id_: Id, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:

@@ -31,9 +31,22 @@ from typing import NamedTuple, Protocol
 from bridge.flights import Flights, size_of
 from bridge.policy import Policy
 from bridge.ports import Record
-from schemas.headers import ACTION, MOVE, NOT_OURS, Asked, Cancel, Claim, Move, Pause, Refusal, Rules, Schedule
+from schemas.headers import (
+    ACTION,
+    MOVE,
+    NOT_OURS,
+    Asked,
+    Cancel,
+    Claim,
+    Headers,
+    Move,
+    Pause,
+    Refusal,
+    Rules,
+    Schedule,
+)
 from schemas.journal import Flight
-from schemas.profiles import marked, read
+from schemas.profiles import as_sent, is_spelled, marked, read
 from schemas.receipts import Kind
 from timer.batch import Batch
 from timer.entry import Rows, topic_hash
@@ -267,7 +280,9 @@ class _Taking:
             self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
             return
         if body is not None:
-            if body.rolls == 0 and size_of(body.key, body.value, unpack_headers(body.headers)) > self._most_bytes:
+            stored = unpack_headers(body.headers)
+            told = body.key, body.value, as_sent(stored), body.id if is_spelled(stored) else None
+            if body.rolls == 0 and self._is_too_large_to_roll(*told):
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return
             self._take_out(ask.id)
@@ -354,7 +369,9 @@ class _Taking:
         """Why a request that is well made is not taken all the same."""
         if self._policy is not None and (denied := self._policy.refusal(ask.target)):
             return denied
-        if visit < ask.due_ms and self._too_large_to_roll(record, ask):
+        if visit < ask.due_ms and self._is_too_large_to_roll(
+            record.key, record.value, record.headers, ask.id if ask.profile else None
+        ):
             return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
         if self._room is not None and self._room <= 0 and not self._is_pending(ask.id):
             return _BEYOND_QUOTA
@@ -365,11 +382,12 @@ class _Taking:
             return False
         return id_ in self._placed or id_ in self._stored or id_ in self._going or bool(self._in_flight(id_))
 
-    def _too_large_to_roll(self, record: Record, ask: Schedule) -> bool:
-        size = size_of(record.key, record.value, record.headers)
-        if ask.profile:
-            size += len(ask.id or b"")  # its copy is in native headers; where the key is the id, both stand there
-        return size > self._most_bytes
+    def _is_too_large_to_roll(
+        self, key: bytes | None, value: bytes | None, headers: Headers, spelled_id: bytes | None
+    ) -> bool:
+        """`spelled_id`: of a request in other words than ours. Its copy is in ours; where the key is the id, both stand
+        there."""
+        return size_of(key, value, headers) + len(spelled_id or b"") > self._most_bytes
 
     def _visit_ms(self, timestamp_ms: int, due_ms: int) -> int:
         return visit_ms(due_ms, timestamp_ms, self._rules.roll_window_ms)

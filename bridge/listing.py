@@ -132,7 +132,8 @@ class Search:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self.shards: list[Shard] = []
-        """Those that it is about: they stayed here until it was done."""
+        """Those that it is about: they stayed here until it was done, and were not opened anew."""
+        self._opened: dict[Shard, OwnedShard] = {}
         self._left: list[tuple[Shard, int]] | None = None
         self._rows: dict[Shard, Rows] = {}
         self._flights: list[tuple[Place, Flight]] = []
@@ -147,7 +148,8 @@ class Search:
         """True: it is done. Raises CorruptStoreError."""
         self._at_ms = now_ms
         if self._left is None:
-            self.shards = sorted(bridge.shards)
+            self._opened = dict(bridge.shards)
+            self.shards = sorted(self._opened)
             self._left = [(shard, 0) for shard in self.shards]
         while self._left:
             self._look(bridge.shards, is_over)
@@ -160,7 +162,7 @@ class Search:
             self._told += 1
             if is_over():
                 return False
-        self.shards = [shard for shard in self.shards if shard in bridge.shards]
+        self.shards = [shard for shard in self.shards if self._still(shard, bridge.shards) is not None]
         return True
 
     def listing(self) -> Listing:
@@ -172,14 +174,19 @@ class Search:
             at_ms=self._at_ms, matching=self._matching, timers=self._timers, after=after, histogram=histogram
         )
 
+    def _still(self, shard: Shard, shards: Mapping[Shard, OwnedShard]) -> OwnedShard | None:
+        """None where it was given up, or opened anew: its units are others then."""
+        owned = shards.get(shard)
+        return owned if owned is self._opened[shard] else None
+
     # -- looking
 
     def _look(self, shards: Mapping[Shard, OwnedShard], is_over: Callable[[], bool]) -> None:
         """One stretch of the log of the first shard that is left, or a part of it."""
         assert self._left
         shard, first = self._left.pop(0)
-        owned = shards.get(shard)
-        if owned is None:  # given up meanwhile; what it held is told by its next owner
+        owned = self._still(shard, shards)
+        if owned is None:  # what it held is told by its next owner
             return
         run, following = owned.store.some_live(first)
         run = run[run["unit"] >= first]
@@ -267,10 +274,10 @@ class Search:
         if isinstance(at, Flight):
             self._timers.append(NamedTimer.rolling(place.shard, at))
             return
-        owned = shards.get(place.shard)
-        row = np.empty(0, RUN) if owned is None else owned.store.live_at(at)
+        owned = self._still(place.shard, shards)
         if owned is None:
             return
+        row = owned.store.live_at(at)
         if len(row) == 0:  # it has left, or is on its way round
             rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
             told = (flight._replace(due_ms=place.due_ms) for flight in rolling)

@@ -265,7 +265,7 @@ TIMERS = Chapter(
         ),
         Metric(
             *(f"{PREFIX}rolled", "counter", ()),
-            "Copies written to the timer topic, as their timers are due beyond the roll window.",
+            "Copies written to the timer topic: of timers due beyond the roll window, moved, or that waited for long.",
             "Beside the deliveries it tells what long delays cost.",
             _total(lambda metrics: metrics.rolled),
         ),

@@ -39,10 +39,11 @@ class OwnTopics:
             settings.max_poll_records, settings.max_due_records, MOST_PAUSED + MOST_LIMITED * bool(settings.targets)
         )
 
-    def prepare(self) -> dict[str, Found]:
+    def prepare(self, *, is_running: bool = False) -> dict[str, Found]:
         """Makes what is missing; returns what each timer topic is.
 
-        Raises SettingsError where a topic would lose timers, BridgeError where a right is missing.
+        Raises SettingsError where a topic would lose timers, which a running bridge only says; BridgeError where a
+        right is missing.
         """
         settings = self._settings
         found: dict[str, Found] = {}
@@ -57,7 +58,10 @@ class OwnTopics:
         if settings.receipts != "none":
             self._made(settings.receipts_topic, partitions, receipts_topic())
         self._metrics.partitions = {name: each.partitions for name, each in found.items()}
-        self._check_retention()
+        if is_running:
+            self.complain()
+        else:
+            self._check_retention()
         self._check_rejected(self._checked_rights(), largest)
         for name, each in found.items():
             if journals[name] < each.partitions:

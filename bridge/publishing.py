@@ -128,7 +128,12 @@ class Publisher:
             self._to_repeat.append(later)
 
     def _fate_of(self, carried: _Carried) -> Committed | Aborted:
-        fate = _publishing(carried).wait()
+        """Where that is not to be known, this life is over: nothing is waited for any more."""
+        try:
+            fate = _publishing(carried).wait()
+        except BridgeError:
+            self._under_way.clear()
+            raise
         self._metrics.ended(fate)
         return fate
 

@@ -13,9 +13,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bridge.delivery import BARE
 from bridge.ports import Record
@@ -122,12 +122,27 @@ class Row(NamedTuple):
     selected: int
 
 
+class Log(Protocol):
+    """What stands in topics, read_committed."""
+
+    def bounds(self, shard: Shard) -> tuple[int, int]: ...
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
+
+
+def marks_on(topic: str, partitions: int | None, log: Log) -> frozenset[bytes]:
+    """Of all that was sent again. `partitions`: None where there is no such topic, so nothing was."""
+    places = [Shard(topic, number) for number in range(partitions or 0)]
+    batches = (records for place in places for records in log.requests(place, *log.bounds(place)))
+    return frozenset(record.value for records in batches for record in records if record.value is not None)
+
+
 class Found:
     """What a look at the rejected topic comes to; `marks` are those of what was sent again before."""
 
-    def __init__(self, selection: Selection, marks: Iterable[bytes]) -> None:
+    def __init__(self, selection: Selection, marks: Container[bytes]) -> None:
         self._selection = selection
-        self._marks = frozenset(marks)
+        self._marks = marks
         self._parked: Counter[tuple[str, str]] = Counter()
         self._redriven: Counter[tuple[str, str]] = Counter()
         self.selected: list[Parked] = []

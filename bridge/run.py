@@ -144,7 +144,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
             log.warning("%s", unknown)
         except TopicGrownError as grown:
             log.warning("%s", grown)
-            options = settings.turn_options(topics.prepare())
+            options = settings.turn_options(topics.prepare(is_running=True))
         except NameTakenError as taken:
             patience.wait("joining the group", str(taken), _NAME_TRIES)
 

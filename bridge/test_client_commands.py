@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bridge.cli import app
+from bridge.client_commands import lines_of
 from bridge.errors import SettingsError
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
@@ -48,3 +49,17 @@ def test_without_a_cluster_it_says_where_one_is_named() -> None:
     assert "bootstrap_servers is missing: give --bootstrap-servers, TIMER_BRIDGE_BOOTSTRAP_SERVERS" in str(
         ended.exception
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("one", ["one"]),
+        ("one\ntwo\n", ["one", "two"]),
+        ("one\n\n", ["one", ""]),
+        ('{"note": "a\u2028b\x0bc\x85d"}\n{}\n', ['{"note": "a\u2028b\x0bc\x85d"}', "{}"]),
+    ],
+)
+def test_a_message_ends_where_its_line_does_and_nowhere_else(text: str, lines: list[str]) -> None:
+    assert lines_of(text) == lines

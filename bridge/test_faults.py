@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
-from bridge.errors import ProgressLostError
+from bridge.errors import BrokerUnavailableError, OutcomeUnknownError, ProgressLostError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
+from bridge.ports import Aborted, Committed
 from bridge.test_histories import (
     RULES,
     SHARD,
@@ -23,7 +24,7 @@ from bridge.test_histories import (
     lose_power,
     two_partitions,
 )
-from bridge.testing import FakeInstance, SimDisk
+from bridge.testing import FakeHistory, FakeInstance, SimDisk
 from bridge.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
 from schemas.levels import parse_levels
@@ -482,3 +483,66 @@ def test_what_is_told_of_a_request_is_short_whatever_its_headers_are(name: str) 
     world.bridge.run(10)
     (rejected,) = world.kafka.read("timer.rejected")
     assert sum(len(header) + len(content or b"") for header, content in rejected.headers[1:]) < 1000
+
+
+def unknown(_under_way: object) -> Committed | Aborted:
+    raise OutcomeUnknownError("a commit broke off")
+
+
+def test_behind_an_unknown_outcome_the_life_ends_whole_and_the_next_one_has_all_partitions() -> None:
+    """Else a member that nobody polls keeps partitions of the group, and their stores stay open."""
+    world = World()
+    world.send("a", 300)
+    world.send("b", 320)
+    world.bridge.run(10)
+    sink, bridge = world.bridge.sink, world.bridge.bridge
+    assert sink is not None
+    assert bridge is not None
+    sink.end = unknown  # type: ignore[assignment, method-assign]
+    with pytest.raises(OutcomeUnknownError):
+        world.bridge.run(1000)
+    bridge.stop()
+    assert (world.group.members, bridge.pending) == ([], {})
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["a", "b"]
+
+
+def test_an_outcome_that_turns_out_unknown_at_the_end_is_told_when_all_is_closed() -> None:
+    world = World()
+    world.send("a", 300)
+    world.bridge.run(299)
+    sink, bridge = world.bridge.sink, world.bridge.bridge
+    assert sink is not None
+    assert bridge is not None
+    sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
+    world.kafka.timeline.wait(1, lambda: False)
+    bridge.turn()
+    with pytest.raises(OutcomeUnknownError):
+        bridge.stop()
+    assert (world.group.members, bridge.pending) == ([], {})
+
+
+def test_a_broker_that_is_gone_at_the_end_leaves_no_partition_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka, shards, instance = two_partitions()
+    for shard in shards:
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+    instance.run(50)
+    bridge = instance.bridge
+    assert bridge is not None
+
+    def gone(shard: Shard) -> tuple[int, int]:
+        raise BrokerUnavailableError(f"{shard}: no broker answers")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeHistory, "journal_bounds", lambda _, shard: gone(shard))
+        bridge.stop()
+    for shard in shards:
+        assert f"{shard}: no checkpoint at the end ({shard}: no broker answers)" in caplog.text
+    assert bridge.pending == {}
+    instance.start()
+    instance.run(1000)
+    assert len(kafka.read("orders")) == 2

@@ -245,3 +245,20 @@ def test_what_is_given_up_amid_a_search_is_left_to_its_next_owner(world: World, 
     shards.update(given_up)
     assert search.shards == []
     assert len(search.listing().timers) < 6 or steps == 7
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_what_is_opened_anew_amid_a_search_is_not_told_by_the_units_of_before(world: World, steps: int) -> None:
+    """Units are numbered by the opening: another timer has the number now, and would be cancelled for this one."""
+    for number in range(6):
+        world.send(f"v{number}", 700 + number, id_=f"id-{number}")
+    world.bridge.run(50)
+    search = Search(Wanted())
+    for _ in range(steps):
+        search.go_on(bridge_of(world), world.now_ms, lambda: True)
+    world.bridge.leave_the_group()
+    world.bridge.run(50)
+    assert len(bridge_of(world).shards) == 1
+    assert search.go_on(bridge_of(world), world.now_ms)
+    assert (search.shards, search.listing().matching) == ([], 6)
+    assert len(search.listing().timers) == steps - 1

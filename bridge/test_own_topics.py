@@ -26,6 +26,9 @@ class Cluster:
     def create(self, topic: str, partitions: int, copies: int, config: dict[str, str]) -> None:
         self.topics[topic] = partitions, {"max.message.bytes": "1048588", **config}
 
+    def grow(self, topic: str, partitions: int) -> None:
+        self.topics[topic] = partitions, self.topics[topic][1]
+
     def config(self, topic: str) -> dict[str, str]:
         if self.is_down:
             raise BrokerUnavailableError("no broker answers")
@@ -52,6 +55,19 @@ def test_what_is_missing_is_made_and_no_receipts_where_none_are_told(cluster: Cl
     assert {name: partitions for name, (partitions, _) in cluster.topics.items()} == dict.fromkeys(
         ("timer.requests", "timer.journal", "timer.rejected", "timer.receipts"), 3
     )
+
+
+def test_a_retention_that_loses_timers_ends_a_start_but_no_running_bridge_whose_topic_grows(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    own(cluster).prepare()
+    cluster.topics["timer.requests"] = 5, {**cluster.topics["timer.requests"][1], "retention.ms": "1000"}
+    with pytest.raises(SettingsError, match=r"timer\.requests: retention\.ms is 1000"):
+        own(cluster).prepare()
+    with caplog.at_level(logging.WARNING):
+        assert own(cluster).prepare(is_running=True)["timer.requests"].partitions == 5
+    assert "timers may be lost: timer.requests: retention.ms is 1000" in caplog.text
+    assert cluster.topics["timer.journal"][0] == 5
 
 
 def test_a_missing_right_ends_the_start(cluster: Cluster) -> None:

@@ -359,6 +359,22 @@ def test_a_request_whose_copy_names_its_id_twice_has_to_fit(room: int, refused: 
     assert [code for code, _ in world.rejected()] == refused
 
 
+@pytest.mark.parametrize(("room", "is_moved"), [(2000, True), (1300, False)])
+def test_a_move_of_what_would_not_fit_as_a_copy_is_refused(room: int, is_moved: bool) -> None:  # noqa: FBT001
+    """Else its transaction could never stand, in this life or the next."""
+    world = Spelled()
+    world.bridge.options = TurnOptions(rules=world.options.rules, store=world.options.store, max_message_bytes=room)
+    world.bridge.start()
+    world.ask("etf1", 1, b"i" * 300, value=b"v" * 300)
+    move: Pairs = [("timer-action", b"move"), ("timer-id", b"i" * 300), ("timer-delay-ms", b"500")]
+    world.kafka.produce(TIMERS, None, key=b"i" * 300, headers=move)
+    world.bridge.run(500)
+    assert [code for code, _ in world.rejected()] == ([] if is_moved else [b"too-large"])
+    assert len(world.delivered()) == is_moved
+    world.bridge.run(1000)
+    assert len(world.delivered()) == 1
+
+
 @pytest.mark.parametrize("delay_s", [1, 3])
 def test_a_partition_is_kept_also_over_a_roll(delay_s: int) -> None:
     world = Spelled()

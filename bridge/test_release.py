@@ -20,6 +20,7 @@ from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.journal import Flight
 from schemas.progress import Progress
+from timer import waiting
 from timer.entry import Rows
 from timer.store import Due, Store
 from timer.waiting import WaitingTarget, WaitingTargets
@@ -214,6 +215,22 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     assert len(old) > 250
     world.pass_time(ms=60_000)
     assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
+
+
+def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal tells all of them in each record, and a record has an end."""
+    monkeypatch.setattr(waiting, "MOST_PARTED", 0)
+    world = limited(TargetLimit(20, 0.5, 2_000), window_ms=100_000)
+    for number in range(200):
+        send(world, "limited", f"old {number}", number)
+    world.pass_time(ms=10)
+    world.bridge.kill()
+    world.kafka.timeline.advance(10_000)
+    world.bridge.start()
+    for number in range(20):
+        send(world, "limited", f"new {number}", 1000 + 200 * number)
+    world.pass_time(ms=20_000)
+    assert values(world, "limited") == [*(f"old {number}" for number in range(200)), *(f"new {n}" for n in range(20))]
 
 
 def test_late_requests_that_a_full_disk_refuses_use_nothing_of_the_rate_up() -> None:

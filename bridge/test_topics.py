@@ -18,6 +18,7 @@ from bridge.topics import (
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, Flight, JournalRecord, Wait
 from schemas.progress import Key
+from timer.waiting import MOST_PARTED
 
 DAY_MS = 86_400_000
 
@@ -32,7 +33,14 @@ def test_the_journal_has_room_for_the_most_that_one_transaction_decides(waits: i
         refused=(MAX_INT64,) * 2000,
         ended=(MAX_INT64,) * 4000,
         rolled=(flight,) * 4000,
-        waits=tuple(Wait("x" * 249, True, ((Key(MAX_INT64, MAX_INT64), END),)) for _ in range(waits)),
+        waits=tuple(
+            Wait(
+                "x" * 249,
+                True,
+                ((Key(MAX_INT64, MAX_INT64), END),) * (1 + (number < MOST_PARTED) * -(-MOST_PARTED // waits)),
+            )
+            for number in range(waits)
+        ),
     )
     room = journal_bytes(max_poll_records=2000, max_due_records=4000, most_waits=waits)
     assert 1_500_000 < len(most.to_bytes()) < room < 8 << 20, "as a journal is made"

@@ -13,6 +13,8 @@ read would be noticed at the first rebuild, a timer topic that may not be writte
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from timer.waiting import MOST_PARTED
+
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
 """What is done with a timer or a journal topic, in Kafka's words."""
 FILLED = frozenset({"WRITE"})
@@ -26,6 +28,8 @@ _DECISION_BYTES = 100
 """Of all that may be told of one request that was read."""
 _WAIT_BYTES = 450
 """Of a target that is paused or beyond its rate: each record tells them all."""
+_STRETCH_BYTES = 100
+"""Of each further one of a target's."""
 
 
 class Found(NamedTuple):
@@ -47,9 +51,8 @@ def timer_topic(roll_window_ms: int) -> dict[str, str]:
 
 def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
     """What one record of the journal may come to. `most_waits`: targets that wait."""
-    return (
-        (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + most_waits * _WAIT_BYTES
-    )
+    waits = most_waits * _WAIT_BYTES + MOST_PARTED * _STRETCH_BYTES
+    return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
 
 
 def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:

@@ -14,9 +14,10 @@ anything. A crash behind it: the next life reads (C, K) and the journal, and set
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from bridge.complaints import Complaints
+from bridge.errors import BridgeError
 from bridge.hanging import Hanging
 from bridge.intake import StillLeavingError
 from bridge.metrics import End, Metrics
@@ -235,12 +236,16 @@ class Bridge:
             self.turn()
 
     def stop(self) -> None:
-        """The end, between two turns: what is stored is committed already or will be read again."""
+        """The end, between two turns: what is stored is committed already or will be read again.
+
+        Raises what a transaction's fate raises, when all is closed and others may have our shards.
+        """
         self._stopping = True
-        self._publisher.finish()
-        for shard in [*self._shards, *self._preparing]:
-            self._give_up(shard, checkpoint=True)
-        self._source.close()
+        with ExitStack() as ends:
+            ends.callback(self._source.close)
+            for shard in reversed([*self._shards, *self._preparing]):
+                ends.callback(self._give_up, shard, checkpoint=True)
+            self._publisher.finish()
 
     # -- 1 poll
 
@@ -358,7 +363,7 @@ class Bridge:
                 if owned.store.may_checkpoint:
                     self._start_checkpoint(owned)
                     owned.store.finish_checkpoint()
-        except OSError as wrong:
+        except (OSError, BridgeError) as wrong:  # what ends us is told by others
             log.warning("%s: no checkpoint at the end (%s); the next start reads more", shard, wrong)
         finally:
             owned.store.close()
@@ -395,6 +400,8 @@ class Bridge:
             self._metrics.pauses_intake(owned.shard, what)
             self._complaints.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
         else:
+            if waited:
+                self._status.running(owned.shard)
             if owned.is_full:
                 self._source.pause(owned.shard)
                 return
@@ -403,7 +410,6 @@ class Bridge:
                 return
             if waited:
                 self._source.resume(owned.shard)
-                self._status.running(owned.shard)
                 self._metrics.goes_on(owned.shard)
                 self._complaints.over(str(owned.shard))
             self._note_read(owned, was_empty=not records)

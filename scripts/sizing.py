@@ -34,8 +34,6 @@ COPIES = 3
 RECORD_BYTES = 150
 """Of a record beside its body: headers and framing, about."""
 LEAST_PARTITIONS = 16
-_OTHERS = ("rocketmq.", "at-least-once.", "publishing.", "named", "disk.", "slices.")
-"""Whose costs are not those of the defaults."""
 
 
 class Run(NamedTuple):

@@ -15,7 +15,6 @@ Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from spark_jobs import evidence
 from spark_jobs.access import Access
 from spark_jobs.archive import archived, demand_archive
 from spark_jobs.arguments import CHECKPOINT, make_folder
-from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl
+from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl, now_ms
 from spark_jobs.batches import last_part
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.continuing import done_days
@@ -167,7 +166,7 @@ def _with_what_came(
     found = judged.join(seen, "origin", "left").join(sent, "origin", "left")
     # Behind the ranges that are read: what is taken from now on, Spark finds gone.
     remembered = {} if arguments.although_unknown else cluster.remembered_from_ms(targets)
-    return decided(found, dict.fromkeys(targets, 0) | remembered, _now_ms())
+    return decided(found, dict.fromkeys(targets, 0) | remembered, now_ms())
 
 
 def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFrame:
@@ -241,10 +240,6 @@ def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
     joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")
     left_over = F.when(F.col("is_chosen"), "gone").otherwise("beyond-limit")
     return joined.withColumn("outcome", F.coalesce("outcome", "became", left_over))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -141,7 +141,7 @@ class _Lane:
         return None
 
     def _mark(self, row: Row) -> Outgoing:
-        value = json.dumps({"v": 1, "at_ms": _now_ms(), "target": row["target"]}).encode()
+        value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
         return Outgoing(self._job.marks_topic, self._marks_partition, row["origin"].encode(), value, [])
 
 
@@ -150,7 +150,7 @@ def delivery(row: Row) -> Outgoing:
     added = {
         names.ORIGIN: row["origin"],
         names.DELIVER_MS: row["due_ms"],
-        names.RELEASED_MS: _now_ms(),
+        names.RELEASED_MS: now_ms(),
         names.ROLLS: 0,
     }
     headers = [(header["key"], header["value"]) for header in row["headers"]]
@@ -203,5 +203,5 @@ def _batches(rows: Iterator[Row], schema: pa.Schema) -> Batches:
         yield pa.RecordBatch.from_pylist(some, schema=schema)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000

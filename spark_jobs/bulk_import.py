@@ -33,6 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
+from schemas.headers import ID
 from schemas.murmur2 import partition_of
 from spark_jobs.access import Access
 from spark_jobs.arguments import make_folder
@@ -223,7 +224,7 @@ class Send:
     def outgoing(self, row: Mapping[str, Any]) -> Outgoing:
         """With an id, to where its cancel will go."""
         headers = [(header["name"], header["value"]) for header in row["headers"]]
-        id_ = dict(headers).get("timer-id")
+        id_ = dict(headers).get(ID)
         partition = -1 if id_ is None else partition_of(id_, self.partitions)
         return Outgoing(self.timer_topic, partition, row["key"], row["value"], headers)
 

@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
         "--archive", type=Path, metavar="DIR", help="the --out of archive, for requests that retention took"
     )
     parser.add_argument("--late-ms", type=int, help="delivered later than this is late; default: nothing is")
-    parser.add_argument("--levels", default=DEFAULT, help="the bridge's delay levels; default %(default)r")
+    parser.add_argument("--levels", help=f"the bridge's delay levels; default {DEFAULT!r}")
     given = resolved(vars(parser.parse_args(argv)), environment)
     for flag in ("from", "to", "as_of"):
         text = given[f"{flag}_ms"]

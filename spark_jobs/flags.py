@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.kafka_table import from_environment, from_file, merged
+from schemas.levels import DEFAULT as LEVELS
 from spark_jobs.access import Access
 from spark_jobs.errors import UsageError
 
@@ -21,6 +22,7 @@ _DEFAULTS = {
     "imported_topic": "timer.imported",
     "lateness_topic": "timer.lateness",
     "group": "timer-bridge",
+    "levels": LEVELS,
 }
 
 
@@ -44,6 +46,8 @@ def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str,
     """`given` by argparse, with `access` in place of the flags that make it, and each topic. Raises UsageError."""
     given = dict(given)
     layers = [_from_file(given.pop("config")), from_environment(environment)]
+    if "journal_topic" in given:
+        given["journal_topic"] = given["journal_topic"] or _own_journal(given["timer_topic"], layers[0])
     for name in given.keys() & {"bootstrap_servers", *_DEFAULTS}:
         for layer in layers[::-1]:
             if given[name] is None and layer.get(name) is not None:
@@ -62,6 +66,14 @@ def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str,
         raise
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
+
+
+def _own_journal(timer_topic: str | None, file: Mapping[str, Any]) -> str | None:
+    """That of a timer topic with a table of its own in the bridge's config; None of the main one."""
+    table = file.get("topics", {})
+    if timer_topic is None or not isinstance(table, Mapping) or not isinstance(own := table.get(timer_topic), Mapping):
+        return None
+    return str(own.get("journal_topic") or f"{timer_topic}.journal")
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

@@ -22,10 +22,8 @@ from schemas.tables import Kind
 from spark_jobs import columns as c
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
-EXPIRE_MS = "timer-expire-ms"
 _SWITCHES = ("pause", "resume")
 _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
-_TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 _SAYS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
 
 
@@ -51,7 +49,7 @@ def requests(
         action.alias("action"),
         _target(h, own_topics).alias("target"),
         _due_ms(h, levels_ms).alias("due_ms"),
-        c.decimal(c.value_of(h, EXPIRE_MS)).alias("expire_ms"),
+        c.decimal(c.value_of(h, names.EXPIRE_MS)).alias("expire_ms"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
         F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
         c.contents(key, F.col("value"), h).alias("want"),
@@ -94,12 +92,12 @@ def _target(headers: Column, own_topics: Set[str]) -> Column:
 
 def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
     """By the one time header that stands; null where there is none, several, or no number."""
-    deliver, delay, level = (c.decimal(c.value_of(headers, name)) for name in _TIMES)
+    deliver, delay, level = (c.decimal(c.value_of(headers, name)) for name in names.TIMES)
     steps = F.array(*(F.lit(ms).cast("bigint") for ms in (0, *levels_ms)))
     # `least` skips nulls: a level that is none would be the last one.
     by_level = F.when(level.isNotNull(), F.get(steps, F.least(level, F.lit(len(levels_ms))).cast("int")))
     due = F.coalesce(deliver, F.try_add(F.col("timestamp_ms"), F.coalesce(delay, by_level)))
-    standing = sum((c.has(headers, name).cast("int") for name in _TIMES), F.lit(0))
+    standing = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
     return F.when(standing == 1, due)
 
 
@@ -116,11 +114,11 @@ def _bad_id(headers: Column) -> Column:
 def _bad_schedule(headers: Column) -> Column:
     """A header of a schedule is null where it may not be, or does not parse."""
     partition, key = c.value_of(headers, names.PARTITION), c.value_of(headers, names.KEY)
-    expire = c.decimal(c.value_of(headers, EXPIRE_MS))
+    expire = c.decimal(c.value_of(headers, names.EXPIRE_MS))
     return (
         (c.has(headers, names.KEY) & key.isNull())
         | (c.has(headers, names.PARTITION) & c.partition_number(partition).isNull())
-        | (c.has(headers, EXPIRE_MS) & expire.isNull())
+        | (c.has(headers, names.EXPIRE_MS) & expire.isNull())
     )
 
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from schemas.levels import DEFAULT_MS
 from spark_jobs.access import Access
 from spark_jobs.arguments import AuditArguments, iso, make_folder, time_ms
 from spark_jobs.audit import main
+from spark_jobs.backfill_command import parse as parse_backfill
+from spark_jobs.command import parse as parse_audit
 from spark_jobs.errors import UsageError
 
 
@@ -70,6 +73,43 @@ def test_exit_code_1_without_a_broker(
     told = capsys.readouterr().err
     assert "no broker answers at 127.0.0.1:1" in told
     assert "--bootstrap-servers" in told
+
+
+CONFIG = """
+bootstrap_servers = "localhost:9092"
+levels = "1s 1m"
+journal_topic = "journal"
+
+[topics."timer.payments"]
+[topics."timer.orders"]
+journal_topic = "orders.decisions"
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "journal"),
+    [
+        ([], "journal"),
+        (["--timer-topic", "timer.elsewhere"], "journal"),
+        (["--timer-topic", "timer.payments"], "timer.payments.journal"),
+        (["--timer-topic", "timer.orders"], "orders.decisions"),
+        (["--timer-topic", "timer.orders", "--journal-topic", "mine"], "mine"),
+    ],
+)
+def test_a_backfill_reads_the_journal_of_its_own_timer_topic(given: list[str], journal: str, tmp_path: Path) -> None:
+    (tmp_path / "bridge.toml").write_text(CONFIG)
+    (tmp_path / "requests").mkdir()
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--audit", str(tmp_path), *given]
+    assert parse_backfill(asked, {}).journal_topic == journal
+
+
+def test_levels_are_those_of_the_bridges_config_unless_a_flag_says_others(tmp_path: Path) -> None:
+    (tmp_path / "bridge.toml").write_text(CONFIG)
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
+    assert parse_audit(asked, {}).levels_ms == (1000, 60_000)
+    assert parse_audit(asked, {"TIMER_BRIDGE_LEVELS": "3s"}).levels_ms == (3000,)
+    assert parse_audit([*asked, "--levels", "2s"], {"TIMER_BRIDGE_LEVELS": "3s"}).levels_ms == (2000,)
+    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).levels_ms == DEFAULT_MS
 
 
 def test_times_for_people() -> None:

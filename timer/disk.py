@@ -12,6 +12,8 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -209,8 +211,14 @@ class RealDisk:
 
     def start_sync(self, files: Sequence[File]) -> RealSyncing:
         real = [file for file in files if isinstance(file, RealFile)]
-        descriptors = [file.duplicate() for file in real]
-        descriptors += [os.open(folder, os.O_RDONLY) for folder in {file.folder for file in real}]
+        descriptors: list[int] = []
+        with ExitStack() as opened:  # an error leaves none of them open
+            asked = [file.duplicate for file in real]
+            asked += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
+            for descriptor in (ask() for ask in asked):
+                opened.callback(os.close, descriptor)
+                descriptors.append(descriptor)
+            opened.pop_all()
         return self._later(lambda: _sync_all(descriptors))
 
     def start_replace(self, name: str, data: bytes) -> RealSyncing:

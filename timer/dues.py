@@ -24,6 +24,8 @@ from timer.names import UNITS
 
 HOUR_MS = 3_600_000
 _HOURS = 24
+_EMPTY = 1000
+"""Topics that have none are remembered up to so many and twice those that have some: names are read from the log."""
 
 
 TopicState: TypeAlias = tuple[int, str, int | None, int | None]
@@ -125,6 +127,7 @@ class DueCounts:
         for hash_, at, dues in _by_topic(run):
             topic = self._topics.get(hash_)
             if topic is None:
+                self._forget_some()
                 topic = self._topics[hash_] = _Topic(self._target_of(run[at : at + 1]))
             first_ms, last_ms = int(dues.min()), int(dues.max())
             if topic.pending == 0:
@@ -148,6 +151,11 @@ class DueCounts:
             if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
                 topic.last_ms = None
         self._elsewhere.subtract(_hours_elsewhere(run))
+
+    def _forget_some(self) -> None:
+        """Whoever sends chooses names, so of those that have none there are no more than of the others, and a few."""
+        if len(self._topics) > 2 * self.targets + _EMPTY:
+            self._topics = {hash_: topic for hash_, topic in self._topics.items() if topic.pending}
 
     def state(self) -> tuple[list[TopicState], Ints, Ints]:
         """Topics; rows of (hash, hour, count); rows of (hour, count) of those that are looked at elsewhere."""

@@ -9,6 +9,7 @@ A segment is deleted as a whole when nothing in it lives, wherever it lies. A fa
 
 from bisect import bisect_right
 from collections.abc import Collection
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -46,8 +47,13 @@ class _Segments:
         self._disk = disk
         self.folder = folder
         self.bases = _bases(disk, folder, only)
-        self.files = {base: disk.open(_name(folder, base)) for base in self.bases}
+        self.files: dict[int, File] = {}
         self._dirty: set[int] = set()
+        with ExitStack() as opened:  # an error leaves none of them open
+            opened.callback(self.close)
+            for base in self.bases:
+                self.files[base] = disk.open(_name(folder, base))
+            opened.pop_all()
 
     def append(self, base: int, data: bytes) -> None:
         """`data` at the end of the file of `base`, made where missing; OSError and nothing where it fails."""
@@ -122,7 +128,10 @@ class UnitLog:
         self._segment_bytes = segment_bytes
         self.per_segment = (segment_bytes - BLANK_SIZE) // UNIT_SIZE
         self._segments = _Segments(disk, folder, only)
-        self._ids = _Segments(disk, ids_folder, only)
+        with ExitStack() as opened:
+            opened.callback(self._segments.close)
+            self._ids = _Segments(disk, ids_folder, only)
+            opened.pop_all()
         self.end = self._find_end()
 
     def _find_end(self) -> int:

@@ -114,7 +114,7 @@ class Release:
         share, fresh_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
         parts: list[Rows] = []
         if share > 0:
-            waiting.part_fresh(self.now_ms, fresh_ms)
+            self.waiting.part_fresh(waiting, self.now_ms, fresh_ms)
             read_ahead(waiting)
             if len(waiting.stretches) > 1:
                 for_fresh = waiting.fresh_part(allowed, share)

@@ -15,7 +15,7 @@ Rules:
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -138,9 +138,11 @@ class Store:
         self._disk = disk
         self._options = options
         self._segment_bytes = segment_bytes
-        self._units = UnitLog(disk, UNITS, IDS, segment_bytes, units)
-        self._bodies = FrameLog(disk, BODIES, segment_bytes, bodies)
-        try:
+        with ExitStack() as opened:  # an error leaves none of them open
+            self._units = UnitLog(disk, UNITS, IDS, segment_bytes, units)
+            opened.callback(self._units.close)
+            self._bodies = FrameLog(disk, BODIES, segment_bytes, bodies)
+            opened.callback(self._bodies.close)
             self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
             if disk.read(CLOSED):
                 disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
@@ -148,10 +150,7 @@ class Store:
                 disk.remove(WHEEL)
             disk.remove(resume.RESUME)
             self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
-        except OSError:
-            self._units.close()
-            self._bodies.close()
-            raise
+            opened.pop_all()
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
         self._held = HeldTimers()

@@ -1,5 +1,6 @@
 """The store against a sorted list, through commits, checkpoints, crashes and losses of power."""
 
+import errno
 import random
 import tempfile
 from collections import Counter
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.batch import Batch
 from timer.checkpoint import CLOSED, NAME, Checkpoint
-from timer.disk import Disk, RealDisk
+from timer.disk import Disk, RealDisk, RealFile
 from timer.dues import HOUR_MS
 from timer.entry import UNIT
 from timer.errors import CorruptStoreError, WheelFullError
@@ -686,3 +687,62 @@ def test_a_step_back_of_the_clock_ends_a_rest(disk: Disk) -> None:
     store.add(batch, 1)
     assert store.due(ahead_ms, 8, 1 << 20).total == 0
     assert origins(store, store.due(START_MS, 8, 1 << 20)) == [0]
+
+
+def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left() -> None:
+    store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), FRESH)
+    store.add(batch_of(body(0, START_MS + 10_000)), 1)
+    for number in range(1, 2500):
+        timer = placed(number, START_MS + 100)._replace(target=f"made.up.{number}")
+        batch = Batch()
+        batch.add(timer, START_MS + 100)
+        store.add(batch, number + 1)
+        end = Batch()
+        end.end(store.live_at(2 * number - 1))  # behind each stands the unit that has ended it
+        store.add(end, number + 1)
+    assert store.pending_by_topic() == {"orders": 1}
+    names = [each.name for each in store._dues._topics.values()]
+    assert "orders" in names
+    assert len(names) < 1100
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk(tmp_path)
+    store = Store.create(disk, OPTIONS, FRESH)
+    for offset in range(30):
+        store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
+    store.committed(store.progress())
+    store.start_checkpoint(0, (), ())
+    store.finish_checkpoint()
+    store.close()
+    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
+    assert found is not None
+    before, real = open_files(), disk.open
+    failing = 0
+    while True:
+        left = failing
+
+        def open_some(name: str) -> RealFile:
+            nonlocal left
+            if left == 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+            left -= 1
+            return real(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "open", open_some)
+            try:
+                Store.open(disk, OPTIONS, found, found.progress, (), ()).close()
+            except OSError:
+                failing += 1
+            else:
+                break
+        assert open_files() == before
+    assert failing > 10
+    assert open_files() == before
+
+
+def open_files() -> list[str]:
+    """What this process has open of files that tests made."""
+    found = (str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.exists())
+    return sorted(path for path in found if "pytest" in path)

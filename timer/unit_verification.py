@@ -21,7 +21,6 @@ from timer.entry import (
     MAGIC_UNCHAINED,
     UNIT,
     UNIT_SIZE,
-    Ints,
     Rows,
     run_of,
     topic_hash,
@@ -119,14 +118,14 @@ class UnitVerification:
             ("magic", ~np.isin(units["magic"], _MAGICS)),
             ("delay_ms", units["delay_ms"] < 0),
             ("body", (units["body"] < 0) | ((units["body"] >= self._told.body_end) & _timers(units))),
-            ("previous", (units["previous"] >= self._positions(first, len(units))) | (units["previous"] < -1)),
+            (
+                "previous",
+                (units["previous"] >= self._log.positions(np.arange(first, first + len(units))))
+                | (units["previous"] < -1),
+            ),
         ):
             for at in np.flatnonzero(wrong)[:1].tolist():
                 raise self._wrong_unit(first + at, field, f"{int(units[field][at])} cannot be")
-
-    def _positions(self, first: int, count: int) -> Ints:
-        numbers = np.arange(first, first + count)
-        return numbers // self._per_segment * self._told.segment_bytes + numbers % self._per_segment * UNIT_SIZE
 
     def _wrong_unit(self, number: int, field: str, what: str) -> FaultError:
         segment, within = divmod(number, self._per_segment)

@@ -25,6 +25,8 @@ from timer.scan import Stretches, among_stretches
 
 _MOST_ROWS = 4096
 _MOST_STRETCHES = 32
+MOST_PARTED = 4096
+"""Stretches beyond the first of each target, of all targets together: each record of the journal tells them all."""
 _MOST_TICKS = 64
 _MOST_KEPT_ROWS = 1 << 18
 _MOST_WOKEN = 64
@@ -201,7 +203,7 @@ class WaitingTarget:
 
 
 class WaitingTargets:
-    """Of one store. `load(tick)`: the live rows of a tick."""
+    """Of one store."""
 
     def __init__(self, waits: Iterable[Wait], tick_ms: int) -> None:
         self._tick_ms = tick_ms
@@ -217,6 +219,7 @@ class WaitingTargets:
         self.next_pass_ms = 0
         """When the next round of rolls may begin, of those that have waited too long."""
         self._pass_units = 0
+        self._parted = sum(len(each.stretches) - 1 for each in self._by_hash.values())
 
     def __iter__(self) -> Iterator[WaitingTarget]:
         return iter(list(self._by_hash.values()))
@@ -272,7 +275,15 @@ class WaitingTargets:
 
     def end(self, waiting: WaitingTarget) -> None:
         self.wake(waiting)
+        self._parted -= len(waiting.stretches) - 1
         del self._by_hash[waiting.hash]
+
+    def part_fresh(self, waiting: WaitingTarget, now_ms: int, fresh_ms: int) -> None:
+        """See WaitingTarget. Where there is no room for more, the fresh ones wait behind the others for once."""
+        if self._parted < MOST_PARTED:
+            before = len(waiting.stretches)
+            waiting.part_fresh(now_ms, fresh_ms)
+            self._parted += len(waiting.stretches) - before
 
     def without(self, run: Rows) -> Rows:
         """Those of `run` whose target does not wait."""
@@ -327,11 +338,13 @@ class WaitingTargets:
         """Where nothing is read ahead, the next rows are, up to the end of `until_tick`. False: not all, this turn."""
         while waiting.stretches[0].is_over and len(waiting.stretches) > 1:
             del waiting.stretches[0]
+            self._parted -= 1
         is_read = True
         for stretch in waiting.heads():
             is_read &= self._read_ahead(waiting, stretch, until_tick, next_tick, ticks)
         while waiting.stretches[0].is_over and len(waiting.stretches) > 1:
             del waiting.stretches[0]
+            self._parted -= 1
             is_read &= self._read_ahead(waiting, waiting.stretches[0], until_tick, next_tick, ticks)
         return is_read
 

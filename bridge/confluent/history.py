@@ -123,6 +123,7 @@ class ConfluentHistory:
             yield from (message.value() for message in messages)
 
     def close(self) -> None:
+        self._reads += 1  # a read that was left has nothing to end any more
         self._consumer.close()
 
     def _journal_of(self, shard: Shard) -> Shard:
@@ -171,19 +172,22 @@ class ConfluentHistory:
         self._reads = mine = self._reads + 1
         self._consumer.assign([TopicPartition(*place, position)])
         tries = 0
-        while position < end:
-            assert mine == self._reads, "two reads at a time"
-            messages, position = self._next_batch(place, position, end)
-            if messages:
-                tries = 0
-                yield messages
-            elif position < end:
-                tries += 1
-                if tries > 1 / _WAIT_S:
-                    self._patience.wait(
-                        f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
-                    )
-        self._consumer.unassign()
+        try:
+            while position < end:
+                assert mine == self._reads, "two reads at a time"
+                messages, position = self._next_batch(place, position, end)
+                if messages:
+                    tries = 0
+                    yield messages
+                elif position < end:
+                    tries += 1
+                    if tries > 1 / _WAIT_S:
+                        self._patience.wait(
+                            f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
+                        )
+        finally:  # also where its reader has seen enough: else it would be fetched on and on
+            if mine == self._reads:
+                self._consumer.unassign()
 
     def _next_batch(self, place: Shard, position: int, end: int) -> tuple[list[Message], int]:
         """Messages, and the position behind them."""

@@ -43,7 +43,8 @@ class ConfluentOutbox:
         self._partitions: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._count = 0
-        self._failures: list[BridgeError] = []
+        self._failed = 0
+        self._first_failure: BridgeError | None = None
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="timer-client", daemon=True)
         self._thread.start()
@@ -83,10 +84,10 @@ class ConfluentOutbox:
     def flush(self, timeout_s: float | None) -> None:
         left = self._producer.flush() if timeout_s is None else self._producer.flush(timeout_s)
         with self._lock:
-            failures, count = self._failures, self._count
-            self._failures, self._count = [], 0
-        if failures:
-            raise BridgeError(f"{len(failures)} of {count} were not taken: {failures[0]}") from failures[0]
+            first, failed, count = self._first_failure, self._failed, self._count
+            self._first_failure, self._failed, self._count = None, 0, 0
+        if first is not None:
+            raise BridgeError(f"{failed} of {count} were not taken: {first}") from first
         if left:
             raise BrokerUnavailableError(
                 f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
@@ -114,7 +115,8 @@ class ConfluentOutbox:
     def _fail(self, future: "Future[Sent]", topic: str, error: KafkaError) -> None:
         failure = self._failure(topic, error)
         with self._lock:
-            self._failures.append(failure)
+            self._failed += 1
+            self._first_failure = self._first_failure or failure
         future.set_exception(failure)
 
     def _asked_partitions(self, topic: str) -> int:

@@ -24,7 +24,7 @@ from bridge.confluent.waiting import Patience
 from bridge.connection import Connection
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.ports import Outgoing
-from bridge.redrive import Found, Parked, Selection, chunks, mark_key, mark_of, parked, request_headers
+from bridge.redrive import Found, Parked, Selection, chunks, mark_key, mark_of, marks_on, parked, request_headers
 from bridge.topics import redriven_topic
 from schemas.headers import Rules
 from schemas.origin import Shard
@@ -86,7 +86,8 @@ class ConfluentRedrive:
                 f"{self._rejected_topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run`"
                 f" makes it"
             )
-        found = Found(selection, self._marks())
+        marks = marks_on(self._marks_topic, self._topics.partitions(self._marks_topic), self._history)
+        found = Found(selection, marks)
         for place in (Shard(self._rejected_topic, number) for number in range(count)):
             first, end = self._history.bounds(place)
             if selection.from_ms is not None:
@@ -116,14 +117,6 @@ class ConfluentRedrive:
             self._producer.close()
 
     # -- looking
-
-    def _marks(self) -> list[bytes]:
-        marks: list[bytes] = []
-        for number in range(self._topics.partitions(self._marks_topic) or 0):
-            place = Shard(self._marks_topic, number)
-            for records in self._history.requests(place, *self._history.bounds(place)):
-                marks += (record.value for record in records if record.value is not None)
-        return marks
 
     def _demand_shards(self, records: Sequence[Parked]) -> None:
         for topic in sorted({record.shard.topic for record in records}):

@@ -9,7 +9,7 @@ from bridge.confluent import ConfluentGroup, ConfluentHistory, ConfluentTopics, 
 from bridge.errors import BridgeError
 from bridge.page.kafka_side import Group, Reader, Resent
 from bridge.ports import Record
-from bridge.redrive import Parked, Selection
+from bridge.redrive import Parked, Selection, marks_on
 from bridge.redrive_commands import redriving
 from bridge.settings import Settings
 from schemas.origin import Shard
@@ -60,12 +60,8 @@ class RealKafka:
 
     def redriven(self) -> frozenset[bytes]:
         topic = self._settings.redriven_topic
-        marks: set[bytes] = set()
         with self.reader() as reader:
-            for place in (Shard(topic, number) for number in range(reader.partitions(topic) or 0)):
-                for records in reader.requests(place, *reader.bounds(place)):
-                    marks.update(record.value for record in records if record.value is not None)
-        return frozenset(marks)
+            return marks_on(topic, reader.partitions(topic), reader)
 
     def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
         chosen = {(each.place, each.offset) for each in records}

@@ -6,9 +6,10 @@ A receipt comes when the bridge has committed what it did, so within a second wh
 seen in time, the request is `unanswered`: it stands all the same.
 """
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from bridge.errors import BridgeError
 from bridge.page.kafka_side import KafkaSide, Reader
 from schemas.origin import Shard
 from schemas.receipts import Mode, Receipt
+
+log = logging.getLogger(__name__)
 
 _ACKNOWLEDGED_WITHIN_S = 30.0
 _RECEIPTS_WITHIN_S = 15.0
@@ -71,25 +74,35 @@ class Requests:
         with self._kafka.reader() as reader:
             places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
             ends = {place: reader.bounds(place)[1] for place in places}
-            sent = _acknowledged(requests(producer), on_sent)
-            return self._answered(reader, ends, sent)
+        return self._answered(ends, _acknowledged(requests(producer), on_sent))
 
-    def _answered(self, reader: Reader, ends: dict[Shard, int], sent: list[str]) -> Came:
+    def _answered(self, ends: dict[Shard, int], sent: list[str]) -> Came:
+        """What was sent stands by now: a broker in trouble only means that fewer answers are seen."""
         asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
         end_s = time.monotonic() + self._within_s + len(sent) / _PER_S
         while waiting and ends:
-            for place, begin in ends.items():
-                ends[place] = max(begin, reader.bounds(place)[1])
-                for records in reader.requests(place, begin, ends[place]):
-                    for told in (_receipt(record.value) for record in records):
-                        if told is not None and told.request in asked:
+            try:
+                with self._kafka.reader() as reader:  # anew: each has a few seconds, and others get a turn
+                    for told in self._new_receipts(reader, ends):
+                        if told.request in asked:
                             outcomes[told.kind] += 1
                             waiting.discard(told.request)
+            except BridgeError as wrong:
+                log.warning("receipts are not read: %s", wrong)
             if time.monotonic() >= end_s:
                 break
             if waiting:
                 self._nap(_NAP_S)
         return Came(sent, outcomes, len(waiting))
+
+    def _new_receipts(self, reader: Reader, ends: dict[Shard, int]) -> Iterator[Receipt]:
+        """Those behind `ends`, which move on with them."""
+        for place, begin in ends.items():
+            end = max(begin, reader.bounds(place)[1])
+            for records in reader.requests(place, begin, end):
+                ends[place] = records[-1].offset + 1
+                yield from filter(None, (_receipt(record.value) for record in records))
+            ends[place] = end
 
 
 def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], None]) -> list[str]:

@@ -187,6 +187,14 @@ def test_who_does_not_answer_is_told_as_missing_with_the_reason(place: Place) ->
 # -- changes
 
 
+def test_a_broker_in_trouble_behind_a_request_does_not_deny_that_it_was_sent(place: Place) -> None:
+    schedule(place, 1)
+    place.sides[0].silences = [None, BridgeError("no broker"), BridgeError("others ask Kafka just now")]
+    status, told = place.pages[0].post("/api/v1/timer/cancel", {"id": "id-0"})
+    assert (status, told["outcomes"], told["unanswered"], len(told["sent"])) == (200, {"cancelled": 1}, 0, 1)
+    assert place.sides[0].silences == []
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_cancel_by_any_instance_meets_its_timer_and_tells_what_came_of_it(place: Place, number: int) -> None:
     schedule(place, 8)

@@ -80,12 +80,16 @@ class MemoryOutbox:
 
 
 class MemorySide:
-    """KafkaSide of one instance. `wrong`: what a broker that is gone is told by; `resends`: so many before it is."""
+    """KafkaSide of one instance. `wrong`: what a broker that is gone is told by; `resends`: so many before it is.
+
+    `silences`: what the next calls of `reader` come to.
+    """
 
     def __init__(self, place: "Place") -> None:
         self._place = place
         self.wrong: BridgeError | None = None
         self.resends: int | None = None
+        self.silences: list[BridgeError | None] = []
 
     def group(self) -> Group:
         if self.wrong is not None:
@@ -103,6 +107,9 @@ class MemorySide:
 
     @contextmanager
     def reader(self) -> Iterator[Reader]:
+        wrong = self.silences.pop(0) if self.silences else None
+        if wrong is not None:
+            raise wrong
         yield _Reader(self._place.kafka, self._place.group)
 
     def producer(self, timer_topic: str) -> TimerProducer:

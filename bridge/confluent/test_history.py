@@ -1,0 +1,190 @@
+"""What librdkafka says amid a read of what Kafka holds, by a consumer that says what a test gives it."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from bridge.confluent import history as history_module
+from bridge.confluent.history import ConfluentHistory
+from bridge.confluent.waiting import Patience
+from bridge.connection import Connection
+from bridge.errors import BridgeError
+from schemas.origin import Shard
+from schemas.progress import Key, Progress
+
+PLACE = Shard("timer.requests", 0)
+GONE, DELETED, DENIED, PASSING, AT_THE_END = map(
+    KafkaError,
+    (
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError._TRANSPORT,
+        KafkaError._PARTITION_EOF,
+    ),
+)
+
+
+class Told:
+    """A record at an offset, or an error in the place of one."""
+
+    def __init__(self, offset: int, error: KafkaError | None = None) -> None:
+        self._offset = offset
+        self._error = error
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 1_000
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+    def headers(self) -> None:
+        return None
+
+
+class Saying:
+    """A consumer: what each poll and what follows it says, one list a batch. `begun`: where it was told to read."""
+
+    def __init__(self, *batches: list[Told]) -> None:
+        self._batches = list(batches)
+        self._more: list[Told] = []
+        self.begun: list[int] = []
+        self.is_reading = False
+        self.commits: list[TopicPartition | SimpleNamespace] = []
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.begun += [place.offset for place in places]
+        self.is_reading = True
+
+    def unassign(self) -> None:
+        self.is_reading = False
+
+    def poll(self, timeout_s: float) -> Told | None:
+        del timeout_s
+        if not self._batches:
+            return None
+        first, *self._more = self._batches.pop(0)
+        return first
+
+    def consume(self, count: int, timeout_s: float) -> list[Told]:
+        del timeout_s
+        told, self._more = self._more[:count], self._more[count:]
+        return told
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition | SimpleNamespace]:
+        del places, timeout
+        return [self.commits.pop(0)]
+
+
+def refused(code: int) -> SimpleNamespace:
+    """An answer that is an error."""
+    return SimpleNamespace(error=KafkaError(code), topic=PLACE.topic, partition=PLACE.partition)
+
+
+def history(said: Saying, bounds: tuple[int, int] = (0, 3)) -> Any:
+    made: Any = ConfluentHistory(Connection("127.0.0.1:1"), {PLACE.topic: "timer.journal"}, Patience())
+    made.close()
+    made._consumer = said
+    made._bounds = lambda place, level=None: bounds
+    return made
+
+
+def offsets(read: Any) -> list[int]:
+    return [record.offset for records in read for record in records]
+
+
+def test_retention_that_goes_on_while_it_reads_is_skipped() -> None:
+    said = Saying([Told(0)], [Told(1, GONE)], [Told(4), Told(5)])
+    read = history(said)
+    found = read.requests(PLACE, 0, 6)
+    assert [record.offset for record in next(found)] == [0]
+    read._bounds = lambda place, level=None: (4, 6)
+    assert offsets(found) == [4, 5]
+    assert said.begun == [0, 4]
+
+
+def test_what_is_kept_no_more_is_not_waited_for() -> None:
+    said = Saying()
+    assert offsets(history(said, (3, 3)).requests(PLACE, 0, 3)) == []
+    assert said.begun == []
+
+
+def test_markers_at_the_end_are_no_records() -> None:
+    assert offsets(history(Saying([Told(0), Told(1)], [Told(3, AT_THE_END)])).requests(PLACE, 0, 3)) == [0, 1]
+
+
+def test_what_came_after_the_end_that_was_asked_for_is_left_out() -> None:
+    assert offsets(history(Saying([Told(0), Told(3), Told(4)])).requests(PLACE, 0, 3)) == [0]
+
+
+def test_a_topic_deleted_while_it_is_read_ends_the_read_with_what_to_do() -> None:
+    read = history(Saying([Told(0)], [Told(1, DELETED)])).requests(PLACE, 0, 3)
+    assert len(next(read)) == 1
+    with pytest.raises(BridgeError, match=r"timer\.requests/0 does not exist any more: start again"):
+        next(read)
+
+
+def test_a_read_that_is_denied_says_so() -> None:
+    with pytest.raises(BridgeError, match=r"timer\.requests/0: reading"):
+        next(history(Saying([Told(0, DENIED)])).requests(PLACE, 0, 3))
+
+
+def test_trouble_that_passes_is_heard_and_the_read_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert offsets(history(Saying([Told(0), Told(0, PASSING)], [Told(1), Told(2)])).requests(PLACE, 0, 3)) == [
+            0,
+            1,
+            2,
+        ]
+    assert "Kafka: " in caplog.text
+
+
+def test_who_has_seen_enough_leaves_nothing_that_is_fetched_on_and_on() -> None:
+    said = Saying([Told(0)], [Told(1)], [Told(2)])
+    assert any(history(said).requests(PLACE, 0, 3))
+    assert (said.begun, said.is_reading) == ([0], False)
+
+
+def test_progress_is_asked_for_until_it_is_stable() -> None:
+    stands = Progress(7, Key(12, 3), 1)
+    said = Saying()
+    committed = TopicPartition(*PLACE, 7, stands.metadata())
+    said.commits = [refused(KafkaError.UNSTABLE_OFFSET_COMMIT), committed]
+    assert history(said).progress(PLACE) == stands
+    said.commits = [refused(KafkaError.GROUP_AUTHORIZATION_FAILED)]
+    with pytest.raises(BridgeError, match="waiting for stable progress"):
+        history(said).progress(PLACE)
+
+
+@pytest.mark.parametrize(
+    ("ends", "error", "open_ones"),
+    [
+        ((4, 4), KafkaError._TRANSPORT, set()),
+        ((3, 4), KafkaError._TRANSPORT, {PLACE}),
+        ((4, 4), KafkaError._TIMED_OUT, {PLACE}),
+        ((4, 4), KafkaError.UNSTABLE_OFFSET_COMMIT, {PLACE}),
+    ],
+)
+def test_a_broker_that_does_not_answer_is_nobodys_open_transaction(
+    ends: tuple[int, int], error: int, open_ones: set[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(Saying):
+        def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition | SimpleNamespace]:
+            raise KafkaException(KafkaError(error))
+
+    monkeypatch.setattr(history_module, "_GLANCE_S", 0)
+    read = history(Silent())
+    read.open_ends = lambda places: {Shard("timer.journal", 0): ends}
+    assert read.undecided([PLACE]) == open_ones
