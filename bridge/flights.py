@@ -16,7 +16,7 @@ from schemas.journal import Flight
 from schemas.origin import Shard, origin
 from schemas.profiles import is_spelled, without_spelling
 from timer.dues import HOUR_MS, DueRange, joined_hours, joined_ranges
-from timer.record import Body, pack_headers, unpack_headers
+from timer.record import Body, LongNameError, pack_headers, unpack_headers
 
 _TIMES = frozenset(TIMES)
 assert _TIMES < CONTROL
@@ -129,7 +129,10 @@ class Flights:
             or origin(self._shard, flight.origin) != claim.origin
         ):
             return None
-        encoded, _ = pack_headers(record.headers)
+        try:
+            encoded, _ = pack_headers(record.headers)
+        except LongNameError:  # what is stored has none
+            return None
         return flight if digest(record.key, record.value, encoded) == flight.digest else None
 
     def was_rolled_within(self, flight: Flight, span_ms: int, now_ms: int) -> bool:

@@ -50,7 +50,7 @@ from schemas.profiles import as_sent, is_spelled, marked, read
 from schemas.receipts import Kind
 from timer.batch import Batch
 from timer.entry import Rows, topic_hash
-from timer.record import Body, pack_headers, unpack_headers
+from timer.record import Body, LongNameError, pack_headers, unpack_headers
 from timer.roll import rest_of_window_ms, visit_ms
 
 _MOVES = (ACTION, MOVE)
@@ -357,9 +357,14 @@ class _Taking:
         if refusal is not None:
             self._refuse(record, refusal)
             return  # a bad request changes nothing
+        try:
+            body = body_of(record, ask, record.offset, 0)
+        except LongNameError as wrong:
+            self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
+            return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
             self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
-        self._place(body_of(record, ask, record.offset, 0), visit)
+        self._place(body, visit)
         if self._room is not None:
             self._room -= 1
         if self._tells_accepted:

@@ -33,6 +33,10 @@ class Policy:
         """Every target is allowed."""
         return "*" in self.allow and not self.deny
 
+    def __reduce__(self) -> "tuple[type[Policy], tuple[tuple[str, ...], tuple[str, ...]]]":
+        """To another process goes what it says, not what it has judged."""
+        return Policy, (self.allow, self.deny)
+
     def refusal(self, target: str) -> Refusal | None:
         """Why requests may not name `target`, None where they may."""
         return self._verdict(target)

@@ -50,6 +50,7 @@ class Preparing:
     def __init__(self, preparer: "Preparer", order: _Order) -> None:
         self.order = order
         self.process: subprocess.Popen[bytes] | None = None
+        self.cannot_start = False
         self._preparer = preparer
 
     def is_done(self) -> bool:
@@ -57,7 +58,7 @@ class Preparing:
         code = None if self.process is None else self.process.poll()
         if code:
             log.warning("%s: its preparation ended with %d: it is recovered here", self.order.shard, code)
-        return code is not None
+        return code is not None or self.cannot_start
 
     def give_up(self) -> None:
         """When this returns, nobody writes any more."""
@@ -102,8 +103,13 @@ class Preparer:
         self._running = [each for each in self._running if each.process is None or each.process.poll() is None]
         while self._waiting and len(self._running) < self._most:
             each = self._waiting.popleft()
-            each.process = _started(each.order)
-            self._running.append(each)
+            try:
+                each.process = _started(each.order)
+            except OSError as wrong:
+                log.warning("%s: no process for its preparation (%s): it is recovered here", each.order.shard, wrong)
+                each.cannot_start = True
+            else:
+                self._running.append(each)
 
     def forget(self, preparing: Preparing) -> None:
         for each in (self._waiting, self._running):

@@ -1,6 +1,7 @@
 """Histories of faults that must hold, seen from outside. Named after their number in the case list."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -8,7 +9,7 @@ from random import Random
 
 import pytest
 
-from bridge.errors import BrokerUnavailableError, OutcomeUnknownError, ProgressLostError
+from bridge.errors import BrokerUnavailableError, OutcomeUnknownError, ProgressLostError, TopicGrownError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Committed
@@ -16,6 +17,7 @@ from bridge.test_histories import (
     RULES,
     SHARD,
     SMALL,
+    WINDOW_MS,
     Trouble,
     World,
     crash,
@@ -30,6 +32,7 @@ from schemas.headers import CONTROL, Headers
 from schemas.levels import parse_levels
 from schemas.origin import Shard
 from schemas.profiles import PROFILES
+from schemas.progress import Progress
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -546,3 +549,98 @@ def test_a_broker_that_is_gone_at_the_end_leaves_no_partition_open(
     instance.start()
     instance.run(1000)
     assert len(kafka.read("orders")) == 2
+
+
+@TROUBLE
+def test_a_header_whose_name_no_frame_has_room_for_is_refused_and_delays_nobody(trouble: Trouble) -> None:
+    """Kafka takes it: it ended the bridge, and whoever had the partition next."""
+    world = World()
+    world.send("long", 100, id_="a", extra=[("x" * 70_000, b"v")])
+    world.send("longest that goes", 100, extra=[("x" * 65_535, b"v")])
+    world.send("next", 100)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(200)
+    assert world.delivered() == ["longest that goes", "next"]
+    assert world.rejected() == [(b"bad-header", b"long")]
+
+
+def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
+    world = World()
+    asked = world.send("m", 3 * WINDOW_MS)
+    hung = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"", transaction=hung)
+    world.bridge.run(WINDOW_MS)  # its copy is written behind what nobody may read yet
+    added = [("timer-origin", f"{SHARD}/{asked.offset}".encode()), ("timer-rolls", b"1"), ("x" * 70_000, b"")]
+    world.send("m", 3 * WINDOW_MS, extra=added)
+    world.kafka.abort(hung)
+    world.bridge.run(3 * WINDOW_MS)
+    assert world.delivered() == ["m"]
+    assert [code for code, _ in world.rejected()] == [b"not-ours"]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
+    monkeypatch: pytest.MonkeyPatch,
+    is_full: bool,  # noqa: FBT001
+) -> None:
+    """Also where the disk does not take at once that the store is done for."""
+
+    def refuses(name: str, data: bytes) -> Syncing:
+        raise OSError(errno.EROFS, f"{name}: {len(data)} bytes refused")
+
+    kafka, (broken, other), instance = two_partitions()
+    for shard in (broken, other):
+        for number in range(3):
+            to = ("timer-topic", b"orders")
+            due = ("timer-delay-ms", b"%d" % (500 + number))
+            kafka.produce(TIMERS, str(shard).encode(), headers=[to, due], partition=shard.partition)
+    instance.run(50)
+    instance.disks[broken].fail_read("bodies")
+    with monkeypatch.context() as patched:
+        if is_full:
+            patched.setattr(instance.disks[broken], "start_replace", refuses)
+        instance.run(1000)
+    delivered = kafka.read("orders")
+    assert Counter(entry.value for entry in delivered)[str(broken).encode()] == (0 if is_full else 3)
+    of_other = [dict(entry.headers) for entry in delivered if entry.value == str(other).encode()]
+    assert len(of_other) == 3
+    assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in of_other)
+    instance.disks[broken].mend()
+    instance.run(10_000)
+    assert Counter(entry.value for entry in kafka.read("orders")) == {
+        str(shard).encode(): 3 for shard in (broken, other)
+    }
+
+
+def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -> None:
+    world = World()
+    world.send("a", 500, id_="a")
+    world.bridge.run(50)
+    world.bridge.disks[SHARD].fail_read("bodies")
+    world.cancel("a")
+    world.send("b", 100)
+    world.bridge.run(1000)
+    assert (world.delivered(), world.receipts("accepted", "delivered")) == (["b"], [("cancelled", 1)])
+
+
+def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status and metrics outlive it, and the next life may be given other partitions."""
+    _, shards, instance = two_partitions()
+    real = FakeHistory.progress
+
+    def progress(history: FakeHistory, shard: Shard) -> Progress | None:
+        if shard == shards[0]:
+            raise TopicGrownError(f"{shard}: its journal has fewer partitions")
+        return real(history, shard)
+
+    instance.start()
+    bridge = instance.bridge
+    assert bridge is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeHistory, "progress", progress)
+        with pytest.raises(TopicGrownError):
+            instance.run(100)
+        assert shards[0] in instance.status.shards()
+        bridge.stop()
+    assert instance.status.shards() == {}

@@ -1,9 +1,18 @@
 """Shards of which much is to be read at a start: prepared beside the turns, while the others go on."""
 
+import errno
+import os
+import pickle
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from bridge import preparing
+from bridge.connection import Connection
+from bridge.datadir import DataDir
+from bridge.policy import Policy
 from bridge.testing import Crash, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.timer_world import TIMERS, usual_options
 from schemas.origin import Shard
@@ -126,3 +135,46 @@ def test_after_a_clean_end_nothing_is_left_to_prepare() -> None:
     world.bridge.start()
     world.bridge.run(1000)
     assert world.is_ready()
+
+
+def test_what_a_bridge_has_judged_does_not_keep_its_options_from_a_process_of_their_own() -> None:
+    world = World()
+    options = replace(usual_options(), policy=Policy(deny=("secret.*",)), prepare_from=20)
+    world.bridge.options = options
+    world.bridge.start()
+    world.send(SMALL, "judged", 0)
+    world.bridge.run(10)
+    assert world.delivered() == ["judged"]
+    sent = pickle.loads(pickle.dumps(options))
+    assert (sent.policy, sent.policy.refusal("orders")) == (options.policy, None)
+    assert sent.policy.refusal("secret.x") == options.policy.refusal("secret.x")
+
+
+class Ended:
+    """A process that is over."""
+
+    def poll(self) -> int:
+        return 0
+
+
+def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_has_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    tries: Iterator[OSError | Ended] = iter([refused, Ended()])
+
+    def started(order: object) -> Ended:
+        del order
+        found = next(tries)
+        if isinstance(found, Ended):
+            return found
+        raise found
+
+    monkeypatch.setattr(preparing, "_started", started)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    folder = DataDir(tmp_path / "data")
+    preparer = preparing.Preparer(Connection("127.0.0.1:1"), {}, folder, usual_options(), ("text", "info"))
+    first, second = preparer.prepare(LARGE), preparer.prepare(SMALL)
+    assert (first.is_done(), second.is_done()) == (True, True)
+    assert f"{LARGE}: no process for its preparation" in caplog.text
+    folder.close()

@@ -243,9 +243,16 @@ class Bridge:
         self._stopping = True
         with ExitStack() as ends:
             ends.callback(self._source.close)
+            ends.callback(self._forget_all)
             for shard in reversed([*self._shards, *self._preparing]):
                 ends.callback(self._give_up, shard, checkpoint=True)
             self._publisher.finish()
+
+    def _forget_all(self) -> None:
+        """Also of what was being opened: status and metrics outlive this life."""
+        for shard in self._status.shards():
+            self._status.gone(shard)
+            self._metrics.gone(shard)
 
     # -- 1 poll
 
@@ -456,9 +463,10 @@ class Bridge:
         self._note_recovering(owned.shard)
         del self._shards[owned.shard]
         owned.store.close()
-        distrust(owned.shard, owned.disk, wrong)
         self._source.pause(owned.shard)
-        self._begin(owned.shard)
+        with self._tried_again(owned.shard):
+            distrust(owned.shard, owned.disk, wrong)
+            self._begin(owned.shard)
 
     # -- 5 publish, 6 advance
 

@@ -66,7 +66,8 @@ _SAFE_DIGITS = 18
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
 _SHOWN_BYTES = 40
-_LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]{1,249}")
+_LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]+")
+_LONGEST_TOPIC = 249
 
 
 class Rules(BaseModel):
@@ -298,9 +299,13 @@ def shown(value: bytes | None) -> str:
     return "null" if value is None else repr(value[:_SHOWN_BYTES])
 
 
-@lru_cache(maxsize=65_536)
 def legal_topic(raw: bytes | None) -> str | None:
     """A legal topic name that is not internal, else None (Kafka's own rule for names)."""
-    if raw is None or not _LEGAL_TOPIC.fullmatch(raw) or raw in (b".", b"..") or raw.startswith(b"__"):
+    return None if raw is None or len(raw) > _LONGEST_TOPIC else _legal_topic(raw)
+
+
+@lru_cache(maxsize=65_536)
+def _legal_topic(raw: bytes) -> str | None:
+    if not _LEGAL_TOPIC.fullmatch(raw) or raw in (b".", b"..") or raw.startswith(b"__"):
         return None
     return raw.decode("ascii")

@@ -4,7 +4,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.headers import MAX_INT64, TIMES, Asked, Cancel, Claim, Move, Pause, Refusal, Rules, Schedule, parse
+from schemas import headers
+from schemas.headers import (
+    MAX_INT64,
+    TIMES,
+    Asked,
+    Cancel,
+    Claim,
+    Move,
+    Pause,
+    Refusal,
+    Rules,
+    Schedule,
+    legal_topic,
+    parse,
+)
 from schemas.levels import parse_levels
 
 NOW_MS = 1_700_000_000_000
@@ -353,3 +367,12 @@ def test_case_33_the_short_way_reads_as_the_rules_do(headers: list[tuple[str, by
     asked = parse(headers, NOW_MS, RULES)
     assert (asked.code if isinstance(asked, Refusal) else asked) == read_slowly(headers)
     assert parse(tuple(headers), NOW_MS, RULES) == asked
+
+
+def test_what_is_far_too_long_for_a_topic_is_not_remembered() -> None:
+    """Senders choose it, a message long if they like."""
+    before = headers._legal_topic.cache_info().currsize
+    for number in range(1000):
+        assert legal_topic(b"%0250d" % number) is None
+    assert headers._legal_topic.cache_info().currsize == before
+    assert legal_topic(b"%0249d" % 1) is not None

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from timer.errors import CorruptStoreError
+
 
 class File(Protocol):
     """An open file. Positions and sizes in bytes."""
@@ -24,7 +26,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read(self, at: int, size: int) -> bytes:
-        """The bytes [at, at + size), fewer where the file ends before."""
+        """The bytes [at, at + size), fewer where the file ends before. Raises CorruptStoreError where they are lost."""
         ...
 
     def append(self, data: bytes) -> None:
@@ -104,6 +106,7 @@ class Disk(Protocol):
 class RealFile:
     def __init__(self, path: Path) -> None:
         self.folder = path.parent
+        self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._descriptor).st_size
 
@@ -111,7 +114,10 @@ class RealFile:
         return self._size
 
     def read(self, at: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, at)
+        try:
+            return os.pread(self._descriptor, size, at)
+        except OSError as wrong:  # a sector that nobody can read any more is damage, and no disk that is full
+            raise CorruptStoreError(str(self._path), f"{size} bytes at {at} cannot be read: {wrong}") from wrong
 
     def append(self, data: bytes) -> None:
         view = memoryview(data)

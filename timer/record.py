@@ -25,6 +25,8 @@ _SIZE_AND_CHECK = struct.Struct(">II")
 _CHECKED_HEAD = struct.Struct(">BBHiqqqqiiiH")
 assert _SIZE_AND_CHECK.size == _CHECKED_FROM == HEAD_SIZE - _CHECKED_HEAD.size
 _HEADER = struct.Struct(">Hi")
+MOST_NAME_BYTES = 0xFFFF
+"""Of a header's name. Kafka has no such limit."""
 _VERSION = 1
 _PLAIN_NAMES = CONTROL - {KEY, EXPIRE_MS}
 
@@ -32,6 +34,10 @@ NULL_KEY = 1
 NULL_VALUE = 2
 PLAIN = 4
 HAS_ID = 8
+
+
+class LongNameError(ValueError):
+    """A header's name for which the frame has no room."""
 
 
 class Body(NamedTuple):
@@ -162,7 +168,7 @@ def peek(head: bytes, position: int) -> Peek:
 
 
 def pack_headers(headers: Headers) -> tuple[bytes, bool]:
-    """The headers' bytes, and whether none of them matters to a delivery."""
+    """The headers' bytes, and whether none of them matters to a delivery. Raises LongNameError."""
     parts: list[bytes] = []
     plain = True
     for name, value in headers:
@@ -182,6 +188,8 @@ def pack_headers(headers: Headers) -> tuple[bytes, bool]:
 def _beginning(name: str, size: int) -> bytes:
     """A header's bytes before its value of `size` bytes (-1: null)."""
     raw = name.encode()
+    if len(raw) > MOST_NAME_BYTES:
+        raise LongNameError(f"a header's name has {len(raw)} bytes: {MOST_NAME_BYTES} is the most")
     beginning = _HEADER.pack(len(raw), size) + raw
     _remember(name, size, beginning)
     return beginning

@@ -511,6 +511,8 @@ class Store:
         self._held.block_due([waiting.hash for waiting in self._waiting], now_ms)
         parts: list[Rows] = []
         for hash_ in self._held.blocked():
+            if limit <= 0 or limit_bytes <= 0:
+                break
             target = self._dues.name(hash_)
             if self._waiting.get(target) is None:
                 self._begin_to_wait(target, self._settled)

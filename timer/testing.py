@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from timer.disk import File
+from timer.errors import CorruptStoreError
 
 SECTOR = 512
 
@@ -81,13 +82,14 @@ class DeadHandleError(RuntimeError):
 class _Node:
     """A file's bytes, whatever its name: as seen now, and as they would be found after a loss of power."""
 
-    __slots__ = ("is_overwritten", "kept", "now")
+    __slots__ = ("is_overwritten", "is_unreadable", "kept", "now")
 
     def __init__(self, now: bytes | bytearray = b"", kept: bytes = b"") -> None:
         self.now = bytearray(now)
         self.kept = kept
         self.is_overwritten = False
         """In place, since it was last synced: a loss of power may tear what had been durable."""
+        self.is_unreadable = False
 
     def write_back(self, rng: Random) -> None:
         """The kernel writes some of the sectors, in no order."""
@@ -121,7 +123,10 @@ class SimFile:
         return len(self.alive_node().now)
 
     def read(self, at: int, size: int) -> bytes:
-        return bytes(self.alive_node().now[at : at + size])
+        node = self.alive_node()
+        if node.is_unreadable:
+            raise CorruptStoreError(self.name, f"{size} bytes at {at} cannot be read")
+        return bytes(node.now[at : at + size])
 
     def append(self, data: bytes) -> None:
         node = self.alive_node()
@@ -296,6 +301,11 @@ class SimDisk:
         return self._begin(SimSyncing(self, frozenset({name}), work, scratch))
 
     # What happens to it
+
+    def fail_read(self, folder: str) -> None:
+        """Sectors of the files that are there now are bad."""
+        for name, node in self._now.items():
+            node.is_unreadable |= name.startswith(f"{folder}/")
 
     def fail_append(self, after: int, *, share: float = 0.5, error: int = errno.ENOSPC) -> None:
         """Every append behind the next `after` raises OSError(error), `share` of its bytes written, until `mend()`."""

@@ -97,7 +97,16 @@ class Upkeep:
     def start(self, told: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
         """Begins to make `told` durable, which knows nothing of the dead segments any more."""
         files = self._unit_log.take_dirty() + self._body_log.take_dirty()
-        self._checkpointing = Checkpointing.start(self._disk, files, told, dead_units, dead_bodies)
+        try:
+            self._checkpointing = Checkpointing.start(self._disk, files, told, dead_units, dead_bodies)
+        except OSError:
+            self._mark_dirty()
+            raise
+
+    def _mark_dirty(self) -> None:
+        """Nobody knows what of it is durable."""
+        self._unit_log.mark_dirty()
+        self._body_log.mark_dirty()
 
     def go_on(self) -> bool:
         """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
@@ -109,8 +118,7 @@ class Upkeep:
                 return False
         except OSError:
             self._checkpointing = None
-            self._unit_log.mark_dirty()
-            self._body_log.mark_dirty()
+            self._mark_dirty()
             raise
         self._checkpointing = None
         self._checkpointed = going.checkpoint.progress
