@@ -35,6 +35,7 @@ from schemas.origin import Shard
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
 from timer.disk import Syncing
+from timer.names import BODIES
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -598,7 +599,7 @@ def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
             due = ("timer-delay-ms", b"%d" % (500 + number))
             kafka.produce(TIMERS, str(shard).encode(), headers=[to, due], partition=shard.partition)
     instance.run(50)
-    instance.disks[broken].fail_read("bodies")
+    instance.disks[broken].fail_read(BODIES)
     with monkeypatch.context() as patched:
         if is_full:
             patched.setattr(instance.disks[broken], "start_replace", refuses)
@@ -616,7 +617,7 @@ def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -
     world = World()
     world.send("a", 500, id_="a")
     world.bridge.run(50)
-    world.bridge.disks[SHARD].fail_read("bodies")
+    world.bridge.disks[SHARD].fail_read(BODIES)
     world.cancel("a")
     world.send("b", 100)
     world.bridge.run(1000)

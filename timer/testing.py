@@ -304,8 +304,10 @@ class SimDisk:
 
     def fail_read(self, folder: str) -> None:
         """Sectors of the files that are there now are bad."""
-        for name, node in self._now.items():
-            node.is_unreadable |= name.startswith(f"{folder}/")
+        found = [node for name, node in self._now.items() if name.startswith(f"{folder}/")]
+        assert found, f"no file in {folder}"
+        for node in found:
+            node.is_unreadable = True
 
     def fail_append(self, after: int, *, share: float = 0.5, error: int = errno.ENOSPC) -> None:
         """Every append behind the next `after` raises OSError(error), `share` of its bytes written, until `mend()`."""
