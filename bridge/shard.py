@@ -40,6 +40,8 @@ _TOO_LARGE_TO_WAIT = Refusal(
 )
 _MOST_HELD = 100_000
 """Timers of one shard that wait by themselves: K had passed their place before they were read. More are rolled."""
+_STILL_MS = 60_000
+"""K moves by so much at a time, and stays behind by as much, where nothing leaves."""
 _CROWDED_SHARE = 4
 _BATCH_BYTES = 128
 """What the batch around a copy takes, at most."""
@@ -167,6 +169,9 @@ class OwnedShard:
         self._lately = Lately()
         self._limits = Limits(options.targets) if options.targets else None
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
+        self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
+        self._newest_ms = 0
+        """By the brokers' clocks, of what was read."""
         self._sealed_waits = self.store.waits
         self._journalled_ms = 0
 
@@ -201,6 +206,8 @@ class OwnedShard:
         of a transaction; the rest is for what is due.
         """
         self.backlog += records
+        if records:
+            self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
         self.is_full = False
         left = count = len(self.backlog) if most is None else min(most, len(self.backlog))
         late, self._late = self._late, {}
@@ -415,12 +422,12 @@ class OwnedShard:
     def _may_leave_ms(self, target: str) -> int:
         return 0 if self._limits is None else self._limits.next_ms(target)
 
-    def seal(self, progress: Progress, now_ms: int, *, is_all: bool) -> Sealed:
-        """What is staged, for one transaction that commits `progress`; from now on it changes by `park` alone.
+    def seal(self, now_ms: int, *, is_all: bool) -> Sealed:
+        """What is staged, for one transaction; from now on it changes by `park` alone.
 
         Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_lag`).
         """
-        waits = self.store.waits
+        progress, waits = self._progress(now_ms), self.store.waits
         lags = not is_all and self._may_lag(waits, now_ms)
         if lags:
             offset = self._sealed_offset
@@ -448,6 +455,16 @@ class OwnedShard:
             self._dirty_since_ms = None
             self._is_caught_up = self.reads_first_until is None
         return sealed
+
+    def _progress(self, now_ms: int) -> Progress:
+        """(C, K, L) as staged.
+
+        Where nothing leaves for long, as all is ended before, K follows the requests: no further than those that are
+        still to be read will stand, by their own time, so a clock that is ahead makes none of them too late.
+        """
+        if self.reads_first_until is None:
+            self.store.let_pass(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
+        return self.store.progress()
 
     def _may_lag(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
         """Whether C may stay where it is, so that no journal is needed: it is as if those requests came later.

@@ -35,7 +35,7 @@ from schemas.origin import Shard
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
 from timer.disk import Syncing
-from timer.names import BODIES
+from timer.names import BODIES, UNITS
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -646,3 +646,22 @@ def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pyt
         assert shards[0] in instance.status.shards()
         bridge.stop()
     assert instance.status.shards() == {}
+
+
+@TROUBLE
+def test_where_each_timer_is_replaced_before_it_leaves_files_go_all_the_same(trouble: Trouble) -> None:
+    """A watchdog's load: nothing is ever delivered, so no delivery tells that a time is over."""
+    world, sizes = World(), []
+    for number in range(60):
+        for name in range(20):
+            world.send(f"{name} {number}", 300, id_=str(name))
+        world.bridge.run(200)
+        if number == 30:
+            trouble(world)
+            world.bridge.run(0)
+        kept = world.bridge.disk_for(SHARD).contents()
+        sizes.append(sum(len(kept[name]) for name in kept if name.startswith((UNITS, BODIES))))
+    assert world.delivered() == []
+    assert max(sizes[40:]) < 2 * max(sizes[5:15])
+    world.bridge.run(1000)
+    assert sorted(world.delivered()) == sorted(f"{name} 59" for name in range(20))

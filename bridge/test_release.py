@@ -19,7 +19,6 @@ from bridge.test_histories import TROUBLE, Trouble, World
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.journal import Flight
-from schemas.progress import Progress
 from timer import waiting
 from timer.entry import Rows
 from timer.store import Due, Store
@@ -585,8 +584,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
     found: list[tuple[int, int, set[str]]] = []
     seal = OwnedShard.seal
 
-    def sealed(self: OwnedShard, progress: Progress, now_ms: int, *, is_all: bool) -> Sealed:
-        part = seal(self, progress, now_ms, is_all=is_all)
+    def sealed(self: OwnedShard, now_ms: int, *, is_all: bool) -> Sealed:
+        part = seal(self, now_ms, is_all=is_all)
         bodies, copies = part.staged.bodies, part.staged.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
@@ -622,30 +621,6 @@ def test_a_transaction_is_bounded_however_many_targets_have_waited(
     assert max(size_bytes) <= 4000
     assert [len(values(world, topic)) for topic in topics] == [4] * len(topics)
     assert (max(told(world, "t0", "timer-rolls")) > 0) == kind.endswith("rolled")
-
-
-def test_a_transaction_is_bounded_also_where_what_is_held_has_to_make_room(
-    transactions: list[tuple[int, int, set[str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard, "_MOST_HELD", 10)
-    world = limited(TargetLimit(10**6), max_due_records=4, max_due_bytes=4000)
-    topics = [f"t{number}" for number in range(20)]
-    for topic in topics:
-        world.kafka.create(topic)
-        ask(world, b"pause", topic.encode())
-    send(world, "other", "moves K", 200)
-    world.pass_time(ms=1000)
-    for number, topic in enumerate(topics):
-        headers = [("timer-topic", topic.encode()), ("timer-deliver-ms", b"%d" % (world.now_ms - 900))]
-        world.producer.produce(TIMERS, b"%d" % number + b"x" * 1900, headers=headers)
-    world.pass_time(ms=3000)
-    for topic in topics:
-        ask(world, b"resume", topic.encode())
-    world.pass_time(ms=20_000)
-    timers, size_bytes, _ = zip(*transactions, strict=True)
-    assert (max(timers) <= 4, max(size_bytes) <= 4000) == (True, True)
-    assert [len(values(world, topic)) for topic in topics] == [1] * len(topics)
-    assert max(rolls for topic in topics for rolls in told(world, topic, "timer-rolls")) > 0
 
 
 def test_targets_take_turns_where_not_all_have_room(transactions: list[tuple[int, int, set[str]]]) -> None:

@@ -481,7 +481,7 @@ class Bridge:
         def seal(owned: OwnedShard) -> None:
             if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
                 whole = is_all or self._is_checkpoint_due(owned, now_ms)  # for which nothing may be staged
-                parts.append((owned, owned.seal(owned.store.progress(), now_ms, is_all=whole)))
+                parts.append((owned, owned.seal(now_ms, is_all=whole)))
 
         self._each(seal)
         if parts:

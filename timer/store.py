@@ -793,6 +793,20 @@ class Store:
 
     # -- committing
 
+    def let_pass(self, before_ms: int, step_ms: int) -> None:
+        """K moves on to `before_ms` where that is a step of `step_ms` or more, and nothing that lives stands before it.
+
+        So files of what has ended can go, also where all ends before it leaves.
+        """
+        is_small = before_ms < self._settled.visit_ms + step_ms
+        if is_small or len(self._waiting) or before_ms // self._options.tick_ms > self._cursor:
+            return
+        first_ms = self._queue.next_visit_ms()
+        settled = Key(before_ms if first_ms is None else min(before_ms, first_ms), -1)
+        if settled > self._settled:
+            self._settled = settled
+            self._has_staged = True
+
     def progress(self) -> Progress:
         """(C, K, L) as staged: what the transaction commits."""
         if not len(self._low_row) or not above(self._low_row, self._settled, self._waiting.spans())[0]:
