@@ -117,6 +117,11 @@ class Preparation(Protocol):
         """Whether nobody works at it any more. Not whether it went well: who opens the store recovers it again."""
         ...
 
+    @property
+    def refused(self) -> str | None:
+        """What the disk refused it by, once it is done: who opens the store would only meet the same, for as long."""
+        ...
+
     def give_up(self) -> None:
         """The shard is not ours any more: when this returns, nobody writes to its directory."""
         ...

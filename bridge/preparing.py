@@ -29,6 +29,9 @@ from schemas.origin import Shard
 
 log = logging.getLogger(__name__)
 
+_REFUSED = 3
+"""Exit code of a child whose disk is full or broken."""
+
 Logs = tuple[logs.Format, logs.Level]
 
 
@@ -56,9 +59,14 @@ class Preparing:
     def is_done(self) -> bool:
         self._preparer.go_on()
         code = None if self.process is None else self.process.poll()
-        if code:
+        if code and code != _REFUSED:
             log.warning("%s: its preparation ended with %d: it is recovered here", self.order.shard, code)
         return code is not None or self.cannot_start
+
+    @property
+    def refused(self) -> str | None:
+        is_refused = self.process is not None and self.process.poll() == _REFUSED
+        return "its preparation has said by what" if is_refused else None
 
     def give_up(self) -> None:
         """When this returns, nobody writes any more."""
@@ -139,7 +147,11 @@ def main() -> None:
     expect_batches()
     history = ConfluentHistory(order.connection, order.journal_topics, Patience())
     disk = RealDisk(order.folder)
-    prepare(order.shard, disk, history, order.options)
+    try:
+        prepare(order.shard, disk, history, order.options)
+    except OSError as wrong:
+        log.warning("%s: its preparation ends: %s", order.shard, wrong)
+        sys.exit(_REFUSED)
     disk.close()
     history.close()
 

@@ -6,10 +6,11 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bridge import preparing
+from bridge import preparing, recovery
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.policy import Policy
@@ -178,3 +179,30 @@ def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_h
     assert (first.is_done(), second.is_done()) == (True, True)
     assert f"{LARGE}: no process for its preparation" in caplog.text
     folder.close()
+
+
+def test_a_rebuild_for_which_there_is_no_room_is_tried_beside_the_others_until_there_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the others stand still for as long as it takes to find the disk full, again and again."""
+    here: list[Shard] = []
+
+    def full(*asked: object) -> None:
+        raise OSError(errno.ENOSPC, f"{asked[0]}: no space left on device")
+
+    def noted(shard: Shard, *asked: Any) -> recovery.Recovered:
+        here.append(shard)
+        return recovery.recover(shard, *asked)
+
+    world = World()
+    world.bridge.lose_disks()
+    monkeypatch.setattr("bridge.turn.recover", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.testing.prepare", full)
+        world.bridge.start()
+        world.send(SMALL, "small", 500)
+        world.bridge.run(20_000)
+    assert (world.delivered(), here) == (["small"], [SMALL])
+    assert f"{LARGE}: its local store cannot be made ready" in caplog.text
+    world.bridge.run(MINUTE_MS)
+    assert sorted(world.delivered()) == sorted(["small", *(f"large {n}" for n in range(20))])

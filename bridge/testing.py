@@ -530,6 +530,7 @@ class FakePreparation:
         self._shard = shard
         self._history = history
         self._rng = rng
+        self.refused: str | None = None
 
     def is_done(self) -> bool:
         rng = self._rng
@@ -549,8 +550,11 @@ class FakePreparation:
         if steps is not None:
             fuse.arm(steps)
         disk = instance.disk_for(shard).reopen(fuse)
-        with suppress(Crash, BridgeError, OSError):  # it has an exit code, of which nothing follows
-            prepare(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
+        with suppress(Crash, BridgeError):  # it has an exit code, of which nothing follows
+            try:
+                prepare(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
+            except OSError as wrong:
+                self.refused = str(wrong)
         instance.disks[shard] = disk.reopen(instance.fuse)
 
 

@@ -49,6 +49,8 @@ _UNDER_WAY_WAIT_MS = 10
 class _NextTry:
     """Not a preparation but a wait for one, some seconds long."""
 
+    refused = None
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_ms = clock.now_ms()
@@ -312,6 +314,8 @@ class Bridge:
                 self._begin(shard)
                 continue
             with self._tried_again(shard):
+                if preparation.refused is not None:
+                    raise OSError(preparation.refused)
                 disk = self._disk_for(shard)
                 self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
 
