@@ -24,6 +24,15 @@ from schemas.kafka_table import PREFIX
 
 _ROWS = 24
 _BAR = 40
+_BUCKET = "1h"
+_INSTEAD = {
+    "topic": "say it as --select topic=...",
+    "id": "`timer-bridge cancel`, `move` and `release` take an id",
+    "data-dir": "only running bridges know a selection, so give --http-port or --url",
+    "json": "it is told as text alone",
+    "bucket": "it has no histogram",
+}
+"""Options that are not heeded beside --select, each with what to do."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +48,9 @@ def pending(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Of a stopped bridge; it is only read.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this real topic.")] = None,
     id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
-    bucket: Annotated[str, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d.")] = "1h",
+    bucket: Annotated[
+        str | None, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d. [default: 1h]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; times are epoch ms.")] = False,
     select: Annotated[
         list[str] | None,
@@ -69,6 +80,7 @@ def pending(
     if len(actions) > 1:
         raise SettingsError("--cancel, --move-by, --release: give one of them")
     if select:
+        _demand_alone({"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket})
         action, more = actions[0] if actions else None, {} if move_by is None else {"by": move_by}
         _act_on(select, url or [], http_port, token_file, action, more, apply=apply)
         return
@@ -88,7 +100,7 @@ def pending(
             raise BridgeError(f"no timer is pending under {id_!r} there")
         return
     try:
-        bucket_ms = parse_bucket_ms(bucket)
+        bucket_ms = parse_bucket_ms(_BUCKET if bucket is None else bucket)
     except ValueError as wrong:
         raise SettingsError(f"--bucket: {wrong}") from wrong
     told = source.pending(bucket_ms, topic)
@@ -96,6 +108,13 @@ def pending(
         typer.echo(told.model_dump_json(indent=2))
     else:
         _show(told, Console())
+
+
+def _demand_alone(given: Mapping[str, object]) -> None:
+    """What narrows nothing must not seem to. Raises SettingsError."""
+    for name, value in given.items():
+        if value is not None:
+            raise SettingsError(f"--{name}: leave it out where --select is given: {_INSTEAD[name]}")
 
 
 def _act_on(

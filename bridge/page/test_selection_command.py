@@ -125,6 +125,27 @@ def test_a_wrong_selection_is_told_with_the_remedy(place: Place, arguments: list
     assert told in str(found.exception)
 
 
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        (["--topic", "orders"], "--topic: leave it out where --select is given: say it as --select topic=..."),
+        (["--id", "id-1"], "--id: leave it out where --select is given: `timer-bridge cancel`, `move` and `release`"),
+        (["--data-dir", "."], "--data-dir: leave it out where --select is given: only running bridges"),
+        (["--json"], "--json: leave it out where --select is given: "),
+        (["--bucket", "1h"], "--bucket: leave it out where --select is given: "),
+    ],
+)
+def test_what_a_selection_does_not_heed_is_refused_and_nothing_is_done(
+    place: Place, token: Path, beside: list[str], told: str
+) -> None:
+    place.producer.schedule("bills", "v", key="k1", delay="2h", id="bill")
+    place.run(300)
+    found = pending(place, *beside, "--select", "key=k1", "--cancel", "--apply", token=token)
+    assert isinstance(found.exception, SettingsError), found.output
+    assert told in str(found.exception)
+    assert count(place) == 21
+
+
 def test_whoever_may_not_is_told_what_is_missing(place: Place, tmp_path: Path, token: Path) -> None:
     found = pending(place, "--select", "topic=orders")
     assert "--token-file" in str(found.exception)
