@@ -131,7 +131,9 @@ class Rejected(BaseModel):
     id: str | None = None
     id_base64: str | None = None
     bytes: int
-    may_redrive: bool = Field(description="False: only its reason lies there, or it was sent again already.")
+    may_redrive: bool = Field(
+        description="False: only its reason lies there, its origin is on no timer topic, or it was sent again already."
+    )
     is_redriven: bool
 
 
@@ -146,4 +148,4 @@ class RejectedRecords(BaseModel):
 class Redriven(BaseModel):
     sent: int
     refused: dict[str, str] = Field(description="Records that the timer topic does not take, and why.")
-    not_sent: int = Field(description="Gone by then, or sent before.")
+    not_sent: int = Field(description="Gone by then, sent before, or not to be sent again.")

@@ -68,7 +68,7 @@ class RealKafka:
         if not chosen:
             return Resent(0, ())
         selection = Selection(
-            timer_topics=frozenset(each.shard.topic for each in records),
+            timer_topics=frozenset(self._settings.timer_topics()),
             codes=frozenset(each.code for each in records),
             origins=frozenset(each.told_origin for each in records),
             from_ms=min(each.parked_ms for each in records),

@@ -69,7 +69,11 @@ class RejectedTopic:
         end = min(int(offset) + 1, reader.bounds(place)[1])
         records = [record for each in reader.requests(place, int(offset), end) for record in each]
         found = parked(place, records[0], self._rules) if records else None
-        return None if found is None or found.is_bare else found
+        return found if found is not None and self._can_be_sent(found) else None
+
+    def _can_be_sent(self, record: Parked) -> bool:
+        """Where it says that it came from is what its writer says: no other topic than a timer topic is sent to."""
+        return not record.is_bare and record.shard.topic in self._rules
 
     def _told(self, place: Shard, record: Record, marks: frozenset[bytes]) -> Rejected | None:
         found = parked(place, record, self._rules)
@@ -85,7 +89,7 @@ class RejectedTopic:
             origin=found.told_origin,
             topic=found.target,
             bytes=found.size,
-            may_redrive=not found.is_bare and not is_redriven,
+            may_redrive=self._can_be_sent(found) and not is_redriven,
             is_redriven=is_redriven,
             **id_fields(found.id),
         )

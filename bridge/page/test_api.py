@@ -397,6 +397,16 @@ def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: 
     assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["timer.rejected/0/²"]})[0] == 400
 
 
+def test_what_says_it_came_from_another_topic_is_not_sent_there(place: Place) -> None:
+    reason = [("timer-error", b"unknown-topic"), ("timer-error-detail", b""), ("timer-origin", b"bills/0/7")]
+    place.kafka.produce("timer.rejected", b"forged", headers=[("timer-topic", b"orders"), *reason])
+    (record,) = place.pages[0].get("/api/v1/rejected")[1]["records"]
+    assert (record["origin"], record["may_redrive"]) == ("bills/0/7", False)
+    told = place.pages[0].post("/api/v1/rejected/redrive", {"records": [record["parked"]]})[1]
+    assert told == {"sent": 0, "refused": {}, "not_sent": 1}
+    assert place.kafka.read("bills") == []
+
+
 def test_no_more_than_the_latest_rejected_records_are_read() -> None:
     with Place(looked_at=5) as place:
         for number in range(9):
