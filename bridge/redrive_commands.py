@@ -18,6 +18,7 @@ from bridge.redrive import UNDELIVERABLE, Found, Parked, Selection
 from bridge.settings import Settings, load
 
 if TYPE_CHECKING:
+    from bridge.confluent import Patience
     from bridge.confluent.redriving import ConfluentRedrive, Sent
 
 
@@ -112,11 +113,11 @@ def redrive(
 
 
 @contextmanager
-def redriving(settings: Settings) -> "Iterator[ConfluentRedrive]":
-    """Waits for a broker as long as a start does."""
+def redriving(settings: Settings, ending: "Patience | None" = None) -> "Iterator[ConfluentRedrive]":
+    """Waits for a broker as long as a start does, and to send for ever, but never beyond the end of `ending`."""
     from bridge.confluent import ConfluentRedrive, Patience
 
-    patience = Patience()
+    patience = Patience(ending)
     patience.give_up_in(settings.startup_timeout / 1000)
     work = ConfluentRedrive(
         settings.connection("redrive"), settings.rejected_topic, settings.redriven_topic, settings.rules(), patience

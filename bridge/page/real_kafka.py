@@ -23,7 +23,9 @@ class RealKafka:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._patience = Patience()
+        self._ending = Patience()
+        """Its end is that of all who wait, and stays: a reader's own begins anew each time."""
+        self._patience = Patience(self._ending)
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._redriving = threading.Lock()
@@ -76,7 +78,7 @@ class RealKafka:
         if not self._redriving.acquire(blocking=False):
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")
         try:
-            with redriving(self._settings) as work:
+            with redriving(self._settings, self._ending) as work:
                 work.begin(self._settings.replication_factor)
                 found = work.look(selection)
                 found.cut(None)
@@ -86,7 +88,7 @@ class RealKafka:
             self._redriving.release()
 
     def close(self) -> None:
-        self._patience.give_up_in(0)
+        self._ending.give_up_in(0)
         for producer in self._producers.values():
             producer.close()
         if self._reader is not None:
