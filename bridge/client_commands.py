@@ -15,7 +15,7 @@ import typer
 from bridge.client import Sent, TimerProducer
 from bridge.errors import SettingsError
 from bridge.option_groups import with_groups
-from bridge.settings import Settings, load
+from bridge.settings import Settings, load_around
 from schemas.kafka_table import PREFIX
 
 Servers = Annotated[
@@ -86,10 +86,11 @@ class Where:
     config: Config = None
     kafka: Kafka = None
 
-    def settings(self) -> Settings:
-        """Raises SettingsError."""
+    def chosen(self) -> tuple[Settings, str]:
+        """And which of the timer topics. Raises SettingsError."""
         flags = {**vars(self), "kafka": kafka_settings(self.kafka)}
-        return load({name: flags[name] for name in flags if name != "config"}, os.environ, self.config)
+        settings = load_around({name: flags[name] for name in flags if name != "config"}, os.environ, self.config)
+        return settings, self.timer_topic or settings.timer_topic
 
 
 def register(app: typer.Typer) -> None:
@@ -112,13 +113,13 @@ def send(
         raise SettingsError("--id with --lines: each line would replace the one before it; leave one of them out")
     asked, text = request.asked(), request.text()
     values = lines_of(text) if lines else [text]
-    settings = where.settings()
+    settings, timer_topic = where.chosen()
     sent: list[Future[Sent]] = []
-    with _client(settings) as client:
+    with _client(settings, timer_topic) as client:
         for each in values:
             future = client.schedule(request.topic, each, id=id_, **asked)
             sent += [future] if as_json else []
-    _tell(f"{len(values)} sent to {settings.timer_topic}", sent, as_json=as_json)
+    _tell(f"{len(values)} sent to {timer_topic}", sent, as_json=as_json)
 
 
 def lines_of(text: str) -> list[str]:
@@ -128,7 +129,7 @@ def lines_of(text: str) -> list[str]:
 
 def cancel(id_: Id, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
     """End what is pending under an id. Whether something was, its receipt tells."""
-    with _client(where.settings()) as client:
+    with _client(*where.chosen()) as client:
         sent = client.cancel_everywhere(id_) if all_partitions else [client.cancel(id_)]
     _tell(f"cancel of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -138,7 +139,7 @@ def replace(
 ) -> None:
     """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
     asked, text = request.asked(), request.text()
-    with _client(where.settings()) as client:
+    with _client(*where.chosen()) as client:
         if all_partitions:
             sent = client.replace_everywhere(id_, request.topic, text, **asked)[:1]
         else:
@@ -150,28 +151,28 @@ def move(id_: Id, where: Where, in_: In = None, at: At = None, level: Level = No
     """Give what is pending under an id another time. Whether something was, its receipt tells."""
     if [in_, at, level].count(None) != 2:
         raise SettingsError("give one of --in, --at and --level")
-    with _client(where.settings()) as client:
+    with _client(*where.chosen()) as client:
         sent = [client.move(id_, at=at, delay=in_, level=level)]
     _tell(f"move of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def release(id_: Id, where: Where, as_json: AsJson = False) -> None:
     """Release what is pending under an id now."""
-    with _client(where.settings()) as client:
+    with _client(*where.chosen()) as client:
         sent = [client.release(id_)]
     _tell(f"release of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def pause(topic: Topic, where: Where, as_json: AsJson = False) -> None:
     """Let timers of a real topic wait when they are due, until `resume`. Cancels and replacements go on."""
-    with _client(where.settings()) as client:
+    with _client(*where.chosen()) as client:
         sent = client.pause(topic)
     _tell(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def resume(topic: Topic, where: Where, as_json: AsJson = False) -> None:
     """Let the timers of a paused topic go on."""
-    with _client(where.settings()) as client:
+    with _client(*where.chosen()) as client:
         sent = client.resume(topic)
     _tell(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -204,11 +205,11 @@ def _places(sent: "list[Future[Sent]]") -> str:
 
 
 @contextmanager
-def _client(settings: Settings) -> Iterator[TimerProducer]:
+def _client(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
     """Its requests are acknowledged when it is left. What it finds wrong in a call is the caller's to mend."""
     where = {"bootstrap.servers": settings.bootstrap_servers}
     config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **where}
-    with TimerProducer(config, timer_topic=settings.timer_topic) as client:
+    with TimerProducer(config, timer_topic=timer_topic) as client:
         try:
             yield client
         except ValueError as wrong:

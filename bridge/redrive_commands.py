@@ -15,7 +15,7 @@ from bridge.console import shown
 from bridge.durations import parse_instant_ms
 from bridge.errors import BridgeError, SettingsError
 from bridge.redrive import UNDELIVERABLE, Found, Parked, Selection
-from bridge.settings import Settings, load
+from bridge.settings import Settings, load_around
 
 if TYPE_CHECKING:
     from bridge.confluent import Patience
@@ -73,7 +73,7 @@ def redrive(
         "redriven_topic": redriven_topic,
         "kafka": kafka_settings(kafka),
     }
-    settings = load(flags, os.environ, config)
+    settings = load_around(flags, os.environ, config)
     selection = Selection(
         timer_topics=frozenset({timer_topic} if timer_topic else settings.timer_topics()),
         codes=frozenset(code or ()),
@@ -158,7 +158,8 @@ def _show(found: Found, sent: "Sent | None", settings: Settings) -> None:
         table.add_row(row.code, shown(row.topic), *map(str, row[2:]))
     Console().print(table)
     for topic, count in sorted(found.other_topics.items()):
-        typer.echo(f"{count} more are of {topic}: give --timer-topic {topic}", err=True)
+        doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
+        typer.echo(f"{count} more are of {shown(topic)}: give --timer-topic {shown(topic)}{doubt}", err=True)
     if found.bare:
         typer.echo(
             f"{len(found.bare)} cannot be sent from there: they were too large for {settings.rejected_topic}, which"

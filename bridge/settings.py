@@ -33,6 +33,7 @@ from schemas.receipts import Mode
 from timer.options import StoreOptions
 
 DAY_MS = 86_400_000
+_TIMER_TOPIC = f"{PREFIX}TIMER_TOPIC"
 
 
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
@@ -275,6 +276,17 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path
         return Settings.model_validate(given)
     except ValidationError as wrong:
         raise SettingsError("; ".join(_told(error) for error in wrong.errors())) from wrong
+
+
+def load_around(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
+    """As `load`, for a command about one timer topic: one with a table in the file is not taken for the main one."""
+    tables = {} if file is None else _from_file(file).get("topics")
+    own = tables if isinstance(tables, Mapping) else {}
+    if flags.get("timer_topic") in own:
+        flags = {**flags, "timer_topic": None}
+    if environment.get(_TIMER_TOPIC) in own:
+        environment = {name: value for name, value in environment.items() if name != _TIMER_TOPIC}
+    return load(flags, environment, file)
 
 
 def _from_file(file: Path) -> dict[str, object]:

@@ -1,11 +1,19 @@
-"""What `send`, `cancel` and `replace` say about a wrong call, before they look for a broker."""
+"""What `send`, `cancel` and `replace` say about a wrong call, before they look for a broker, and where they send to."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from bridge import client_commands
 from bridge.cli import app
+from bridge.client import TimerProducer
 from bridge.client_commands import lines_of
 from bridge.errors import SettingsError
+from bridge.fake_kafka import FakeKafka, Timeline
+from bridge.page.testing import MemoryOutbox
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 
@@ -63,3 +71,74 @@ def test_without_a_cluster_it_says_where_one_is_named() -> None:
 )
 def test_a_message_ends_where_its_line_does_and_nowhere_else(text: str, lines: list[str]) -> None:
     assert lines_of(text) == lines
+
+
+TOPICS = ("timers", "timer.payments", "timer.elsewhere")
+TWO_TOPICS = 'bootstrap_servers = "127.0.0.1:1"\n{main}[topics."timer.payments"]\nallow = ["payments"]'
+MAIN = 'timer_topic = "timers"\n'
+
+
+def sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, toml: str, main: str | None = None
+) -> set[str]:
+    """The timer topics that the command has sent to. `main`: TIMER_BRIDGE_TIMER_TOPIC."""
+    kafka = FakeKafka(Timeline())
+    for topic in TOPICS:
+        kafka.create(topic)
+
+    def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
+        return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(kafka))
+
+    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    config = folder / "bridge.toml"
+    config.write_text(toml)
+    environment = {"TIMER_BRIDGE_TIMER_TOPIC": main}
+    ended = CliRunner().invoke(app, [*arguments, "--config", str(config)], env=environment)
+    assert ended.exception is None, ended.exception
+    return {topic for topic in TOPICS if kafka.read(topic)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["send", "payments", "v", "--in", "5s"],
+        ["cancel", "x"],
+        ["replace", "x", "payments", "v", "--in", "5s"],
+        ["move", "x", "--in", "5s"],
+        ["release", "x"],
+        ["pause", "payments"],
+        ["resume", "payments"],
+    ],
+)
+def test_a_timer_topic_with_a_table_in_the_config_is_sent_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    toml = TWO_TOPICS.format(main=MAIN)
+    asked = [*command, "--timer-topic", "timer.payments"]
+    assert sent(tmp_path, monkeypatch, *asked, toml=toml) == {"timer.payments"}
+
+
+@pytest.mark.parametrize(
+    ("toml_main", "environment", "flag", "topic"),
+    [
+        (MAIN, None, None, "timers"),
+        (MAIN, None, "timers", "timers"),
+        (MAIN, None, "timer.elsewhere", "timer.elsewhere"),
+        (MAIN, "timer.elsewhere", None, "timer.elsewhere"),
+        (MAIN, "timer.payments", None, "timer.payments"),
+        (MAIN, "timer.payments", "timers", "timers"),
+        (MAIN, "timer.payments", "timer.payments", "timer.payments"),
+        ("", "timers", "timer.payments", "timer.payments"),
+    ],
+)
+def test_the_timer_topic_is_that_of_the_flag_then_of_the_environment_then_of_the_config(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    toml_main: str,
+    environment: str | None,
+    flag: str | None,
+    topic: str,
+) -> None:
+    given = [] if flag is None else ["--timer-topic", flag]
+    toml = TWO_TOPICS.format(main=toml_main)
+    assert sent(tmp_path, monkeypatch, "cancel", "x", *given, toml=toml, main=environment) == {topic}

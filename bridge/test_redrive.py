@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -226,6 +227,26 @@ def test_what_is_left_alone_is_told_with_the_reason(monkeypatch: pytest.MonkeyPa
     assert "1 cannot be sent from there: they were too large for timer.rejected" in beside
     assert "the first at timer.requests/2/7" in beside
     assert "1 records on timer.rejected were not put there by a bridge" in beside
+
+
+@pytest.mark.parametrize("main", [None, "timer.requests", "timer.other"])
+def test_what_is_said_of_another_timer_topic_can_be_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main: str | None
+) -> None:
+    if main is not None:
+        monkeypatch.setenv("TIMER_BRIDGE_TIMER_TOPIC", main)
+    config = tmp_path / "bridge.toml"
+    config.write_text('[topics."timer.other"]')
+    one, other = "timer.requests", "timer.other"
+    for asked, left in ((one, other), (other, one)):
+        code, told, beside = redrive(monkeypatch, Sent(), "--config", str(config), "--timer-topic", asked)
+        assert (code, "1 would be sent" in told) == (0, True), beside
+        assert f"more are of {left}: give --timer-topic {left}\n" in beside
+
+
+def test_an_origin_that_no_setting_names_is_not_followed_without_a_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, beside = redrive(monkeypatch, Sent())
+    assert "give --timer-topic timer.other, if that is a timer topic of yours" in beside
 
 
 def test_what_was_gone_and_what_is_not_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
