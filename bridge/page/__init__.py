@@ -7,6 +7,7 @@ neighbours.py  reads are put to the owner of each partition           fetching.p
 machine.py     disk and memory
 actions.py     what changes something, each a row of a table          requests.py    sent, and what came of it
 rejected.py    what was parked, and why                               site.py        the page
+marks.py       which of it was sent again, read once
 counted.py     what a selection came to, as a token                   service.py     the API over HTTP
 operations.py  what an operation is, and how it is called             rendering.py   templates, escaped
 kafka_side.py  what is asked of Kafka: a port                         real_kafka.py  over bridge.confluent

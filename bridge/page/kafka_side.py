@@ -3,7 +3,7 @@
 real: bridge.page.real_kafka     in tests: over a Kafka in memory
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -52,7 +52,7 @@ class KafkaSide(Protocol):
 
     def producer(self, timer_topic: str) -> TimerProducer: ...
 
-    def redriven(self) -> frozenset[bytes]:
+    def redriven(self) -> Container[bytes]:
         """Marks of what was sent again."""
         ...
 

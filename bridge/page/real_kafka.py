@@ -8,8 +8,9 @@ from bridge.client import TimerProducer
 from bridge.confluent import ConfluentGroup, ConfluentHistory, ConfluentTopics, Patience
 from bridge.errors import BridgeError
 from bridge.page.kafka_side import Group, Reader, Resent
+from bridge.page.marks import Marks, MarksTopic
 from bridge.ports import Record
-from bridge.redrive import Parked, Selection, marks_on
+from bridge.redrive import Parked, Selection
 from bridge.redrive_commands import redriving
 from bridge.settings import Settings
 from schemas.origin import Shard
@@ -32,6 +33,7 @@ class RealKafka:
         self._group: ConfluentGroup | None = None
         self._reader: _Reader | None = None
         self._producers: dict[str, TimerProducer] = {}
+        self._marks = MarksTopic(settings.redriven_topic)
 
     def group(self) -> Group:
         with self._lock:
@@ -60,10 +62,9 @@ class RealKafka:
                 self._producers[timer_topic] = TimerProducer(config, timer_topic=timer_topic)
             return self._producers[timer_topic]
 
-    def redriven(self) -> frozenset[bytes]:
-        topic = self._settings.redriven_topic
+    def redriven(self) -> Marks:
         with self.reader() as reader:
-            return marks_on(topic, reader.partitions(topic), reader)
+            return self._marks.read_on(reader)
 
     def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
         chosen = {(each.place, each.offset) for each in records}

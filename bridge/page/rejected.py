@@ -3,7 +3,7 @@
 Of each partition of the rejected topic the last LOOKED_AT records are read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from bridge.listing import id_fields
 from bridge.page.answers import Redriven, Rejected, RejectedRecords
@@ -75,7 +75,7 @@ class RejectedTopic:
         """Where it says that it came from is what its writer says: no other topic than a timer topic is sent to."""
         return not record.is_bare and record.shard.topic in self._rules
 
-    def _told(self, place: Shard, record: Record, marks: frozenset[bytes]) -> Rejected | None:
+    def _told(self, place: Shard, record: Record, marks: Container[bytes]) -> Rejected | None:
         found = parked(place, record, self._rules)
         if found is None:
             return None

@@ -1,6 +1,6 @@
 """RealKafka with what stands for a broker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from threading import Event
@@ -14,7 +14,7 @@ from bridge.confluent.redriving import Sent
 from bridge.errors import BrokerUnavailableError
 from bridge.page import real_kafka
 from bridge.page.real_kafka import RealKafka
-from bridge.ports import Outgoing
+from bridge.ports import Outgoing, Record
 from bridge.redrive import Found, Parked, Selection
 from bridge.settings import Settings, load
 from schemas.origin import Shard
@@ -27,6 +27,102 @@ def settings() -> Settings:
 def lying(offset: int, topic: str) -> Parked:
     place = Shard("timer.rejected", 0)
     return Parked(place, offset, 1_000, "unknown-topic", Shard(topic, 0), offset, "orders", None, 10)
+
+
+MARKS = "timer.redriven"
+
+
+class Log:
+    """Reader of a topic of marks; `asked`: what was read of it."""
+
+    def __init__(self) -> None:
+        self.firsts = [0, 0]
+        self.marks: list[list[bytes | None]] = [[], []]
+        self.is_there = True
+        self.asked: list[tuple[int, int, int]] = []
+
+    def partitions(self, topic: str) -> int | None:
+        assert topic == MARKS
+        return len(self.marks) if self.is_there else None
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        return self.firsts[shard.partition], len(self.marks[shard.partition])
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        values = self.marks[shard.partition]
+        self.asked.append((shard.partition, from_offset, to_offset))
+        for at in range(from_offset, to_offset, 100):
+            numbers = range(at, min(at + 100, to_offset))
+            yield [Record(number, 1_000, b"", values[number], []) for number in numbers]
+
+    def read(self) -> list[tuple[int, int, int]]:
+        asked, self.asked = self.asked, []
+        return [each for each in asked if each[1] < each[2]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    made = Log()
+    monkeypatch.setattr(real_kafka, "_Reader", lambda *_: made)
+    return made
+
+
+def test_marks_are_read_once(log: Log) -> None:
+    kafka = RealKafka(settings())
+    log.marks = [[b"a%d" % number for number in range(1_000)], [b"b%d" % number for number in range(250)]]
+    found = kafka.redriven()
+    assert log.read() == [(0, 0, 1_000), (1, 0, 250)]
+    assert all(mark in found for mark in (b"a0", b"a999", b"b0", b"b249"))
+    assert not any(mark in found for mark in (b"a1000", b"b250", b""))
+    assert b"a7" in kafka.redriven()
+    assert log.read() == []
+    log.marks[0] += [None, b"a1000"]
+    found = kafka.redriven()
+    assert log.read() == [(0, 1_000, 1_002)]
+    assert all(mark in found for mark in (b"a0", b"a999", b"a1000", b"b249"))
+    log.marks.append([b"c0"])
+    log.firsts.append(0)
+    assert b"c0" in kafka.redriven()
+    assert log.read() == [(2, 0, 1)]
+
+
+def test_marks_of_a_topic_made_anew_are_read_anew(log: Log) -> None:
+    kafka = RealKafka(settings())
+    log.marks, log.firsts = [[b"x"] * 20, [b"y"] * 5], [10, 0]
+    assert b"x" in kafka.redriven()
+    assert log.read() == [(0, 10, 20), (1, 0, 5)]
+    log.marks = [[b"z"] * 3, [b"y"] * 5]  # its end went back
+    log.firsts = [0, 0]
+    found = kafka.redriven()
+    assert (b"x" in found, b"y" in found, b"z" in found) == (False, True, True)
+    assert log.read() == [(0, 0, 3), (1, 0, 5)]
+    log.firsts = [2, 0]  # of a log that is only cut, nothing is read again
+    assert b"z" in kafka.redriven()
+    assert log.read() == []
+    log.marks[0], log.firsts = [b"w"] * 9, [0, 0]  # its first offset went back
+    assert b"w" in kafka.redriven()
+    assert log.read() == [(0, 0, 9), (1, 0, 5)]
+    log.is_there = False
+    assert b"w" not in kafka.redriven()
+
+
+def test_marks_that_were_not_read_to_their_end_are_read_once_more(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = RealKafka(settings())
+    log.marks = [[b"a%d" % number for number in range(300)], []]
+
+    def broken(shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        yield [Record(0, 1_000, b"", b"a0", [])]
+        raise BrokerUnavailableError("gone")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(log, "requests", broken)
+        with pytest.raises(BrokerUnavailableError):
+            kafka.redriven()
+    assert b"a299" in kafka.redriven()
+    assert log.read() == [(0, 0, 300)]
 
 
 class Work:
