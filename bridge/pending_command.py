@@ -6,6 +6,7 @@
 --select topic=orders --cancel              timers by what they are like (bridge.selection_command)
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -20,8 +21,9 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.pending import Bucket, Named, Pending, parse_bucket_ms
 from bridge.pending_sources import Directory, PendingSource, RunningBridges
 from bridge.token_file import read_token
-from schemas.kafka_table import PREFIX
+from schemas.kafka_table import PREFIX, from_environment
 
+_HTTP_PORT = f"{PREFIX}HTTP_PORT"
 _ROWS = 24
 _BAR = 40
 _BUCKET = "1h"
@@ -43,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def pending(
     url: Annotated[list[str] | None, typer.Option("--url", help="Of a running bridge; one for each instance.")] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", envvar=f"{PREFIX}HTTP_PORT", help="Of a running bridge on 127.0.0.1.")
+        int | None, typer.Option("--http-port", help=f"Of a running bridge on 127.0.0.1. [env var: {_HTTP_PORT}]")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Of a stopped bridge; it is only read.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this real topic.")] = None,
@@ -130,9 +132,10 @@ def _act_on(
     from bridge.selection_command import act_on, parse_selector  # only here: it needs the API's models
 
     selector = parse_selector(select)
-    if not urls and not http_port:
+    asked = _asked(urls, http_port)
+    if not asked:
         raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
-    act_on(urls[0] if urls else f"http://127.0.0.1:{http_port}", token_file, selector, action, more, apply=apply)
+    act_on(asked[0], token_file, selector, action, more, apply=apply)
 
 
 def _source(urls: list[str], http_port: int | None, data_dir: Path | None, token_file: Path | None) -> PendingSource:
@@ -140,10 +143,25 @@ def _source(urls: list[str], http_port: int | None, data_dir: Path | None, token
         raise SettingsError("--url asks a running bridge, --data-dir reads a stopped one: give one of them")
     if data_dir is not None:
         return Directory(data_dir)
-    if not urls and not http_port:
+    asked = _asked(urls, http_port)
+    if not asked:
         raise SettingsError("give --http-port or --url of a running bridge, or --data-dir of a stopped one")
     token = None if token_file is None else read_token(token_file)
-    return RunningBridges(urls or [f"http://127.0.0.1:{http_port}"], token)
+    return RunningBridges(asked, token)
+
+
+def _asked(urls: list[str], http_port: int | None) -> list[str]:
+    """Who is: `urls`, else the bridge on this machine, if its port is given."""
+    port = http_port if urls or http_port is not None else _port_of_environment()
+    return urls or ([f"http://127.0.0.1:{port}"] if port else [])
+
+
+def _port_of_environment() -> int | None:
+    told = from_environment(os.environ).get("http_port")
+    try:
+        return int(str(told)) if told else None
+    except ValueError:
+        raise SettingsError(f"{_HTTP_PORT} is {told!r}: give a port, such as 8321") from None
 
 
 # -- telling

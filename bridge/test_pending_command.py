@@ -168,6 +168,17 @@ def test_the_port_of_the_environment_is_asked_unless_a_directory_is_given(data_d
     assert "pending at" in run("--data-dir", data_dir, TIMER_BRIDGE_HTTP_PORT="1").stdout
 
 
+def test_a_port_of_the_environment_that_is_none_is_told_and_that_of_a_kubernetes_service_left_alone(
+    data_dir: Path,
+) -> None:
+    of_a_service = "tcp://10.0.0.1:8321"
+    assert "pending at" in run("--data-dir", data_dir, TIMER_BRIDGE_HTTP_PORT=of_a_service).stdout
+    with pytest.raises(SettingsError, match="give --http-port or --url of a running bridge"):
+        run(TIMER_BRIDGE_HTTP_PORT=of_a_service)
+    with pytest.raises(SettingsError, match="TIMER_BRIDGE_HTTP_PORT is 'x': give a port, such as 8321"):
+        run(TIMER_BRIDGE_HTTP_PORT="x")
+
+
 def test_a_selection_without_a_bridge_to_ask_is_told_what_to_give() -> None:
     ended = CliRunner().invoke(app, ["pending", "--select", "topic=orders"])
     assert ended.exit_code != 0

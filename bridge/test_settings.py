@@ -10,6 +10,7 @@ from bridge.limits import TargetLimit
 from bridge.policy import Policy
 from bridge.settings import Settings, load
 from bridge.topics import Found
+from schemas.kafka_table import from_environment
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:1"}
 
@@ -159,3 +160,37 @@ def test_a_quota_that_leaves_a_partition_nothing_is_told_when_partitions_are_kno
     few = from_file(tmp_path, '[topics."t.x"]\nmax_pending = 3')
     with pytest.raises(SettingsError, match=r"max_pending = 3: t\.x has 4 partitions.*give 4 or more"):
         few.turn_options({"timer.requests": Found(1, 1000), "t.x": Found(4, 1000)})
+
+
+def links(service: str, port: int, name: str) -> dict[str, str]:
+    """What Kubernetes tells of a Service to all pods beside it."""
+    it = service.upper().replace("-", "_")
+    url = f"tcp://10.0.0.1:{port}"
+    return {
+        f"{it}_SERVICE_HOST": "10.0.0.1",
+        f"{it}_SERVICE_PORT": str(port),
+        f"{it}_SERVICE_PORT_{name.upper()}": str(port),
+        f"{it}_PORT": url,
+        f"{it}_PORT_{port}_TCP": url,
+        f"{it}_PORT_{port}_TCP_PROTO": "tcp",
+        f"{it}_PORT_{port}_TCP_PORT": str(port),
+        f"{it}_PORT_{port}_TCP_ADDR": "10.0.0.1",
+    }
+
+
+@pytest.mark.parametrize("service", ["timer-bridge", "timer-bridge-http", "timer-bridge-kafka"])
+def test_what_kubernetes_tells_of_a_service_of_that_name_is_no_setting(service: str) -> None:
+    found = load(SERVERS, links(service, 8321, "http"), None)
+    assert (found.http_port, found.kafka) == (0, {})
+    found = load(SERVERS, links(service, 8321, "http") | {"TIMER_BRIDGE_KAFKA_CLIENT_ID": "x"}, None)
+    assert found.kafka == {"client.id": "x"}
+
+
+def test_a_setting_that_looks_like_a_services_counts() -> None:
+    assert load(SERVERS, {"TIMER_BRIDGE_HTTP_PORT": "8321"}, None).http_port == 8321
+    with pytest.raises(SettingsError, match="http_port"):
+        load(SERVERS, {"TIMER_BRIDGE_HTTP_PORT": "http://10.0.0.1:8321"}, None)
+    with pytest.raises(SettingsError, match="there is no setting 'port'"):
+        load(SERVERS, {"TIMER_BRIDGE_PORT": "8321"}, None)
+    for name in Settings.model_fields:
+        assert from_environment({f"TIMER_BRIDGE_{name.upper()}": "x"}), name

@@ -4,12 +4,17 @@ the config, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `--kafka sasl.password=x`; flag 
 A value `file:/run/secrets/password` stands for what is in that file. Errors never quote a value: it may be a secret.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 PREFIX = "TIMER_BRIDGE_"
 _IN_A_FILE = "file:"
+_OF_A_SERVICE = re.compile(
+    r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?\Z"
+)
+_URLS = ("tcp://", "udp://", "sctp://")
 
 
 def by_full_name(table: Mapping[str, object]) -> dict[str, str]:
@@ -38,11 +43,18 @@ def from_file(file: Path) -> dict[str, object]:
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     """Every setting of ours, librdkafka's in the table `kafka`."""
     given: dict[str, object] = {
-        name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and not _is_of_a_service(name, value)
     }
     of_kafka = [name for name in given if name.startswith("kafka_")]
     table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in of_kafka}
     return {"kafka": table, **given} if table else given
+
+
+def _is_of_a_service(name: str, value: str) -> bool:
+    """Kubernetes tells its pods of a Service `timer-bridge`, or `timer-bridge-x`, by names that begin as ours do."""
+    return _OF_A_SERVICE.search(name) is not None or (name.endswith("_PORT") and value.startswith(_URLS))
 
 
 def merged(tables: Sequence[Mapping[str, object]]) -> dict[str, str]:
