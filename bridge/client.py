@@ -91,6 +91,11 @@ class Outbox(Protocol):
         """Waits for all that was sent. Raises BridgeError if any of it since the last flush was not taken."""
         ...
 
+    @property
+    def is_broken(self) -> bool:
+        """Nothing more can be sent by it."""
+        ...
+
     def close(self) -> None:
         """Sends what is left, as far as it can, and ends."""
         ...
@@ -359,6 +364,11 @@ class TimerProducer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until all is acknowledged. Raises BridgeError if any since the last flush was not taken."""
         self._outbox.flush(timeout_s)
+
+    @property
+    def is_broken(self) -> bool:
+        """Behind a fatal error of its Kafka client nothing more is sent, and all futures raise: make a new one."""
+        return self._outbox.is_broken
 
     def close(self) -> None:
         """Ends it, without a word about what was not taken: `flush` first."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -11,10 +11,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bridge.client import Sent
 from bridge.confluent.clients import LIBRDKAFKA_LOG, is_denied, not_taken
-from bridge.confluent.waiting import CALL_S, error_of, reason
+from bridge.confluent.waiting import CALL_S, error_of, reason, unwrapped
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
 
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
+_CUT_OFF = frozenset(
+    {KafkaError._FATAL, KafkaError._STATE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+)
+"""What a fatal error is told by where it does not come to light itself."""
+_POLL_S = 0.1
 _METADATA_AGE_S = 300.0
 """After this it is asked again how many partitions a topic has: as often as Java's clients do."""
 
@@ -36,6 +41,7 @@ class ConfluentOutbox:
             "error_cb": self._hear,
         }
         self._heard: str | None = None
+        self._fatal: KafkaError | None = None
         try:
             self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
         except KafkaException as failure:
@@ -61,18 +67,20 @@ class ConfluentOutbox:
         future.set_running_or_notify_cancel()
         with self._lock:
             self._count += 1
-        while True:
+        while self._fatal is None:
             try:
                 self._producer.produce(
                     topic, value, key, partition, on_delivery=partial(self._told, future, topic), headers=list(headers)
                 )
             except BufferError:
-                self._producer.poll(0.1)
+                self._call(self._producer.poll, _POLL_S)
             except KafkaException as refused:
                 self._fail(future, topic, error_of(refused))
                 return future
             else:
                 return future
+        self._fail(future, topic, self._fatal)
+        return future
 
     def partitions(self, topic: str) -> int:
         count, asked_s = self._partitions.get(topic, (0, 0.0))
@@ -82,25 +90,55 @@ class ConfluentOutbox:
         return count
 
     def flush(self, timeout_s: float | None) -> None:
-        left = self._producer.flush() if timeout_s is None else self._producer.flush(timeout_s)
+        left = self._left(timeout_s)
         with self._lock:
             first, failed, count = self._first_failure, self._failed, self._count
             self._first_failure, self._failed, self._count = None, 0, 0
         if first is not None:
             raise BridgeError(f"{failed} of {count} were not taken: {first}") from first
+        if self._fatal is not None:
+            raise BridgeError(self._remedy(self._fatal))
         if left:
             raise BrokerUnavailableError(
                 f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
             )
 
     def close(self) -> None:
-        self._producer.flush()
+        self._left(None)
         self._is_closing.set()
         self._thread.join()
 
+    @property
+    def is_broken(self) -> bool:
+        return self._fatal is not None
+
     def _serve(self) -> None:
         while not self._is_closing.is_set():
-            self._producer.poll(0.1)
+            self._call(self._producer.poll, _POLL_S)
+
+    def _left(self, timeout_s: float | None) -> int:
+        """How many are neither acknowledged nor refused when all are, or the time is over."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        left = None
+        while left is None:
+            left = self._call(self._producer.flush, -1 if end_s is None else max(0.0, end_s - time.monotonic()))
+        return left
+
+    def _call(self, serve: Callable[[float], int], timeout_s: float) -> int | None:
+        """None where it ended before its time: a fatal error is raised by whoever serves callbacks first.
+
+        So are errors by callbacks that the sender has given us. Reports of deliveries stand behind either.
+        """
+        try:
+            with unwrapped():
+                return serve(timeout_s)
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
+                self._fatal = error
+            else:
+                self._heard = reason(error, self._heard)
+            return None
 
     def _hear(self, error: KafkaError) -> None:
         """librdkafka's background threads tell here why they fail: the reason behind a time-out."""
@@ -130,6 +168,8 @@ class ConfluentOutbox:
         return len(found.partitions)
 
     def _failure(self, topic: str, error: KafkaError) -> BridgeError:
+        if error is self._fatal or error.code() in _CUT_OFF:
+            return BridgeError(f"{topic}: {self._remedy(self._fatal or error)}")
         if error.code() in _UNKNOWN:
             return BridgeError(f"{topic}: there is no such topic: make it (timer-bridge run makes the timer topic)")
         if is_denied(error):
@@ -138,3 +178,7 @@ class ConfluentOutbox:
             why = "" if self._heard is None else f": {self._heard}"
             return BrokerUnavailableError(f"{topic}: no broker took it in time (message.timeout.ms){why}")
         return BridgeError(f"{topic}: {error.str()}")
+
+    def _remedy(self, fatal: KafkaError) -> str:
+        first = "give the sender the right (an ACL), then " if is_denied(fatal) else ""
+        return f"{fatal.str()}: nothing more is sent by this client: {first}make a new TimerProducer"

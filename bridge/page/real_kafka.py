@@ -56,11 +56,15 @@ class RealKafka:
 
     def producer(self, timer_topic: str) -> TimerProducer:
         with self._lock:
-            if timer_topic not in self._producers:
-                where = {"bootstrap.servers": self._settings.bootstrap_servers}
-                config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **where}
-                self._producers[timer_topic] = TimerProducer(config, timer_topic=timer_topic)
-            return self._producers[timer_topic]
+            known = self._producers.get(timer_topic)
+            if known is not None and not known.is_broken:
+                return known
+            where = {"bootstrap.servers": self._settings.bootstrap_servers}
+            config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **where}
+            made = self._producers[timer_topic] = TimerProducer(config, timer_topic=timer_topic)
+        if known is not None:
+            known.close()
+        return made
 
     def redriven(self) -> Marks:
         with self.reader() as reader:

@@ -56,6 +56,8 @@ RULES = Rules(
 class MemoryOutbox:
     """bridge.client's Outbox, straight into a Kafka in memory."""
 
+    is_broken = False
+
     def __init__(self, kafka: FakeKafka) -> None:
         self._kafka = kafka
 
