@@ -69,9 +69,12 @@ class OwnTopics:
         return found
 
     def complain(self) -> None:
-        """A running bridge goes on, as stopping it would not bring anything back, but says it loudly."""
+        """A running bridge goes on, as stopping it would not bring anything back, but says it loudly.
+
+        It waits for nobody: it is the turn's thread that asks.
+        """
         try:
-            self._check_retention()
+            self._check_retention(once=True)
         except SettingsError as wrong:
             log.error("timers may be lost: %s", wrong)
         except BridgeError as unknown:
@@ -85,12 +88,12 @@ class OwnTopics:
             found = self._topics.partitions(name)
         return partitions if found is None else found
 
-    def _check_retention(self) -> None:
+    def _check_retention(self, *, once: bool = False) -> None:
         """Raises SettingsError where retention or clean-up would take a timer that lives."""
         wrong: list[str] = []
         retention_ms: dict[str, int] = {}
         for name, journal in self._journals.items():
-            of_topic, of_journal = self._topics.config(name), self._topics.config(journal)
+            of_topic, of_journal = (self._topics.config(each, once=once) for each in (name, journal))
             wrong += faults(name, of_topic, self._window_ms)
             wrong += journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
             retention_ms |= {name: int(of_topic["retention.ms"]), journal: int(of_journal["retention.ms"])}

@@ -145,6 +145,10 @@ class History(Protocol):
         """Those whose progress or journal cannot be read before somebody's transaction ends. Waits for a moment."""
         ...
 
+    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        """First offset of each timer partition that is kept. Asked once: whoever does not answer is left out."""
+        ...
+
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         """Last stable offset and end of each timer partition. Asked once: whoever does not answer is left out."""
         ...

@@ -440,6 +440,34 @@ def test_case_28_what_retention_took_is_delivered_from_the_local_store(
     assert sorted(world.delivered()) == ["new", *(f"old {number}" for number in range(5))]
 
 
+def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look is the turn's thread's: while it waits, nothing is delivered by any partition."""
+    kafka, (silent, other), instance = two_partitions()
+    for shard in (silent, other):
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+    instance.run(50)
+    bridge = instance.bridge
+    assert bridge is not None
+    bridge.look_at_retention()
+    assert instance.metrics.lost_to_retention == {silent: 0, other: 0}
+    for shard in (silent, other):
+        kafka.partition(shard).delete_before(1)
+    bounds, firsts = FakeHistory.bounds, FakeHistory.firsts
+
+    def waits(self: FakeHistory, shard: Shard) -> tuple[int, int]:
+        assert shard != silent, "no answer, for ever"
+        return bounds(self, shard)
+
+    monkeypatch.setattr(FakeHistory, "bounds", waits)
+    monkeypatch.setattr(FakeHistory, "firsts", lambda self, shards: firsts(self, [s for s in shards if s != silent]))
+    bridge.look_at_retention()
+    assert instance.metrics.lost_to_retention == {silent: 0, other: 1}
+    assert f"{other}: retention has taken requests that are pending" in caplog.text
+
+
 def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     for number in range(5):

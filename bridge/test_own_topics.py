@@ -29,8 +29,9 @@ class Cluster:
     def grow(self, topic: str, partitions: int) -> None:
         self.topics[topic] = partitions, self.topics[topic][1]
 
-    def config(self, topic: str) -> dict[str, str]:
+    def config(self, topic: str, *, once: bool = False) -> dict[str, str]:
         if self.is_down:
+            assert once, "it is waited for, without end"
             raise BrokerUnavailableError("no broker answers")
         return self.topics[topic][1]
 

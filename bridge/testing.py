@@ -229,6 +229,10 @@ class FakeHistory:
         log = self._journal(shard)
         return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, shard)
 
+    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        self._fuse.step("history.firsts")
+        return {shard: self._kafka.partition(shard).first for shard in shards}
+
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         self._fuse.step("history.open_ends")
         logs = {shard: self._kafka.partition(shard) for shard in shards}

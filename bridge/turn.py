@@ -165,9 +165,11 @@ class Bridge:
 
     def look_at_retention(self) -> None:
         """Complains where Kafka no longer holds what still lives: from now on it is on this disk alone."""
-        taken: dict[Shard, int] = {}
-        for shard, owned in self._shards.items():
-            (first, _), low = self._history.bounds(shard), owned.committed_progress.low_offset
+        known = self._metrics.lost_to_retention
+        taken = {shard: known[shard] for shard in self._shards if shard in known}
+        for shard, first in self._history.firsts(list(self._shards)).items():
+            owned = self._shards[shard]
+            low = owned.committed_progress.low_offset
             taken[shard] = max(0, first - low) if owned.store.pending else 0
             if first > low and owned.store.pending:
                 log.error(

@@ -86,6 +86,10 @@ class Harness(Protocol):
         """Somebody else's hand in our group, on the first timer partition."""
         ...
 
+    def delete_before(self, offset: int) -> None:
+        """As retention does, on the first timer partition."""
+        ...
+
     def now_ms(self) -> int:
         """The brokers' time."""
         ...
@@ -135,6 +139,9 @@ class FakeHarness:
 
     def commit_offset(self, offset: int) -> None:
         self._kafka.commit_offset("group", Shard(self.timers, 0), offset)
+
+    def delete_before(self, offset: int) -> None:
+        self._kafka.partition(Shard(self.timers, 0)).delete_before(offset)
 
     def now_ms(self) -> int:
         return self._kafka.timeline.now_ms
@@ -250,6 +257,10 @@ class ConfluentHarness:
         hand = Consumer({**self._connection, "group.id": self._group, "enable.auto.commit": False})
         hand.commit(offsets=[TopicPartition(self.timers, 0, offset)], asynchronous=False)
         hand.close()
+
+    def delete_before(self, offset: int) -> None:
+        (deleted,) = self._admin.delete_records([TopicPartition(self.timers, 0, offset)]).values()
+        deleted.result()
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000  # it runs on this machine
@@ -697,6 +708,15 @@ class TestHistory:
         harness.send(b"b")
         becomes(lambda: history.open_ends([shard, other]), {shard: (1, 3), other: (0, 0)})
         end()
+
+    def test_first_offsets_are_told_of_those_that_are_there(self, harness: Harness, shard: Shard) -> None:
+        history, other = harness.history(), Shard(shard.topic, 1)
+        for value in (b"a", b"b"):
+            harness.send(value)
+        becomes(lambda: history.firsts([shard, other]), {shard: 0, other: 0})
+        harness.delete_before(1)
+        becomes(lambda: history.firsts([shard, other]), {shard: 1, other: 0})
+        assert history.firsts([]) == {}
 
     def test_requests_are_those_of_the_range_that_stand(self, harness: Harness, shard: Shard) -> None:
         for value in (b"a", b"b"):

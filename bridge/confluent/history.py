@@ -91,6 +91,12 @@ class ConfluentHistory:
         found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
         return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
 
+    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        # One by one: what is asked together is answered together, and one leader may hang.
+        each = [self._admin.list_offsets({TopicPartition(*s): _FIRST}, request_timeout=CALL_S) for s in shards]
+        until_s = time.monotonic() + _GLANCE_S
+        return {Shard(a.topic, a.partition): told for answer in each for a, told in _in_time(answer, until_s)}
+
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         asked = {TopicPartition(*shard): _END for shard in shards}
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

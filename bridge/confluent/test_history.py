@@ -1,11 +1,13 @@
 """What librdkafka says amid a read of what Kafka holds, by a consumer that says what a test gives it."""
 
 import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from bridge.confluent import history as history_module
 from bridge.confluent.history import ConfluentHistory
@@ -188,3 +190,32 @@ def test_a_broker_that_does_not_answer_is_nobodys_open_transaction(
     read = history(Silent())
     read.open_ends = lambda places: {Shard("timer.journal", 0): ends}
     assert read.undecided([PLACE]) == open_ones
+
+
+class Admin:
+    """`told`: first offset by partition, or an error. A question about one that is not there is never answered.
+
+    As librdkafka: what is asked together is answered together.
+    """
+
+    def __init__(self, told: Mapping[int, int | KafkaException]) -> None:
+        self._told = told
+
+    def list_offsets(self, asked: Mapping[TopicPartition, object], **_: object) -> dict[TopicPartition, Any]:
+        answers: dict[TopicPartition, Any] = {place: Future() for place in asked}
+        if all(place.partition in self._told for place in asked):
+            for place, answer in answers.items():
+                told = self._told[place.partition]
+                if isinstance(told, int):
+                    answer.set_result(SimpleNamespace(offset=told))
+                else:
+                    answer.set_exception(told)
+        return answers
+
+
+def test_first_offsets_are_those_of_the_leaders_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "_GLANCE_S", 0)
+    read = history(Saying())
+    read._admin = Admin({0: 7, 2: KafkaException(PASSING), 3: OFFSET_INVALID, 4: 0})
+    shards = [Shard(PLACE.topic, number) for number in range(5)]
+    assert read.firsts(shards) == {shards[0]: 7, shards[4]: 0}

@@ -19,7 +19,7 @@ _NOT_SEEN = "made, but not to be seen yet, or not by us: give the bridge's user 
 
 
 class ConfluentTopics:
-    """Every call waits for a broker, as long as `patience` does."""
+    """Every call waits for a broker, as long as `patience` does, unless it says otherwise."""
 
     def __init__(self, connection: Connection, patience: Patience) -> None:
         self._patience = patience
@@ -37,14 +37,15 @@ class ConfluentTopics:
 
         return self._insist(f"waiting for a broker ({name})", ask)
 
-    def config(self, name: str) -> dict[str, str]:
+    def config(self, name: str, *, once: bool = False) -> dict[str, str]:
+        """`once`: BridgeError where no broker answers in time."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
         def ask() -> dict[str, str]:
             answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
             return {key: entry.value for key, entry in answer[resource].result().items()}
 
-        return self._insist(f"looking at topic {name}", ask)
+        return self._insist(f"looking at topic {name}", ask, once=once)
 
     def allowed(self, name: str) -> frozenset[str] | None:
         """What our user may do with a topic that is there, in Kafka's words; None where the broker does not say."""
@@ -93,9 +94,12 @@ class ConfluentTopics:
             self._patience.wait(f"topic {name}", _NOT_SEEN, tries, quietly=True)
             tries += 1
 
-    def _insist(self, what: str, call: Callable[[], T]) -> T:
+    def _insist(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
+        def is_asked_again(error: KafkaError) -> bool:
+            return not once and is_passing(error) and not _is_refusal(error)
+
         try:
-            return self._patience.insist(what, call, lambda error: is_passing(error) and not _is_refusal(error))
+            return self._patience.insist(what, call, is_asked_again)
         except KafkaException as failure:
             raise explained(what, error_of(failure)) from failure
 
