@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, make
-from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.confluent.waiting import CALL_S, Patience, error_of, serve
 from bridge.connection import Connection
 from bridge.ports import Member
 from schemas.origin import Shard
@@ -23,6 +23,7 @@ class ConfluentGroup:
 
     def members(self) -> list[Member]:
         """Raises BridgeError."""
+        serve(self._admin)
         try:
             answer = self._admin.describe_consumer_groups([self._group], request_timeout=CALL_S)
             members = answer[self._group].result().members
@@ -35,6 +36,7 @@ class ConfluentGroup:
 
     def shards(self, topics: Iterable[str]) -> set[Shard]:
         """All partitions of these. Raises BridgeError."""
+        serve(self._admin)
         try:
             found = self._admin.list_topics(timeout=CALL_S).topics
         except KafkaException as failure:

@@ -17,7 +17,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_passing, make
 from bridge.confluent.source import GONE, Message, record_of
-from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.confluent.waiting import CALL_S, Patience, error_of, serve
 from bridge.connection import Connection
 from bridge.errors import BridgeError, TopicGrownError
 from bridge.ports import Record
@@ -48,11 +48,15 @@ class ConfluentHistory:
         self._consumer: Any = make(Consumer, clients.reader(connection), patience)
         self._admin: Any = make(AdminClient, clients.plain(connection), patience)
         self._reads = 0
+        self._is_reading = False
 
     def progress(self, shard: Shard) -> Progress | None:
         def committed() -> TopicPartition:
             found: TopicPartition
-            (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=CALL_S)
+            try:
+                (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=CALL_S)
+            finally:
+                self._serve()
             if found.error is not None:
                 raise KafkaException(found.error)
             return found
@@ -65,6 +69,7 @@ class ConfluentHistory:
 
     def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
         # Markers follow a commit within milliseconds: these are not worth a process of their own.
+        self._serve()
         until_s = time.monotonic() + _GLANCE_S
         while (found := self._undecided(shards)) and time.monotonic() < until_s:
             time.sleep(_NAP_S)
@@ -87,11 +92,13 @@ class ConfluentHistory:
     def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         journals = {self._journal_of(shard): shard for shard in shards}
         asked = {TopicPartition(*journal): _NEWEST for journal in journals}
+        serve(self._admin)
         answers = self._admin.list_offsets(asked, request_timeout=CALL_S)
         found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
         return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
 
     def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        serve(self._admin)
         # One by one: what is asked together is answered together, and one leader may hang.
         each = [self._admin.list_offsets({TopicPartition(*s): _FIRST}, request_timeout=CALL_S) for s in shards]
         until_s = time.monotonic() + _GLANCE_S
@@ -99,6 +106,7 @@ class ConfluentHistory:
 
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         asked = {TopicPartition(*shard): _END for shard in shards}
+        serve(self._admin)
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         answers = [self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S) for level in levels]
         until_s = time.monotonic() + _GLANCE_S
@@ -145,6 +153,7 @@ class ConfluentHistory:
         partition = TopicPartition(*place)
 
         def ask() -> int:
+            serve(self._admin)
             answers = self._admin.list_offsets({partition: spec}, isolation_level=level, request_timeout=CALL_S)
             try:
                 return _told(answers[partition].result().offset)
@@ -162,6 +171,11 @@ class ConfluentHistory:
         if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
             raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
 
+    def _serve(self) -> None:
+        """A read polls by itself, and what this would take are its records."""
+        if not self._is_reading:
+            serve(self._consumer)
+
     def _insist(self, what: str, call: Callable[[], T]) -> T:
         try:
             return self._patience.insist(what, call, is_passing)
@@ -177,6 +191,7 @@ class ConfluentHistory:
             return
         self._reads = mine = self._reads + 1
         self._consumer.assign([TopicPartition(*place, position)])
+        self._is_reading = True
         tries = 0
         try:
             while position < end:
@@ -194,6 +209,7 @@ class ConfluentHistory:
         finally:  # also where its reader has seen enough: else it would be fetched on and on
             if mine == self._reads:
                 self._consumer.unassign()
+                self._is_reading = False
 
     def _next_batch(self, place: Shard, position: int, end: int) -> tuple[list[Message], int]:
         """Messages, and the position behind them."""

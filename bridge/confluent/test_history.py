@@ -29,6 +29,10 @@ GONE, DELETED, DENIED, PASSING, AT_THE_END = map(
     ),
 )
 
+FATAL = SystemError("returned a result with an exception set")
+"""As an error of a callback leaves a poll."""
+FATAL.__cause__ = KafkaException(KafkaError(KafkaError._FATAL, "of no use any more", fatal=True))
+
 
 class Told:
     """A record at an offset, or an error in the place of one."""
@@ -65,6 +69,7 @@ class Saying:
         self.begun: list[int] = []
         self.is_reading = False
         self.commits: list[TopicPartition | SimpleNamespace] = []
+        self.events = 0
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.begun += [place.offset for place in places]
@@ -75,6 +80,7 @@ class Saying:
 
     def poll(self, timeout_s: float) -> Told | None:
         del timeout_s
+        self.events = 0
         if not self._batches:
             return None
         first, *self._more = self._batches.pop(0)
@@ -87,6 +93,7 @@ class Saying:
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition | SimpleNamespace]:
         del places, timeout
+        self.events += 1
         return [self.commits.pop(0)]
 
 
@@ -195,19 +202,26 @@ def test_a_broker_that_does_not_answer_is_nobodys_open_transaction(
 class Admin:
     """`told`: first offset by partition, or an error. A question about one that is not there is never answered.
 
-    As librdkafka: what is asked together is answered together.
+    As librdkafka: what is asked together is answered together, and an event of each answer waits for a poll.
     """
 
     def __init__(self, told: Mapping[int, int | KafkaException]) -> None:
         self._told = told
+        self.events = 0
+
+    def poll(self, timeout_s: float) -> int:
+        del timeout_s
+        self.events = 0
+        raise FATAL
 
     def list_offsets(self, asked: Mapping[TopicPartition, object], **_: object) -> dict[TopicPartition, Any]:
+        self.events += 1
         answers: dict[TopicPartition, Any] = {place: Future() for place in asked}
         if all(place.partition in self._told for place in asked):
             for place, answer in answers.items():
                 told = self._told[place.partition]
                 if isinstance(told, int):
-                    answer.set_result(SimpleNamespace(offset=told))
+                    answer.set_result(SimpleNamespace(offset=told, timestamp=told))
                 else:
                     answer.set_exception(told)
         return answers
@@ -219,3 +233,32 @@ def test_first_offsets_are_those_of_the_leaders_that_answer(monkeypatch: pytest.
     read._admin = Admin({0: 7, 2: KafkaException(PASSING), 3: OFFSET_INVALID, 4: 0})
     shards = [Shard(PLACE.topic, number) for number in range(5)]
     assert read.firsts(shards) == {shards[0]: 7, shards[4]: 0}
+
+
+def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
+    """Throttled answers, errors and log lines stay in the clients of a process that runs for months."""
+    said = Saying()
+    read = history(said)
+    del read._bounds
+    read._admin = admin = Admin({0: 7})
+    most = 0
+    for _ in range(1000):
+        said.commits = [TopicPartition(*PLACE, -1)] * 2
+        assert read.bounds(PLACE) == (7, 7)
+        assert read.progress(PLACE) is None
+        assert read.firsts([PLACE]) == {PLACE: 7}
+        assert read.open_ends([PLACE]) == {PLACE: (7, 7)}
+        assert read.newest_decisions([PLACE]) == {PLACE: 7}
+        assert read.undecided([PLACE]) == set()
+        most = max(most, admin.events, said.events)
+    assert most <= 2
+
+
+def test_a_poll_for_what_waits_takes_no_record_of_a_read() -> None:
+    said = Saying([Told(0)], [Told(1)], [Told(2)])
+    said.commits = [TopicPartition(*PLACE, -1)]
+    read = history(said)
+    found = read.requests(PLACE, 0, 3)
+    next(found)
+    read.progress(PLACE)
+    assert offsets(found) == [1, 2]

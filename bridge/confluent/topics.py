@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_passing, make
-from bridge.confluent.waiting import CALL_S, Patience, error_of
+from bridge.confluent.waiting import CALL_S, Patience, error_of, serve
 from bridge.connection import Connection
 
 T = TypeVar("T")
@@ -29,10 +29,7 @@ class ConfluentTopics:
         """How many; None where the topic is not there."""
 
         def ask() -> int | None:
-            try:
-                topics = self._admin.list_topics(timeout=CALL_S).topics
-            finally:
-                self._admin.poll(0)  # serves error_cb: the reason why nobody answers
+            topics = self._admin.list_topics(timeout=CALL_S).topics
             return len(topics[name].partitions) if name in topics else None
 
         return self._insist(f"waiting for a broker ({name})", ask)
@@ -98,8 +95,14 @@ class ConfluentTopics:
         def is_asked_again(error: KafkaError) -> bool:
             return not once and is_passing(error) and not _is_refusal(error)
 
+        def served() -> T:
+            try:
+                return call()
+            finally:
+                serve(self._admin)  # error_cb tells the reason why nobody answers
+
         try:
-            return self._patience.insist(what, call, is_asked_again)
+            return self._patience.insist(what, served, is_asked_again)
         except KafkaException as failure:
             raise explained(what, error_of(failure)) from failure
 

@@ -7,8 +7,8 @@ patience.give_up_in(5)      SIGTERM came: whoever still waits in 5 s gets Broker
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
@@ -123,6 +123,12 @@ def unwrapped() -> Iterator[None]:
         if isinstance(wrapped.__cause__, KafkaException):
             raise wrapped.__cause__ from None
         raise
+
+
+def serve(client: Any) -> None:
+    """Errors, throttling and log lines wait in a client, however many they are, until somebody polls it."""
+    with suppress(KafkaException), unwrapped():  # what is wrong, the next call tells
+        client.poll(0)
 
 
 def error_of(failure: KafkaException) -> KafkaError:
