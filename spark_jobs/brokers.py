@@ -203,8 +203,7 @@ class Cluster:
                 return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
-_NO_MATTER = (KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED)  # noqa: SLF001
-"""To a reader: the end, and that it may not use its group. librdkafka wants one, and we commit nothing to it."""
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
 class Kept(NamedTuple):
@@ -247,11 +246,14 @@ def read(access: Access, topic: str, partition: int, *, from_ms: int | None = No
                 if time.monotonic() > until_s:
                     raise AuditTroubleError(f"{topic}/{partition}: nothing comes at {position}: run it again")
                 continue
-            error, position = message.error(), max(position, message.offset())
+            error = message.error()
             if error is None:
-                position, until_s = position + 1, time.monotonic() + _UNDECIDED_S
+                position, until_s = message.offset() + 1, time.monotonic() + _UNDECIDED_S
                 yield Kept(message.timestamp()[1], message.key(), message.value())
-            elif error.code() not in _NO_MATTER:
+            elif error.code() == _END:
+                position = max(position, message.offset())
+            # librdkafka wants a group, and we commit nothing to it; such an error has no offset.
+            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise AuditTroubleError(f"{topic}/{partition}: {error.str()}")
     finally:
         consumer.close()

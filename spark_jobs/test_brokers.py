@@ -1,0 +1,91 @@
+"""What a job reads of a partition, whatever stands between the records."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_jobs import brokers
+from spark_jobs.access import Access
+from spark_jobs.brokers import Span
+from spark_jobs.errors import AuditTroubleError
+
+END_OF_PARTITION, NOT_IN_TOPIC, NOT_IN_GROUP = -191, 29, 30
+
+
+class Error:
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def code(self) -> int:
+        return self._code
+
+    def str(self) -> str:
+        return f"code {self._code}"
+
+
+class Message:
+    """As confluent_kafka has it: without an offset where an error is about no place."""
+
+    def __init__(self, offset: int | None, error: int | None = None) -> None:
+        self._offset, self._error = offset, None if error is None else Error(error)
+
+    def error(self) -> Error | None:
+        return self._error
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_000
+
+    def key(self) -> bytes:
+        return b"%d" % (self._offset or 0)
+
+    def value(self) -> bytes:
+        return b"v"
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, span: Span, messages: list[Message]) -> Iterator[bytes | None]:
+    """Keys of the records that are read of `span`, where a consumer is told these."""
+    told = iter(messages)
+
+    class Consumer:
+        def __init__(self, settings: dict[str, Any]) -> None:
+            pass
+
+        def assign(self, places: list[Any]) -> None:
+            pass
+
+        def poll(self, timeout_s: float) -> Message:
+            return next(told)
+
+        def close(self) -> None:
+            pass
+
+    class Cluster:
+        def __init__(self, access: Access) -> None:
+            pass
+
+        def decided(self, topics: list[str], *, from_ms: int | None = None) -> list[Span]:
+            return [span]
+
+    monkeypatch.setattr(brokers, "Consumer", Consumer)
+    monkeypatch.setattr(brokers, "Cluster", Cluster)
+    return (record.key for record in brokers.read(Access("localhost:9092"), span.topic, span.partition))
+
+
+def test_who_may_not_use_a_group_reads_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [Message(None, NOT_IN_GROUP), Message(3), Message(4)]
+    assert [*kept(monkeypatch, Span("journal", 0, 3, 5), messages)] == [b"3", b"4"]
+
+
+def test_what_stands_behind_the_last_record_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark of a transaction has an offset too."""
+    messages = [Message(3), Message(5, END_OF_PARTITION)]
+    assert [*kept(monkeypatch, Span("journal", 0, 3, 5), messages)] == [b"3"]
+
+
+def test_another_error_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AuditTroubleError, match="journal/0"):
+        [*kept(monkeypatch, Span("journal", 0, 3, 5), [Message(None, NOT_IN_TOPIC)])]
