@@ -64,8 +64,9 @@ class Wait:
             told = progress(self.access, self.group, topic, partition)
             shard = Settled(told, self._journal(partition, since_ms) if told is not None else ())
             for row in asked:
-                expected_ms = max(row["due_ms"], row["requested_ms"])
-                yield {**row, "waits": shard.why_not(row["offset"], expected_ms, row["target"])}
+                sent_ms = row["requested_ms"]
+                expected_ms = max(row["due_ms"], sent_ms)
+                yield {**row, "waits": shard.why_not(row["offset"], expected_ms, row["target"], requested_ms=sent_ms)}
 
     def _journal(self, partition: int, since_ms: int) -> Iterator[Told]:
         for record in read(self.access, self.journal_topic, partition, from_ms=since_ms):

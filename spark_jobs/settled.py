@@ -9,7 +9,8 @@
     origin 5                      a cancel ended it, which always wins                              ended
 
 A copy's place in the order is its due time as the journal tells it, or its own time, which is no later than that of the
-record which says that it has landed.
+record which says that it has landed. One that is, or was, to be rolled may stand anywhere from its request's time on up
+to there: where its target waits, it may have waited at the place of its roll until it was due.
 """
 
 import json
@@ -53,7 +54,7 @@ class Settled:
         self._rolling = {origin for origin, _ in self._decisions.flights}
         self._ended = self._decisions.ended | self._decisions.dropped
 
-    def why_not(self, offset: int, expected_ms: int, target: str) -> Waits | None:
+    def why_not(self, offset: int, expected_ms: int, target: str, *, requested_ms: int) -> Waits | None:
         """None: settled, and nobody decided that it shall not come. `expected_ms`: due, or sent if that is later."""
         if self._progress is None:
             return "no-progress"
@@ -68,11 +69,17 @@ class Settled:
         for why, origins in told.items():
             if offset in origins:
                 return why
-        key = Key(max(expected_ms, self._visit_ms.get(offset, 0)), offset)
-        if key > self._progress.settled:
+        high = Key(max(expected_ms, self._visit_ms.get(offset, 0)), offset)
+        if high > self._progress.settled:
             return "live"
+        low = high if self._is_exact(offset, expected_ms - requested_ms) else Key(requested_ms - SKEW_MS, offset)
         waiting = self._waits.get(_hash(target), ())
-        return "held" if any(after < key <= until for after, until in waiting) else None
+        return "held" if any(after < high and low <= until for after, until in waiting) else None
+
+    def _is_exact(self, offset: int, delay_ms: int) -> bool:
+        """Its place is known: it was never rolled, nor was it to be."""
+        rules, _ = self._decisions.rules_from(offset)
+        return offset not in self._visit_ms and rules is not None and delay_ms <= rules.roll_window_ms
 
     def _heard(self, journal: Iterable[Told]) -> Iterator[JournalRecord]:
         for at_ms, record, waits in journal:
