@@ -161,11 +161,17 @@ def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None
 
 
 def staged(
-    kafka: Broker, folder: Path, values: list[bytes], *, partitions: int, id_: bytes | None = None
+    kafka: Broker,
+    folder: Path,
+    values: list[bytes],
+    *,
+    partitions: int,
+    id_: bytes | None = None,
+    most_bytes: int = 5000,
 ) -> tuple[Send, Path, Cluster]:
     """One part, as the first step leaves it."""
     cluster = Cluster(kafka.bootstrap_servers)
-    timers = cluster.topic("timers", partitions, max_message_bytes="5000")
+    timers = cluster.topic("timers", partitions, max_message_bytes=str(most_bytes))
     marks = cluster.topic("marks", cleanup_policy="compact")
     headers = [{"name": names.TOPIC, "value": b"orders"}]
     headers += [{"name": names.ID, "value": id_}] if id_ is not None else []
@@ -243,6 +249,14 @@ def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does
     with pytest.raises(AuditTroubleError, match="another run of this import"):
         killed.run()
     assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
+
+
+def test_whether_a_row_is_too_large_is_the_topics_to_say(kafka: Broker, tmp_path: Path) -> None:
+    """A client's own limit is a megabyte."""
+    values = [b"0", b"x" * 1_500_000, b"2"]
+    job, part, cluster = staged(kafka, tmp_path, values, partitions=1, most_bytes=2 << 20)
+    assert bulk_import._Part(job, part).run() == 3
+    assert sorted(cluster.values(job.timer_topic)) == sorted(values)  # type: ignore[type-var]
 
 
 def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafka: Broker, tmp_path: Path) -> None:

@@ -347,6 +347,8 @@ _READER: Mapping[str, Any] = {
 }
 _WRITER: Mapping[str, Any] = {
     "transaction.timeout.ms": 30_000,
+    # Whether a record is too large is the topic's to say.
+    "message.max.bytes": 1_000_000_000,
     "partitioner": "murmur2_random",
     "topic.metadata.propagation.max.ms": 0,
 }

@@ -47,6 +47,7 @@ from spark_jobs.session import job_session
 
 _DAY_MS = 86_400_000
 _CHUNK = 1_000
+_MOST_BYTES = 8 << 20
 _OF_THE_RECORD = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
 """Codes that stay, whenever it is sent again; all others may pass."""
 _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
@@ -251,7 +252,7 @@ class _Part:
             rows, most = batch.to_pylist(), _CHUNK
             while self._done < first + len(rows):
                 at = self._done
-                todo = rows[at - first :][:most]
+                todo = _first(rows[at - first :], most)
                 code = self._refusal(todo, at + len(todo))
                 if code is not None and most == 1:
                     self._tell(at, code)
@@ -292,6 +293,16 @@ class _Part:
     def _marked(self, rows: int) -> Outgoing:
         value = json.dumps({"v": 1, "rows": rows}).encode()
         return Outgoing(self._job.imported_topic, 0, self._mark.encode(), value, [])
+
+
+def _first(rows: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """No more than a transaction carries in its time, but one."""
+    size = 0
+    for count, row in enumerate(rows[:most]):
+        size += len(row["key"] or b"") + len(row["value"] or b"") + sum(len(h["value"] or b"") for h in row["headers"])
+        if count and size > _MOST_BYTES:
+            return rows[:count]
+    return rows[:most]
 
 
 def _count(spark: SparkSession, folder: Path) -> int:
