@@ -1,7 +1,7 @@
 """What a backfill does in Spark's Python workers: rows of one partition of the timer topic at a time, in order.
 
     Wait      origin, due, ...    ->  the same, and why it has to wait (spark_jobs.settled)
-    Publish   bodies              ->  origin, outcome: sent | backfilled-before | failed (with the broker's code)
+    Publish   bodies              ->  origin, outcome: sent | backfilled-before | expired | failed (and why)
 
 A task that dies has its rows done again by another one, whose producer ends what the former had open, and to which the
 marks tell what was sent.
@@ -113,22 +113,26 @@ class _Lane:
 
     def send(self, rows: Sequence[Row]) -> Iterator[Row]:
         """All in one transaction; where that cannot be, one by one."""
-        todo = [row for row in rows if row["origin"].encode() not in self._marked]
+        todo = []
         for row in rows:
-            if row not in todo:
-                yield {"origin": row["origin"], "outcome": "backfilled-before", "detail": None}
+            if self._is_marked(row):
+                yield _told(row, "backfilled-before")
+            elif _is_expired(row):
+                yield _told(row, "expired")
+            else:
+                todo.append(row)
         code = self._try(todo)
-        if code is None or len(todo) == 1:
-            for row in todo:
-                yield {"origin": row["origin"], "outcome": "failed" if code else "sent", "detail": code}
-            return
         for row in todo:
-            alone = self._try([row])
-            yield {"origin": row["origin"], "outcome": "failed" if alone else "sent", "detail": alone}
+            yield self._alone(row) if code is not None and len(todo) > 1 else _sent(row, code)
+
+    def _alone(self, row: Row) -> Row:
+        if _is_expired(row) and not self._is_marked(row):
+            return _told(row, "expired")
+        return _sent(row, self._try([row]))
 
     def _try(self, rows: Sequence[Row]) -> str | None:
         """None: they stand; else the broker's code."""
-        left = [row for row in rows if row["origin"].encode() not in self._marked]
+        left = [row for row in rows if not self._is_marked(row)]
         if not left:
             return None
         try:
@@ -138,12 +142,29 @@ class _Lane:
             if code in ENDED_BY_ANOTHER:
                 raise AuditTroubleError("another backfill has begun meanwhile and goes on from here") from None
             self._begin()  # which also tells whether a commit without an answer stands
-            return code if any(row["origin"].encode() not in self._marked for row in left) else None
+            return None if all(map(self._is_marked, left)) else code
         return None
+
+    def _is_marked(self, row: Row) -> bool:
+        return row["origin"].encode() in self._marked
 
     def _mark(self, row: Row) -> Outgoing:
         value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
         return Outgoing(self._job.marks_topic, self._marks_partition, row["origin"].encode(), value, [])
+
+
+def _is_expired(row: Row) -> bool:
+    """By now: whoever sends slowly comes to it long after it was chosen."""
+    return row["expire_ms"] is not None and row["expire_ms"] <= now_ms()
+
+
+def _sent(row: Row, code: str | None) -> Row:
+    """`code`: the broker's, where it did not take it."""
+    return _told(row, "sent" if code is None else "failed", code)
+
+
+def _told(row: Row, outcome: str, detail: str | None = None) -> Row:
+    return {"origin": row["origin"], "outcome": outcome, "detail": detail}
 
 
 def delivery(row: Row) -> Outgoing:
