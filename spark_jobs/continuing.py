@@ -91,6 +91,12 @@ def write_rows(out: Path, table: Table, part: str, rows: Sequence[dict[str, obje
     draft.replace(target / "part.parquet")
 
 
+def undo(out: Path, part: str) -> None:
+    """Before a part is written over: killed amid that it is not whole, and no later one may go on from it."""
+    for table in (SPANS, DAYS):
+        (folder(out, table, part) / "part.parquet").unlink(missing_ok=True)
+
+
 def read_on(
     cluster: Cluster,
     topics: Iterable[str],
@@ -169,6 +175,7 @@ def run_day(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, li
         parsed=parsed,
         since_ms=before_ms if before_ms is not None else arguments.from_ms,
     )
+    undo(arguments.out, diary.part)
     try:
         return judge_new(spark, cluster, arguments, limits, new)
     finally:

@@ -1,0 +1,85 @@
+"""Daily runs, one after the other: from records on topics to the day's table."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.tables import AuditClass
+from spark_jobs import continuing, reading
+from spark_jobs.access import Access
+from spark_jobs.arguments import AuditArguments
+from spark_jobs.brokers import Cluster, Span
+from spark_jobs.classes import Limits
+from spark_jobs.continuing import Diary
+from spark_jobs.summary import Lateness, Verdict
+from spark_jobs.table_io import RECORDS_DDL
+from spark_jobs.testing import History, Record, delivery, request
+
+pytestmark = pytest.mark.spark
+
+DAY_MS = 86_400_000
+TOPICS = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
+
+
+class Topics(Cluster):
+    """A cluster that holds a history, which may grow."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.partitions = dict.fromkeys(TOPICS, 1)
+
+    def records(self) -> Iterable[Record]:
+        held = self._history
+        return (*held.requests, *held.deliveries, *held.rejections, *held.receipts)
+
+    def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
+        return [self._span(name, from_ms or 0) for name in sorted(topics)]
+
+    def _span(self, topic: str, from_ms: int) -> Span:
+        held = [record for record in self.records() if record.topic == topic]
+        end = max((record.offset + 1 for record in held), default=0)
+        later = [record.offset for record in held if record.timestamp_ms >= from_ms]
+        return Span(topic, 0, min(later, default=end) if from_ms else 0, end)
+
+    def read(self, spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
+        """As `read_records` does."""
+        bounds = {(span.topic, span.partition): range(span.start, span.end) for span in spans}
+        found = [r for r in self.records() if r.offset in bounds.get((r.topic, r.partition), ())]
+        return spark.createDataFrame(found, RECORDS_DDL)
+
+
+class Runs:
+    """`audit --daily` in one folder."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, out: Path, from_ms: int | None = None) -> None:
+        self._spark, self._topics, self._out = spark, topics, out
+        self._arguments = AuditArguments(access=Access("localhost:9092"), out=out, daily=True, from_ms=from_ms)
+
+    def run(self, as_of_ms: int, *, is_killed: bool = False) -> tuple[dict[int, str], Sequence[str]]:
+        """The classes of the day, by offset, and the notes. One that is killed does not come to its end."""
+        diary = Diary(self._out, as_of_ms)
+        done = continuing.run_day(self._spark, self._topics, self._arguments, Limits(as_of_ms=as_of_ms), diary)
+        if not is_killed:
+            late = Lateness(None, None, None, None)
+            counts = {name.value: 0 for name in AuditClass}
+            continuing.finish(diary, done, Verdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
+        rows = pq.read_table(self._out / "requests" / diary.part).to_pylist()
+        return {row["offset"]: row["class"] for row in rows}, done.notes
+
+
+def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had closed is no duplicate then."""
+    done, waits = request(0), request(80, due_ms=50_000)
+    history = History([done, waits], [delivery(done, offset=49)])
+    topics = Topics(history)
+    monkeypatch.setattr(reading, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(40_000) == ({0: "delivered", 80: "pending"}, ())
+    history.deliveries.append(delivery(waits, offset=70))
+    assert runs.run(60_000, is_killed=True) == ({0: "delivered", 80: "delivered"}, ())
+    assert runs.run(DAY_MS) == ({0: "delivered", 80: "delivered"}, ())
