@@ -76,6 +76,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             rejections=ends.rejections,
             ends=ends.others,
             gone=plan.gone,
+            unread=plan.unread,
             has_claims=census.has_claims,
             has_ids=census.has_ids,
             has_moves=census.has_moves,

@@ -193,14 +193,16 @@ def judge_new(
     """Reads the other topics on, and judges. `tell`: see daily.judge."""
     timer, reached = arguments.timer_topic, new.reached
     firsts = {s.partition: reached.get((timer, s.partition)) for s in new.read}
-    earlier, whole, gone = [], [], []
+    earlier, whole = [], []
+    gone: list[Span] = []
+    unread: list[Span] = []
     for span in new.read:
         known = firsts[span.partition]
         first = known.first if known is not None else span.start
         earlier.append(span._replace(start=first, end=span.start))
         whole.append(span._replace(start=first))
-        if known.from_log_start if known is not None else arguments.from_ms is None:
-            gone.append(span._replace(start=first))
+        from_log_start = known.from_log_start if known is not None else arguments.from_ms is None
+        (gone if from_log_start else unread).append(span._replace(start=first))
     part = daily.Part(arguments.out, new.part, new.previous, timer, earlier, whole)
     evidence, claims = daily.carried(spark, part)
     asked = new.parsed.select("asked")
@@ -226,6 +228,7 @@ def judge_new(
         carried=evidence,
         carried_claims=claims,
         gone=gone,
+        unread=unread,
         has_claims=census.has_claims or part.has_claims,
         has_ids=census.has_ids,
         has_moves=census.has_moves,

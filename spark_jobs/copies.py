@@ -9,6 +9,7 @@ A copy has all in common with its request, stands behind it in its partition, an
 Its time may be another, where a request moved what has its id to that.
 A forgery with the very bytes of a copy that is awaited stands in for it: the bridge takes it, and nothing differs.
 Where the request itself is gone (retention; the audit begins at the log's start), its earliest copy speaks for it.
+Where the audit begins later, what names a request from before that is of another time: it makes no row.
 """
 
 from collections.abc import Sequence
@@ -36,13 +37,18 @@ def claims(parsed: DataFrame) -> DataFrame:
 
 
 def judged(
-    claimed: DataFrame, asked: DataFrame, refused: DataFrame, gone: Sequence[Span], moves: DataFrame
+    claimed: DataFrame,
+    asked: DataFrame,
+    refused: DataFrame,
+    gone: Sequence[Span],
+    unread: Sequence[Span],
+    moves: DataFrame,
 ) -> DataFrame:
     """`claimed` with `is_copy`, and `is_witness` where the request itself is gone.
 
     `asked`: origin, asked, moved_low and moved_high of every request in sight. `refused`: the places on the rejected
     topic, as `place`. `moves`: parsed requests, of which those that move are looked at.
-    `gone`: of these partitions everything before the span's start is gone.
+    `gone`: of these partitions everything before the span's start is gone; `unread`: was not asked for.
     """
     known = asked.select(
         "origin", says_of(F.col("asked")).alias("wanted"), F.lit(True).alias("is_known"), "moved_low", "moved_high"
@@ -57,9 +63,10 @@ def judged(
     looked = found.join(_times(moves), of_move, "left")
     is_moved = F.col("move").isNotNull() | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
     as_moved = is_moved & wanted["id"].isNotNull() & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
-    witness, unknown = _is_gone(gone), F.col("is_known").isNull()
+    witness, unknown = _is_before(gone), F.col("is_known").isNull()
     agrees = F.when(unknown, witness).otherwise(says.eqNullSafe(wanted) | F.coalesce(as_moved, F.lit(False)))
-    may_be = F.col("is_refused").isNull() & F.col("origin").isNotNull() & agrees
+    stands = F.col("is_refused").isNull() & F.col("origin").isNotNull()
+    may_be = stands & agrees
     # One that cannot be a copy stands for itself, so that a flood of forgeries makes no long partition.
     group = F.when(F.col("may_be"), F.col("origin")).otherwise(F.col("place"))
     flagged = looked.withColumns({"is_witness": witness, "may_be": F.coalesce(may_be, F.lit(False))})
@@ -68,7 +75,8 @@ def judged(
     first_of_number = F.coalesce(F.lag("rolls").over(by_rolls) != F.col("rolls"), F.lit(True))
     before = F.when(F.col("is_witness"), F.first("rolls").over(by_rolls) - 1).otherwise(0)
     in_turn = F.col("rolls") - before == F.dense_rank().over(Window.partitionBy("group").orderBy("rolls"))
-    counted = numbered.withColumn("is_copy", F.col("may_be") & first_of_number & in_turn)
+    is_copy = (F.col("may_be") & first_of_number & in_turn) | (stands & _is_before(unread))
+    counted = numbered.withColumn("is_copy", is_copy)
     return counted.drop("group", "may_be", "wanted", "is_known", "is_refused", *_MOVED)
 
 
@@ -99,8 +107,8 @@ def evidence(told: DataFrame) -> DataFrame:
     )
 
 
-def _is_gone(gone: Sequence[Span]) -> Column:
-    if not gone:
+def _is_before(spans: Sequence[Span]) -> Column:
+    if not spans:
         return F.lit(False)
-    starts = F.create_map(*(column for s in gone for column in (F.lit(s.partition), F.lit(s.start).cast("bigint"))))
+    starts = F.create_map(*(column for s in spans for column in (F.lit(s.partition), F.lit(s.start).cast("bigint"))))
     return F.coalesce(F.col("origin_offset") < F.try_element_at(starts, F.col("partition")), F.lit(False))

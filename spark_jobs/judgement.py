@@ -31,6 +31,8 @@ class Seen:
     carried_claims: DataFrame | None = None
     gone: Sequence[Span] = ()
     """Before these spans the timer topic holds nothing any more."""
+    unread: Sequence[Span] = ()
+    """What stands before these was not asked for."""
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
@@ -44,7 +46,7 @@ def claims_of(seen: Seen) -> DataFrame:
     if seen.carried is not None:
         asked = asked.unionByName(seen.carried.where(F.col("asked").isNotNull()).select(*_ASKED))
     refused = seen.rejections.select(F.col("origin").alias("place"))
-    return copies.judged(claimed, asked, refused, seen.gone, seen.parsed)
+    return copies.judged(claimed, asked, refused, seen.gone, seen.unread, seen.parsed)
 
 
 def judged(seen: Seen, *, as_evidence: bool = True) -> DataFrame:

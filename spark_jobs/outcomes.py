@@ -4,6 +4,9 @@ folded evidence + next + previous  ->  the request's fields, the first delivery'
                                        altered: ["value", "headers", ...]
 """
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -28,7 +31,8 @@ def without_contents(compared_: DataFrame) -> DataFrame:
 
 def outcomes(lined: DataFrame) -> DataFrame:
     """From spark_jobs.succession. Receipts alone make no row: they prove, they do not ask."""
-    seen = lined.where(F.col("asked").isNotNull() | (F.col("deliveries") > 0) | (F.col("rejections") > 0))
+    found = [F.col(count) > 0 for count in ("deliveries", "rejections", "copies")]
+    seen = lined.where(reduce(or_, found, F.col("asked").isNotNull()))
     counted = seen.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
     requested = counted.select(
         "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")

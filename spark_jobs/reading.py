@@ -27,11 +27,15 @@ CLOCK_SKEW_MS = 600_000
 
 @dataclass(frozen=True)
 class Reading:
-    """`asked`: the requests to be judged. `read`: those, and what stands behind them. `gone`: see judgement.Seen."""
+    """`asked`: the requests to be judged. `read`: those, and what stands behind them.
+
+    `gone`, `unread`: see judgement.Seen.
+    """
 
     asked: Sequence[Span]
     read: Sequence[Span]
     gone: Sequence[Span]
+    unread: Sequence[Span]
     gaps: Sequence[str] = ()
     """What neither archive nor topic has."""
 
@@ -70,7 +74,7 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
         read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))
     starts_with_log = arguments.from_ms is None and arguments.offsets is None
     gaps = _between(cluster, arguments, archived, everything) if arguments.archive is not None else ()
-    return Reading(asked, read, asked if starts_with_log else (), gaps)
+    return Reading(asked, read, asked if starts_with_log else (), () if starts_with_log else asked, gaps)
 
 
 def _between(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,13 @@ def test_what_lies_between_an_archive_and_the_log_is_a_gap(archive: Path, log_st
     arguments = AuditArguments(access=Access("localhost:9092"), out=archive / "out", archive=archive)
     plan = reading.once(Now(Span(TIMERS, 0, log_start, 200)), arguments, {0: reading.Old(0, 98, None)})
     assert len(plan.gaps) == gaps
+
+
+def test_what_stands_before_a_range_is_not_gone_but_was_not_asked_for(tmp_path: Path) -> None:
+    everything = AuditArguments(access=Access("localhost:9092"), out=tmp_path)
+    cluster, whole, part = Now(Span(TIMERS, 0, 3, 30)), [Span(TIMERS, 0, 3, 30)], [Span(TIMERS, 0, 5, 20)]
+    found = [reading.once(cluster, asked, {}) for asked in (everything, replace(everything, offsets={0: (5, 20)}))]
+    assert [(plan.gone, plan.unread) for plan in found] == [(whole, ()), ((), part)]
 
 
 def test_a_gap_is_not_clean(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Rolled requests: one row for a request and all its copies; a forged copy is a request of its own, to be refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,9 @@ from pyspark.sql import SparkSession
 
 from schemas import headers as names
 from spark_jobs.brokers import Span
+from spark_jobs.classes import Limits, classify
+from spark_jobs.judgement import judged
+from spark_jobs.ranges import outside
 from spark_jobs.testing import AS_OF_MS, History, Record, cancel, copy, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -91,6 +95,24 @@ def test_where_retention_took_the_request_its_copy_speaks_for_it(spark: SparkSes
     history = History([*there, cancel(b"x", 20, at_ms=3_000)], [delivery(gone, rolls=4)])
     found = history.classes(spark, spans=[Span("timer.requests", 0, 10, 30)])
     assert found == {"0": "delivered", "1": "missing", "2": "cancelled", "20": "cancel-done"}
+
+
+def test_a_copy_of_a_request_before_the_range_is_of_another_time(spark: SparkSession) -> None:
+    """What was refused, is no copy by its headers, or names a request of the range that is not there is judged."""
+    before, absent, within = request(0), request(7), request(8)
+    refused, illegible = copy(before, 12), copy(before, 13, headers=((names.ORIGIN, b"timer.requests/0/0"),))
+    claims = [copy(before, 10), copy(before, 11, rolls=2), refused, illegible, copy(absent, 14), copy(within, 15)]
+    history = History([within, *claims], [delivery(within, rolls=1)], [rejection(refused, "not-ours")])
+    asked = [Span("timer.requests", 0, 5, 20)]
+    found = judged(replace(history.seen(spark), gone=(), unread=asked))
+    is_inside = ~outside("timer.requests", asked)
+    rows = classify(found.where(is_inside), Limits(as_of_ms=AS_OF_MS, settle_ms=0)).collect()
+    assert {row.offset: row["class"] for row in rows} == {
+        8: "delivered",
+        12: "rejected",
+        13: "missing",
+        14: "missing",
+    }
 
 
 def test_a_delivery_of_a_copy_that_is_not_there_is_altered(spark: SparkSession) -> None:

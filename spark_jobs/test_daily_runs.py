@@ -16,7 +16,7 @@ from spark_jobs.classes import Limits
 from spark_jobs.continuing import Diary
 from spark_jobs.summary import Lateness, Verdict
 from spark_jobs.table_io import RECORDS_DDL
-from spark_jobs.testing import History, Record, delivery, request
+from spark_jobs.testing import History, Record, copy, delivery, request
 
 pytestmark = pytest.mark.spark
 
@@ -83,3 +83,18 @@ def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
     history.deliveries.append(delivery(waits, offset=70))
     assert runs.run(60_000, is_killed=True) == ({0: "delivered", 80: "delivered"}, ())
     assert runs.run(DAY_MS) == ({0: "delivered", 80: "delivered"}, ())
+
+
+def test_copies_of_what_was_sent_before_the_first_day_are_not_judged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, inside = request(0, due_ms=50_000), request(12, at_ms=2_500)
+    history = History([before, copy(before, 10, at_ms=3_000), inside, copy(inside, 14, at_ms=3_000)])
+    history.deliveries.append(delivery(inside, rolls=1))
+    topics = Topics(history)
+    monkeypatch.setattr(reading, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path, from_ms=2_000)
+    note = "Not judged, as their requests lie before the first day: 1 origins."
+    assert runs.run(40_000) == ({12: "delivered"}, (note,))
+    history.requests.append(copy(before, 20, rolls=2, at_ms=45_000))
+    assert runs.run(DAY_MS) == ({}, (note,))
