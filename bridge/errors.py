@@ -24,6 +24,8 @@ class FencedError(BridgeError):
 class ProgressLostError(BridgeError):
     """The operator: the group's progress is gone or foreign while the journal says that timers were delivered.
 
+    Foreign too: what lies beyond the timer topic's end, as new requests would get offsets that count as settled.
+
     Going on by default could deliver everything again or lose it; `--adopt-progress` is the operator's word.
     """
 
@@ -38,3 +40,14 @@ class OutcomeUnknownError(BridgeError):
 
 class TopicGrownError(BridgeError):
     """A timer topic has more partitions than its journal. A start follows, which adds what is missing."""
+
+
+def lost_end(topic: str, partition: int, end: int, read_to: int) -> str:
+    """What to tell of a timer partition that no longer has what was read of it."""
+    return (
+        f"{topic}/{partition} has lost its end below offset {read_to}, up to which it was read (it ends at {end} now):"
+        f" an unclean leader election, or the topic was made anew. Where a start ends with these words: stop all"
+        f" instances, keep their directories, and go on as docs/operations.md says under Disaster: timer-bridge export,"
+        f" kafka-consumer-groups.sh --delete-offsets --group GROUP --topic {topic}, start once with --adopt-progress"
+        f" latest, timer-bridge import"
+    )

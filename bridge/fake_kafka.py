@@ -159,6 +159,10 @@ class Partition:
         del self._entries[: max(0, offset - self.first)]
         self.first = max(self.first, offset)
 
+    def cut(self, end: int) -> None:
+        """An unclean election: a new leader knows nothing from `end` on."""
+        del self._entries[max(0, end - self.first) :]
+
 
 @dataclass(slots=True)
 class Topic:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from bridge.errors import BridgeError, ProgressLostError
+from bridge.errors import BridgeError, ProgressLostError, lost_end
 from bridge.flights import Flights
 from bridge.intake import replay
 from bridge.options import TurnOptions
@@ -124,6 +124,7 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
     except ForeignProgressError as wrong:
         return _adopted(shard, history, options, str(wrong)), True
     if committed is not None:
+        _demand_its_end(shard, history, committed)
         return committed, False
     nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
     if nothing_left and next(iter(history.journal(shard, from_offset=None, since_ms=None)), None) is None:
@@ -132,6 +133,15 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
     return _adopted(
         shard, history, options, "the group has no committed offset, but timers were delivered before"
     ), True
+
+
+def _demand_its_end(shard: Shard, history: History, progress: Progress) -> None:
+    """Raises ProgressLostError where the partition ends before. Offsets that are not decided yet are no end."""
+    _, stable = history.bounds(shard)
+    if progress.next_offset > stable:
+        _, end = history.open_ends([shard]).get(shard, (stable, stable))
+        if progress.next_offset > end:
+            raise ProgressLostError(lost_end(*shard, end, progress.next_offset))
 
 
 def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> Progress:

@@ -485,6 +485,62 @@ def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog:
     assert "taken 1 offsets that were never read, from 5 on" in caplog.text
 
 
+@pytest.mark.parametrize("word", [None, "earliest"])
+@pytest.mark.parametrize("loses_disk", [False, True])
+def test_a_start_behind_an_unclean_election_ends_with_the_way_to_go_on_and_does_so_again(
+    word: str | None,
+    loses_disk: bool,  # noqa: FBT001
+) -> None:
+    """Else it would wait for what is no more, and take new requests at old offsets for settled ones."""
+    world = World()
+    for number in range(5):
+        world.send(f"old {number}", 900)
+    world.bridge.run(300)
+    world.bridge.stop()
+    world.kafka.partition(SHARD).cut(2)
+    if loses_disk:
+        world.bridge.lose_disks()
+    world.bridge.options = replace(world.options, adopt_progress=word)
+    told = (
+        r"timer\.requests/0 has lost its end below offset 5, .* ends at 2 now.*unclean.*stop all instances.*"
+        r"--delete-offsets --group GROUP --topic timer\.requests.*--adopt-progress"
+    )
+    for _ in range(2):
+        world.bridge.start()
+        with pytest.raises(ProgressLostError, match=told):
+            world.bridge.turn()
+    world.bridge.kill()
+    expired(world)
+    world.bridge.options = replace(world.options, adopt_progress="latest")
+    world.bridge.start()
+    world.bridge.run(100)
+    world.send("new", 100)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+
+
+def test_progress_beyond_an_open_transaction_is_no_lost_end() -> None:
+    """An operator's time may name a request that is not decided yet."""
+    world = World()
+    world.send("a", 0)
+    world.bridge.run(100)
+    world.bridge.stop()
+    expired(world)
+    hung = world.kafka.begin("sender")
+    world.kafka.produce(TIMERS, b"hung", headers=[("timer-topic", b"orders")], transaction=hung)
+    world.kafka.timeline.advance(1)
+    world.bridge.options = replace(world.options, adopt_progress=str(world.now_ms))
+    world.send("b", 500)
+    world.bridge.start()
+    world.bridge.run(100)
+    world.bridge.options = world.options
+    world.bridge.start()
+    world.bridge.run(100)
+    world.kafka.commit(hung)
+    world.bridge.run(1000)
+    assert world.delivered() == ["a", "b"]
+
+
 @TROUBLE
 def test_case_25_what_the_rejected_topic_does_not_take_whole_is_told_there_and_delays_nobody(trouble: Trouble) -> None:
     """A sender that compresses may write more than anybody can pass on."""

@@ -274,7 +274,15 @@ class TestSource:
         member = world.member()
         member.own(1)
         member.source.start(world.shard(), 0)
-        with pytest.raises(BridgeError, match=r"are gone from the topic.*--adopt-progress"):
+        with pytest.raises(BridgeError, match=r"requests 0 to 1 .* gone.* start again: it goes on with what is left"):
+            member.poll_until(lambda: False)
+
+    def test_a_start_beyond_the_end_ends_with_the_remedy(self, world: World) -> None:
+        world.request(b"a", b"b", b"c")
+        member = world.member()
+        member.own(1)
+        member.source.start(world.shard(), 7)
+        with pytest.raises(BridgeError, match=r"has lost its end below offset 7, .* ends at 3 now"):
             member.poll_until(lambda: False)
 
     def test_a_wake_ends_a_waiting_poll(self, world: World) -> None:

@@ -8,15 +8,15 @@ group takes p0     ->  incremental_unassign([p0])        what was fetched of it 
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_denied, make
 from bridge.confluent.fence import is_member
 from bridge.confluent.pace import Pace
-from bridge.confluent.waiting import Patience, log
+from bridge.confluent.waiting import CALL_S, Patience, log, unwrapped
 from bridge.connection import Connection
-from bridge.errors import BridgeError, FencedError, NameTakenError
+from bridge.errors import BridgeError, FencedError, NameTakenError, lost_end
 from bridge.ports import Ownership, Polled, Record
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -28,6 +28,8 @@ UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 """Stands for headers that the client library cannot read; whoever parses it finds a bad header and this reason."""
 
 GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
+"""The reason of an error that tells of a reset."""
 _SLICE_S = 0.02
 """A wake is seen within this, so who asks waits no longer; so is a change of hands without a record."""
 
@@ -170,11 +172,7 @@ class ConfluentSource:
     def _judge(self, message: Message) -> None:
         error: KafkaError = message.error()
         if error.code() in GONE:
-            raise BridgeError(
-                f"{message.topic()}/{message.partition()}: requests from offset {message.offset()} on were not read"
-                f" yet and are gone from the topic. Raise its retention.ms; to go on with what is left, start once"
-                f" with --adopt-progress earliest"
-            )
+            raise BridgeError(self._gone(Shard(message.topic(), message.partition()), message.offset(), error))
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
             raise FencedError(f"{error.str()}: another process is this member of the group; this one ends")
         if _is(KafkaError.UNRELEASED_INSTANCE_ID, error):
@@ -185,6 +183,21 @@ class ConfluentSource:
             log.warning("a turn took longer than max.poll.interval.ms: the group gave our shards away (%s)", error)
         else:
             self._patience.hear(error)
+
+    def _gone(self, shard: Shard, offset: int, error: KafkaError) -> str:
+        try:
+            with unwrapped():
+                first, end = self._consumer.get_watermark_offsets(TopicPartition(*shard), timeout=CALL_S)
+        except KafkaException:
+            first, end = 0, offset
+        if offset > end or _TRUNCATED in error.str():
+            return lost_end(*shard, end, offset)
+        if offset < first:
+            return (
+                f"{shard}: requests {offset} to {first - 1} were not read yet and are gone: retention has taken them."
+                f" Raise retention.ms, and start again: it goes on with what is left"
+            )
+        return f"{shard}: requests from offset {offset} on are not there ({error.str()}): start again"
 
     # -- ownership
 
