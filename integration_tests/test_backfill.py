@@ -96,6 +96,21 @@ def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_fo
     assert (world.cluster.values(world.orders), world.cluster.values(compacted)) == ([b"v"], [b"v"])
 
 
+def test_what_was_cancelled_or_sent_anew_since_the_audit_is_not_sent(world: World) -> None:
+    """To the bridge nothing was pending any more, so neither journal nor progress tells."""
+    with world.bridge():
+        for id_ in (b"a", b"b", b"c"):
+            world.send(id_, 0, (names.ID, id_), target=world.orders)
+        until(lambda: len(world.cluster.values(world.orders)) == 3)
+        world.lose(world.orders, 0, 1)
+        assert world.audit("first") == 3
+        cancel = [(names.ACTION, b"cancel"), (names.ID, b"a")]
+        world.cluster.send(world.topics.timers, None, headers=cancel)
+        world.send(b"b", 3_600_000, (names.ID, b"b"), target=world.orders)
+        assert world.backfill("first", "--apply", "--although-unknown") == {"superseded": 2, "sent": 1}
+    assert world.cluster.values(world.orders) == [b"c"]
+
+
 @pytest.mark.slow
 def test_a_gap_is_filled_once_beside_a_bridge_at_work(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -5,8 +5,8 @@
 
 1. What waits in a store, is held, on its way, or was ended by a cancel, is not touched (spark_jobs.settled).
 2. Looked at behind 1, and up to what stands by then: a bridge that delivered it did so before its progress said so.
-   Where a later request has its id it is never sent; where its real topic may have forgotten it, only when asked for
-   (--although-unknown).
+   Where a later request has its id it is never sent (spark_jobs.superseded); where its real topic may have forgotten
+   it, only when asked for (--although-unknown).
 3. Key, value and foreign headers as they were sent; one whose body is gone is told.
 4. By `<group>-backfill-<timer topic>-<partition>`: its start ends what an older run had open, and reads the marks.
 
@@ -38,8 +38,10 @@ from spark_jobs.continuing import done_days
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import UsageError
 from spark_jobs.reading import CLOCK_SKEW_MS
+from spark_jobs.requests import requests
 from spark_jobs.session import job_session
 from spark_jobs.settled import SKEW_MS
+from spark_jobs.superseded import superseded
 from spark_jobs.table_io import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
@@ -109,7 +111,8 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     judged = _by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)).persist(StorageLevel.DISK_ONLY)
     judged.count()
     try:
-        looked = _with_what_came(spark, judged, cluster, arguments).persist(StorageLevel.DISK_ONLY)
+        came = _with_what_came(spark, judged, cluster, arguments).persist(StorageLevel.DISK_ONLY)
+        looked = _with_what_ended(spark, came, cluster, arguments).persist(StorageLevel.DISK_ONLY)
         chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
         if arguments.limit is not None:
             chosen = chosen.limit(arguments.limit)
@@ -155,10 +158,9 @@ def _with_what_came(
     bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
     since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
     targets = sorted(bounds[1])
-    rejected = sorted({arguments.rejected_topic} & cluster.partitions.keys())
     marks = sorted({arguments.backfilled_topic} & cluster.partitions.keys())
     real = read_records(spark, arguments.access, cluster.decided(targets, from_ms=since))
-    refused = read_records(spark, arguments.access, cluster.decided(rejected, from_ms=since))
+    refused = read_records(spark, arguments.access, _rejected(cluster, arguments, since))
     marked = read_records(spark, arguments.access, cluster.decided(marks))
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     sent = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
@@ -167,6 +169,10 @@ def _with_what_came(
     # Behind the ranges that are read: what is taken from now on, Spark finds gone.
     remembered = {} if arguments.although_unknown else cluster.remembered_from_ms(targets)
     return decided(found, dict.fromkeys(targets, 0) | remembered, now_ms())
+
+
+def _rejected(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> list[Span]:
+    return cluster.decided({arguments.rejected_topic} & cluster.partitions.keys(), from_ms=since_ms)
 
 
 def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFrame:
@@ -186,7 +192,31 @@ def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFr
         .when(remembered_ms.isNull(), "no-topic")
         .when((remembered_ms > 0) & (expected_ms - SKEW_MS < remembered_ms), "cannot-tell")
     )
-    return found.withColumn("outcome", outcome).drop("is_marked", "has_come", "waits", "ended_by")
+    told = found.withColumn("outcome", outcome)
+    detail = F.when(F.col("outcome") == "superseded", F.col("ended_by"))
+    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by")
+
+
+def _with_what_ended(spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+    """`superseded` of those still to be sent, where a later request has their id: up to now, not to the audit's day."""
+    is_open = F.col("outcome").isNull()
+    bounds = came.where(is_open).groupBy("partition").agg(F.min("offset"), F.min("requested_ms")).collect()
+    if not bounds:
+        return came
+    first = {row.partition: row[1] for row in bounds}
+    spans = [
+        span._replace(start=max(span.start, first[span.partition]))
+        for span in cluster.decided([arguments.timer_topic])
+        if span.partition in first
+    ]
+    timers = _requests(spark, spans, arguments)
+    own = {arguments.timer_topic, arguments.rejected_topic}
+    since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
+    refused = read_records(spark, arguments.access, _rejected(cluster, arguments, since))
+    found = superseded(requests(timers, own_topics=own), evidence.rejections(refused), came.where(is_open))
+    joined = came.join(found, "origin", "left")
+    outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
+    return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
@@ -198,12 +228,9 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         span = kept[row.partition]
         low = max(span.start, row.low)
         spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
-    records = read_records(spark, arguments.access, spans or [Span(arguments.timer_topic, 0, 0, 0)])
-    if arguments.archive is not None:
-        old = archived(spark, arguments.archive, arguments.timer_topic)
-        records = records.unionByName(old.select(records.columns))
+    records = _requests(spark, spans, arguments)
     h = F.col("headers")
-    requests = records.select(
+    asked = records.select(
         "partition",
         "offset",
         F.col("timestamp_ms").alias("requested_ms"),  # another topic of that name has other times
@@ -212,8 +239,16 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         c.delivered(h).alias("headers"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
     ).dropDuplicates(["partition", "offset", "requested_ms"])
-    joined = chosen.join(requests, ["partition", "offset", "requested_ms"])
+    joined = chosen.join(asked, ["partition", "offset", "requested_ms"])
     return joined.select(BODIES.names)
+
+
+def _requests(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
+    """The records of these spans of the timer topic, and those of the archive."""
+    records = read_records(spark, arguments.access, spans)
+    if arguments.archive is None:
+        return records
+    return records.unionByName(archived(spark, arguments.archive, arguments.timer_topic).select(records.columns))
 
 
 def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
@@ -235,11 +270,12 @@ def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> 
 
 def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
     """A row of BACKFILL for each missing one."""
-    done = sent.select("origin", F.col("outcome").alias("became"), "detail")
+    done = sent.select("origin", F.col("outcome").alias("became"), F.col("detail").alias("said"))
     was_chosen = chosen.select("origin").withColumn("is_chosen", F.lit(True))
     joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")
     left_over = F.when(F.col("is_chosen"), "gone").otherwise("beyond-limit")
-    return joined.withColumn("outcome", F.coalesce("outcome", "became", left_over))
+    outcome = F.coalesce("outcome", "became", left_over)
+    return joined.withColumns({"outcome": outcome, "detail": F.coalesce("detail", "said")})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
