@@ -14,6 +14,7 @@ Without --apply nothing is sent. OUT/backfill says of each what became of it (sc
 Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,26 +106,35 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
 
 
 def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
-    """Each step is finished before the next one looks at the cluster: see 2."""
-    asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
-    wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
-    judged = _by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)).persist(StorageLevel.DISK_ONLY)
-    judged.count()
+    """Each step is finished before the next one looks at the cluster, and stays as it is: see 2.
+
+    What Spark only keeps, it makes anew where an executor is lost, and finds another progress, or less in a topic.
+    """
+    steps = arguments.out / "backfill-steps"
+    shutil.rmtree(steps, ignore_errors=True)  # of a run that was killed
     try:
-        came = _with_what_came(spark, judged, cluster, arguments).persist(StorageLevel.DISK_ONLY)
-        looked = _with_what_ended(spark, came, cluster, arguments).persist(StorageLevel.DISK_ONLY)
+        asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
+        wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
+        judged = _written(_by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)), steps / "judged")
+        came = _written(_with_what_came(spark, judged, cluster, arguments), steps / "came")
+        looked = _written(_with_what_ended(spark, came, cluster, arguments), steps / "looked")
         chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
         if arguments.limit is not None:
             chosen = chosen.limit(arguments.limit)
         chosen = chosen.persist(StorageLevel.DISK_ONLY)
         bodies = _bodies(spark, chosen, cluster, arguments)
-        sent = _sent(bodies, cluster, arguments)
-        told = _told(looked, chosen, sent)
-        write_table(told, arguments.out, BACKFILL)
+        sent = _written(_sent(bodies, cluster, arguments), steps / "sent")
+        write_table(_told(looked, chosen, sent), arguments.out, BACKFILL)
     finally:
         spark.catalog.clearCache()
+        shutil.rmtree(steps, ignore_errors=True)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return Backfilled(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
+
+
+def _written(rows: DataFrame, folder: Path) -> DataFrame:
+    rows.write.parquet(str(folder))
+    return rows.sparkSession.read.schema(rows.schema).parquet(str(folder))
 
 
 def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
@@ -252,7 +262,7 @@ def _requests(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArg
 
 
 def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
-    """`origin`, `outcome`, `detail`; when this returns, all is sent, and it is not done again."""
+    """`origin`, `outcome`, `detail`: sent as these are read, so once."""
     if not arguments.apply:
         return bodies.selectExpr("origin", "'would-be-sent' AS outcome", "CAST(NULL AS STRING) AS detail")
     partitions = cluster.partitions[arguments.timer_topic]
@@ -263,9 +273,7 @@ def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> 
         cluster.partitions[arguments.backfilled_topic],
         None if arguments.per_s is None else arguments.per_s / partitions,
     )
-    sent = _by_partition(bodies, partitions).mapInArrow(publish, ddl(SENT)).persist(StorageLevel.DISK_ONLY)
-    sent.count()
-    return sent
+    return _by_partition(bodies, partitions).mapInArrow(publish, ddl(SENT))
 
 
 def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:

@@ -1,16 +1,22 @@
 """What a backfill decides of a missing timer, before it sends anything."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS
+from spark_jobs import backfill
 from spark_jobs.access import Access
 from spark_jobs.backfill import BackfillArguments, decided, missing
-from spark_jobs.brokers import FOREVER_MS
+from spark_jobs.backfill_tasks import WAITS
+from spark_jobs.brokers import FOREVER_MS, Span
 from spark_jobs.errors import UsageError
 from spark_jobs.settled import SKEW_MS
 
@@ -56,3 +62,47 @@ def test_what_a_later_request_has_ended_is_known_from_the_audit(spark: SparkSess
     (tmp_path / "requests" / "_SUCCESS").touch()
     (found,) = missing(spark, arguments).collect()
     assert (found.origin, found.ended_by) == ("t/0/1", "t/0/2")
+
+
+@dataclass(frozen=True)
+class BridgeAtWork:
+    """In place of Wait: what has still to be delivered at a first look has left by a second one."""
+
+    folder: Path
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for batch in batches:
+            waits = None if (self.folder / "looked").exists() else "live"
+            (self.folder / "looked").touch()
+            yield pa.RecordBatch.from_pylist([row | {"waits": waits} for row in batch.to_pylist()], schema=WAITS)
+
+
+class EmptyCluster:
+    def __init__(self) -> None:
+        self.partitions = {"timer.requests": 1}
+
+    def spans(self, topics: Sequence[str]) -> list[Span]:
+        return [Span(topic, 0, 0, 0) for topic in topics]
+
+
+def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor is lost, and what it had kept is made anew: behind a delivery that lies beyond what was read."""
+    row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
+    rows = [row | {"origin": "timer.requests/0/1", "offset": 1, "requested_ms": 1, "due_ms": 5}]
+    (tmp_path / "requests").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
+    (tmp_path / "requests" / "_SUCCESS").touch()
+
+    def nothing_came(spark: SparkSession, judged: DataFrame, *_: object) -> DataFrame:
+        spark.catalog.clearCache()
+        nothing = {name: F.lit(None).cast("boolean") for name in ("is_marked", "has_come")}
+        return decided(judged.withColumns(nothing), {"orders": 0}, NOW_MS)
+
+    monkeypatch.setattr(backfill, "Wait", lambda *_: BridgeAtWork(tmp_path))
+    monkeypatch.setattr(backfill, "_with_what_came", nothing_came)
+    cluster: Any = EmptyCluster()
+    arguments = BackfillArguments(access=Access("localhost:9092"), audit=tmp_path, out=tmp_path)
+    assert backfill._backfill(spark, cluster, arguments).counts == {"live": 1}
+    assert {path.name for path in tmp_path.iterdir()} == {"requests", "looked", "backfill"}
