@@ -46,7 +46,7 @@ OF_SPARK = {
     "archive": archive.parse,
     "import": bulk_import.parse,
 }
-OF_OTHERS = {"--bootstrap-server", "--alter", "--partitions", "--delete", "--file", "--build"}
+OF_OTHERS = {"--bootstrap-server", "--alter", "--delete-offsets", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
 OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add"}
 """Of spark-submit, and of scripts that measure."""

@@ -254,6 +254,6 @@ BACKFILL = Table(
         Column("target", Kind.STRING, "the real topic that it names"),
         Column("due_ms", Kind.INT64, "when it was to be delivered"),
         Column("outcome", Kind.STRING, "what became of it: docs/audit.md has the list"),
-        Column("detail", Kind.STRING, "the broker's code, where it failed; the later request, where that superseded it"),
+        Column("detail", Kind.STRING, "the broker's code where it failed; the later request where that superseded it"),
     ),
 )
