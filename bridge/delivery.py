@@ -3,6 +3,7 @@
 from bridge.intake import Told
 from bridge.ports import Outgoing, Record
 from schemas.headers import (
+    BARE,
     CONTROL,
     DELIVER_MS,
     ERROR,
@@ -23,8 +24,6 @@ from timer.record import Body, unpack_headers
 _REASONS = 3
 """Headers that tell why."""
 _EXPIRES = EXPIRE_MS.encode()
-BARE = b"; too large for this topic, so key, value and headers are left at timer-origin"
-"""How the detail of such a one ends."""
 
 
 def expired(body: Body, now_ms: int) -> Refusal | None:

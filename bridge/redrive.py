@@ -17,9 +17,21 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from bridge.delivery import BARE
 from bridge.ports import Record
-from schemas.headers import ERROR, ERROR_DETAIL, NOT_OURS, ORIGIN, ROLLS, TOPIC, Cancel, Claim, Headers, Rules, Schedule
+from schemas.headers import (
+    BARE,
+    ERROR,
+    ERROR_DETAIL,
+    NOT_OURS,
+    ORIGIN,
+    ROLLS,
+    TOPIC,
+    Cancel,
+    Claim,
+    Headers,
+    Rules,
+    Schedule,
+)
 from schemas.origin import Shard
 from schemas.profiles import read
 

@@ -48,6 +48,8 @@ PROFILE = "timer-profile"
 """On stored requests alone: the profile by which they were read (schemas.profiles)."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
+BARE = b"; too large for this topic, so key, value and headers are left at timer-origin"
+"""How the detail of a rejected record ends that has none of them."""
 
 EXPIRE_MS = "timer-expire-ms"
 

@@ -71,8 +71,8 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 
 def rejections(records: DataFrame) -> DataFrame:
-    """The records of the rejected topic."""
-    contents = c.contents(F.col("key"), F.col("value"), F.col("headers"))
+    """The records of the rejected topic. One that was too large for it, too, has no contents there."""
+    contents = F.when(~_is_bare(), c.contents(F.col("key"), F.col("value"), F.col("headers")))
     code = c.readable(c.last_value_of(F.col("headers"), names.ERROR))
     seen = records.select(
         _last_origin().alias("origin"),
@@ -103,6 +103,13 @@ def receipts(records: DataFrame) -> DataFrame:
 def requests(parsed: DataFrame) -> DataFrame:
     """Those of `parsed` (spark_jobs.requests) that do not say they are copies."""
     return evidence(parsed.where(F.col("asked.kind") != "copy").select("origin", "asked"))
+
+
+def _is_bare() -> Column:
+    reasons = F.array(*map(F.lit, (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)))
+    detail = c.value_of(F.col("headers"), names.ERROR_DETAIL).cast("string")
+    says_so = (F.col("headers")["key"] == reasons) & detail.endswith(names.BARE.decode())
+    return F.col("key").isNull() & F.col("value").isNull() & F.coalesce(says_so, F.lit(False))
 
 
 def _last_origin() -> Column:

@@ -105,6 +105,26 @@ def test_a_rejected_record_must_be_kept_as_it_was(spark: SparkSession) -> None:
     ]
 
 
+def test_one_that_was_too_large_for_the_rejected_topic_too_is_rejected(spark: SparkSession) -> None:
+    """Its reasons alone stand there, which say so; a null value without that, or beside more, is not what was sent."""
+    asked = [request(n) for n in range(4)]
+    left = b"too large; too large for this topic, so key, value and headers are left at timer-origin"
+
+    def told(of: Record, *kept: tuple[str, bytes], detail: bytes = left) -> Record:
+        reasons = [(names.ERROR, b"too-large"), (names.ERROR_DETAIL, detail), (names.ORIGIN, of.origin.encode())]
+        return rejection(of)._replace(key=None, value=None, headers=[*kept, *reasons])
+
+    returned = [told(asked[0]), told(asked[1], ("tenant", b"a")), told(asked[2], detail=b"too large")]
+    returned.append(told(asked[3])._replace(value=b"value"))
+    found = History(asked, [], returned).judged(spark).orderBy("offset").collect()
+    assert [(row["class"], row.altered) for row in found] == [
+        ("rejected", []),
+        ("altered", ["value", "key"]),
+        ("altered", ["value", "headers", "key"]),
+        ("altered", ["headers", "key"]),
+    ]
+
+
 def test_a_second_fault_stands_beside_the_first(spark: SparkSession) -> None:
     asked, refused = request(0), request(1, due_ms=None)
     twice = [delivery(asked, at_ms=4_000), delivery(asked, offset=9, value=b"other")]
