@@ -46,13 +46,13 @@ def judged(
 ) -> DataFrame:
     """`claimed` with `is_copy`, and `is_witness` where the request itself is gone.
 
-    `asked`: origin, asked, moved_low and moved_high of every request in sight. `refused`: the places on the rejected
-    topic, as `place`. `moves`: parsed requests, of which those that move are looked at.
+    `asked`: origin, asked, moved_low and moved_high of every request in sight, and rolls of copies that were told.
+    `refused`: the places on the rejected topic, as `place`. `moves`: parsed requests, of which those that move are
+    looked at.
     `gone`: of these partitions everything before the span's start is gone; `unread`: was not asked for.
     """
-    known = asked.select(
-        "origin", says_of(F.col("asked")).alias("wanted"), F.lit(True).alias("is_known"), "moved_low", "moved_high"
-    )
+    told = {"wanted": says_of(F.col("asked")), "is_known": F.lit(True), "before": F.col("rolls")}
+    known = asked.select("origin", *(column.alias(name) for name, column in told.items()), "moved_low", "moved_high")
     turned_down = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
     found = claimed.join(known, "origin", "left").join(turned_down, "place", "left")
     says, wanted = F.col("says"), F.col("wanted")
@@ -73,11 +73,12 @@ def judged(
     numbered = flagged.withColumn("group", group)
     by_rolls = Window.partitionBy("group").orderBy("rolls", "offset")
     first_of_number = F.coalesce(F.lag("rolls").over(by_rolls) != F.col("rolls"), F.lit(True))
-    before = F.when(F.col("is_witness"), F.first("rolls").over(by_rolls) - 1).otherwise(0)
+    first = F.first("rolls").over(by_rolls) - 1
+    before = F.when(F.col("is_witness"), first).otherwise(F.coalesce("before", F.lit(0)))
     in_turn = F.col("rolls") - before == F.dense_rank().over(Window.partitionBy("group").orderBy("rolls"))
     is_copy = (F.col("may_be") & first_of_number & in_turn) | (stands & _is_before(unread))
     counted = numbered.withColumn("is_copy", is_copy)
-    return counted.drop("group", "may_be", "wanted", "is_known", "is_refused", *_MOVED)
+    return counted.drop("group", "may_be", "wanted", "is_known", "is_refused", "before", *_MOVED)
 
 
 def _times(moves: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLAIMS, EVIDENCE
 from schemas.tables import REQUESTS
-from spark_jobs import ranges
+from spark_jobs import copies, ranges
 from spark_jobs.brokers import Span
 from spark_jobs.classes import Limits, classify
 from spark_jobs.evidence import evidence
@@ -76,7 +76,7 @@ def judge(
     `new` holds what is new, and what `carried` gave. `tell` writes `requests` in its own way.
     """
     again = _closed_ones_named(spark, new, part)
-    seen = new if again is None else replace(new, ends=(*new.ends, again))
+    seen = replace(new, closed=again)
     outcomes = judged(seen)
     before = ranges.before(part.timer_topic, part.so_far) & ~F.col("requested")
     # Refused today, but taken for a copy while it was new, of a timer that has ended since: nothing hangs on it.
@@ -116,8 +116,8 @@ def _keep(kept: DataFrame, seen: Seen, part: Part) -> None:
         return
     # Copies of what is open, and claims that are open themselves. What was refused is decided for ever.
     told = claims_of(seen)
-    claims, copies = (rows.select(CLAIMS.arrow().names) for rows in (told, told.where("is_copy")))
-    by_origin = copies.join(still_open, F.col("origin") == F.col("still_open"), "left_semi")
+    claims, taken = (rows.select(CLAIMS.arrow().names) for rows in (told, told.where("is_copy")))
+    by_origin = taken.join(still_open, F.col("origin") == F.col("still_open"), "left_semi")
     by_place = claims.join(still_open, F.col("place") == F.col("still_open"), "left_semi")
     write_table(by_origin.unionByName(by_place).dropDuplicates(["place"]), part.out, CLAIMS, part.name)
 
@@ -127,7 +127,7 @@ def _closed_ones_named(spark: SparkSession, new: Seen, part: Part) -> DataFrame 
     if part.previous is None or new.carried is None or new.carried_claims is None:
         return None
     named = new.rejections.select("origin")
-    for more in new.ends:
+    for more in (*new.ends, *((copies.claims(new.parsed),) if new.has_claims else ())):
         named = named.unionByName(more.select("origin"))
     known = new.carried.select("origin").unionByName(new.carried_claims.select(F.col("place").alias("origin")))
     is_earlier = ~ranges.outside(part.timer_topic, part.earlier) & ~F.col("origin").startswith("?")

@@ -16,12 +16,12 @@ from spark_jobs.brokers import Span
 from spark_jobs.outcomes import compared, outcomes, without_contents
 from spark_jobs.succession import in_line
 
-_ASKED = ("origin", "asked", "moved_low", "moved_high")
+_ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """`ends`: evidence of every other topic, and of earlier runs. `has_...`: where false, a step is left out."""
+    """`ends`: evidence of every other topic. `has_...`: where false, a step is left out."""
 
     parsed: DataFrame
     rejections: DataFrame
@@ -29,6 +29,8 @@ class Seen:
     carried: DataFrame | None = None
     """Evidence of the last run."""
     carried_claims: DataFrame | None = None
+    closed: DataFrame | None = None
+    """Evidence of what earlier runs closed, and something new names; its copies are counted there."""
     gone: Sequence[Span] = ()
     """Before these spans the timer topic holds nothing any more."""
     unread: Sequence[Span] = ()
@@ -43,8 +45,8 @@ def claims_of(seen: Seen) -> DataFrame:
     claimed, asked = copies.claims(seen.parsed), evidence.requests(seen.parsed).select(*_ASKED)
     if seen.carried_claims is not None:
         claimed = claimed.unionByName(seen.carried_claims)
-    if seen.carried is not None:
-        asked = asked.unionByName(seen.carried.where(F.col("asked").isNotNull()).select(*_ASKED))
+    for kept in _kept(seen):
+        asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
     refused = seen.rejections.select(F.col("origin").alias("place"))
     return copies.judged(claimed, asked, refused, seen.gone, seen.unread, seen.parsed)
 
@@ -52,7 +54,7 @@ def claims_of(seen: Seen) -> DataFrame:
 def judged(seen: Seen, *, as_evidence: bool = True) -> DataFrame:
     """For spark_jobs.classes. `as_evidence`: with all that a later run has to know."""
     rows = evidence.requests(seen.parsed)
-    for more in (seen.rejections, *seen.ends, *((seen.carried,) if seen.carried is not None else ())):
+    for more in (seen.rejections, *seen.ends, *_kept(seen)):
         rows = rows.unionByName(more)
     if seen.has_claims:
         rows = rows.unionByName(evidence.evidence(copies.evidence(claims_of(seen))))
@@ -63,3 +65,8 @@ def judged(seen: Seen, *, as_evidence: bool = True) -> DataFrame:
         empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
         return outcomes(folded.withColumn("previous", F.expr(empty)))
     return outcomes(in_line(folded, has_moves=seen.has_moves))
+
+
+def _kept(seen: Seen) -> list[DataFrame]:
+    """Evidence of earlier runs."""
+    return [kept for kept in (seen.carried, seen.closed) if kept is not None]

@@ -18,8 +18,9 @@ from schemas.audit_state import EVIDENCE
 from spark_jobs import daily
 from spark_jobs.brokers import Span
 from spark_jobs.classes import Limits
+from spark_jobs.table_io import rows_in
 from spark_jobs.test_against_oracle import histories
-from spark_jobs.testing import AS_OF_MS, History, cancel, copy, delivery, rejection, request
+from spark_jobs.testing import AS_OF_MS, History, cancel, copy, delivery, receipt, rejection, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -28,11 +29,11 @@ TOLERANCE_MS = 50_000
 
 
 def audited(
-    spark: SparkSession, history: History, out: Path, partitions: int, cuts_ms: Sequence[int]
+    spark: SparkSession, history: History, out: Path, partitions: int, cuts_ms: Sequence[int], width: int = 100
 ) -> dict[str, str]:
     """Day by day; the class of the last day that names an origin."""
     found: dict[str, str] = {}
-    width, ends = 100, dict.fromkeys(range(partitions), 0)
+    ends = dict.fromkeys(range(partitions), 0)
     previous = None
     for number, (first_ms, behind_ms) in enumerate(pairwise(cuts_ms), 1):
         part = history.between(first_ms, behind_ms)
@@ -136,3 +137,22 @@ def test_only_what_is_open_is_carried_and_what_was_closed_is_found_again(spark: 
         assert kept.schema.names == EVIDENCE.arrow().names
     last = pq.read_table(tmp_path / "requests" / "day=2026-01-03").to_pylist()
     assert {row["origin"]: row["copies"] for row in last}[waits.origin] == 1
+
+
+def test_copies_of_a_timer_that_was_closed_on_an_earlier_day_are_its_copies(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The bridge read its cancel late, and rolled it meanwhile; what is not its next copy is still missing there."""
+    ended = request(0, id=b"x", due_ms=90_000)
+    stops = cancel(b"x", 10, at_ms=2_000)
+    first, second = copy(ended, 5), copy(ended, 500, rolls=2, at_ms=20_000)
+    third, forged = copy(ended, 600, rolls=3, at_ms=50_000), copy(ended, 601, rolls=5, at_ms=50_000)
+    told = receipt("cancelled", stops, ended)
+    history = History([ended, first, stops, second, third, forged], [], [], [told])
+    found = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS], width=1_000)
+    assert {origin.rpartition("/")[2]: name for origin, name in found.items()} == {
+        "0": "cancelled",
+        "10": "cancel-done",
+        "601": "missing",
+    }
+    assert not rows_in(tmp_path / "claims" / "day=2026-01-02")
