@@ -7,7 +7,7 @@
 
 A streaming audit has `day=D/batch=N` in place of `day=D`, `batches` in place of `days`, and beside these
 
-    standing/day=D/batch=N           rows of `requests` that have been told and may still change
+    standing/day=D/batch=N           rows of `requests` that have been told and may still change; pending deliveries too
     untold/day=D/batch=N             deliveries of minutes that are not over
 
 Evidence is a monoid: a count is added up, a `_low` or a first one is a minimum, a `_high` is a maximum. So a record

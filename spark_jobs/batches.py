@@ -108,7 +108,8 @@ class Batches:
         return part
 
     def _write_changed(self, spark: SparkSession, rows: DataFrame, part: str, previous: str | None) -> None:
-        """`requests`: what is not as it was told before. `standing`: what is told by now, and open."""
+        """`requests`: what is not as it was told before. `standing`: what is told by now, and open; deliveries that are
+        pending, too."""
         is_told = F.col("class") != AuditClass.PENDING.value
         changed = rows.where(is_told)
         if previous is not None:
@@ -119,7 +120,8 @@ class Batches:
             differs = (was != F.col("class")) | (F.coalesce("were", F.array()) != F.col("faults"))
             changed = rows.join(before, "origin", "left").where(differs)
         write_table(changed, self._out, REQUESTS, part)
-        write_table(rows.where(is_told & F.col("open")), self._out, STANDING, part)
+        came = F.col("deliveries") > 0
+        write_table(rows.where((is_told | came) & F.col("open")), self._out, STANDING, part)
 
     def _commit(self, spark: SparkSession, part: str, number: int, as_of_ms: int, done: continuing.Done) -> None:
         told = _counts(read_table(spark, self._out, REQUESTS, part))

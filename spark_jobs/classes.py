@@ -20,6 +20,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.headers import DELIVER_MS, ROLLS
 from schemas.tables import AuditClass
 from spark_jobs.columns import standing
 
@@ -90,13 +91,18 @@ RULES = (
     Rule(
         _A.MOVED,
         False,
-        "deliveries > 0 AND moved_low IS NOT NULL",
+        "deliveries > 0 AND moved_low IS NOT NULL AND NOT is_ahead",
         "delivered; a request had given it another time, and which of its times held is not proved",
     ),
-    Rule(_A.LATE, False, "delivered_ms - expected_ms > late_ms", "delivered, later than the limit"),
-    Rule(_A.DELIVERED, False, "deliveries > 0", "once, as it was sent, not before it was due"),
-    Rule(_A.CANCELLED, False, "kind_of_timer AND ended AND next.kind = 'cancel'", "ended by a cancel with its id"),
-    Rule(_A.REPLACED, False, "kind_of_timer AND ended", "ended by a later request with its id"),
+    Rule(_A.LATE, False, "delivered_ms - expected_ms > late_ms AND NOT is_ahead", "delivered, later than the limit"),
+    Rule(_A.DELIVERED, False, "deliveries > 0 AND NOT is_ahead", "once, as it was sent, not before it was due"),
+    Rule(
+        _A.CANCELLED,
+        False,
+        "deliveries = 0 AND kind_of_timer AND ended AND next.kind = 'cancel'",
+        "ended by a cancel with its id",
+    ),
+    Rule(_A.REPLACED, False, "deliveries = 0 AND kind_of_timer AND ended", "ended by a later request with its id"),
     Rule(
         _A.CANCEL_DONE, False, "is_cancel AND (told_done > 0 OR (unanswered AND found))", "a cancel that ended a timer"
     ),
@@ -120,6 +126,8 @@ RULES = (
 FAULTS = tuple(rule.name for rule in RULES if rule.fault)
 
 _FACTS = {
+    # Delivered while the audit read, from a copy behind what was read; a move may lie there too.
+    "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
     "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
     "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
     "is_move": "coalesce(kind = 'move' AND NOT malformed, false)",
@@ -137,6 +145,13 @@ _FACTS = {
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
 
+_AHEAD = {
+    "due_ms": "IF(is_ahead, told_low_ms, due_ms)",
+    "lateness_ms": "IF(is_ahead, delivered_ms - told_low_ms, lateness_ms)",
+    "altered": f"IF(is_ahead, array_except(altered, array('{DELIVER_MS}', '{ROLLS}')), altered)",
+}
+"""What the copy would say is taken as the delivery tells it, until it is read."""
+
 
 def classify(outcomes: DataFrame, limits: Limits) -> DataFrame:
     """`outcomes` (spark_jobs.outcomes) with `class`, `faults`, `proof` and `open`."""
@@ -148,6 +163,7 @@ def classify(outcomes: DataFrame, limits: Limits) -> DataFrame:
         "late_ms": F.lit(limits.late_ms).cast("bigint"),
     }
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
+    known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
     faults = standing(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
     found = known.withColumns({"class": _first_that_holds(), "faults": faults})
     return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS)

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.audit_state import UNTOLD
+from schemas.audit_state import STANDING, UNTOLD
 from schemas.lateness import MinuteLateness
-from schemas.tables import MINUTES, REQUESTS
+from schemas.tables import MINUTES, REQUESTS, AuditClass
 from spark_jobs.access import Access
 from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError, Sender, Span, read
 from spark_jobs.errors import AuditTroubleError
@@ -39,9 +39,13 @@ def write_minutes(
     spark: SparkSession, out: Path, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
 ) -> None:
     """`minutes` and `untold` of a part, from its `requests`. What ended before `over_ms` is over."""
-    counted = _first_seen(spark, read_table(spark, out, REQUESTS, part), read_now)
-    if previous is not None:
-        counted = counted.unionByName(read_table(spark, out, UNTOLD, previous))
+    rows = read_table(spark, out, REQUESTS, part)
+    if previous is None:
+        counted = _first_seen(spark, rows.withColumn("waited", F.lit(False)), read_now)
+    else:
+        waited = read_table(spark, out, STANDING, previous).where(F.col("class") == AuditClass.PENDING.value)
+        told = rows.join(waited.select("origin", F.lit(True).alias("waited")), "origin", "left")
+        counted = _first_seen(spark, told, read_now).unionByName(read_table(spark, out, UNTOLD, previous))
     minute = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(_MINUTE_MS))
     timed = counted.withColumn("minute_ms", minute)
     is_over = F.col("minute_ms") + _MINUTE_MS <= over_ms
@@ -51,7 +55,7 @@ def write_minutes(
 
 
 def _first_seen(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
-    """Deliveries of which this part has read the record, or the request behind its record."""
+    """Deliveries of which this part has read the record, or the request behind its record; or that `waited`."""
     places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
     starts = spark.createDataFrame(pa.Table.from_pylist(places, schema=_STARTS))
     delivered = rows.where(F.col("lateness_ms").isNotNull())
@@ -65,7 +69,7 @@ def _first_seen(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) 
 
     delivered = is_new("topic", "partition", "offset", "new_request")
     delivered = is_new("delivered_topic", "delivered_partition", "delivered_offset", "new_delivery")
-    new = delivered.where(F.col("new_request") | F.col("new_delivery"))
+    new = delivered.where(F.col("new_request") | F.col("new_delivery") | F.coalesce("waited", F.lit(False)))
     return new.select(F.coalesce("target", "delivered_topic").alias("topic"), "delivered_ms", "lateness_ms", "clock")
 
 

@@ -84,3 +84,35 @@ def test_a_move_that_was_refused_moves_nothing(spark: SparkSession) -> None:
     asked, far, no_time = request(0, id=b"x"), move(b"x", 1, 10**15), move(b"x", 2, None)
     history = History([asked, far, no_time], [delivery(asked)], [rejection(far, "too-far"), rejection(no_time)])
     assert history.classes(spark) == {"0": "delivered", "1": "rejected", "2": "rejected"}
+
+
+def test_one_that_was_moved_while_the_audit_read_is_pending(spark: SparkSession) -> None:
+    """Its move and the copy, or the copy alone, lie behind what was read of the timer topic."""
+    far_ms, now_ms = AS_OF_MS + 10**6, AS_OF_MS + 3
+    moved, seen, ended, other, sooner, past = (request(n, id=b"%d" % n, due_ms=far_ms) for n in (0, 1, 3, 4, 5, 6))
+    rolled = request(2, due_ms=AS_OF_MS)
+    moves = [move(b"1", 10, AS_OF_MS)]
+    stops = cancel(b"3", 11, at_ms=AS_OF_MS - 900)
+    history = History(
+        [moved, seen, rolled, ended, other, sooner, past, *moves, stops],
+        [
+            delivery(moved, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
+            delivery(seen, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
+            delivery(rolled, rolls=1),
+            delivery(ended, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
+            delivery(other, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1, value=b"other"),
+            delivery(sooner, due_ms=now_ms + 1, at_ms=now_ms, rolls=1),
+            delivery(past, due_ms=50_000, at_ms=50_003, rolls=1),
+        ],
+    )
+    rows = {row.offset: row for row in history.judged(spark, late_ms=0).collect() if row.offset < 10}
+    assert {offset: (row["class"], row.open, row.faults) for offset, row in rows.items()} == {
+        0: ("pending", True, []),
+        1: ("pending", True, []),
+        2: ("pending", True, []),
+        3: ("pending", True, []),
+        4: ("altered", True, ["altered"]),
+        5: ("early", True, ["early"]),
+        6: ("early", False, ["early", "altered"]),
+    }
+    assert (rows[0].due_ms, rows[0].lateness_ms, rows[0].altered) == (AS_OF_MS, 3, [])
