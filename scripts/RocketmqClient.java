@@ -279,7 +279,13 @@ public final class RocketmqClient {
             return System.currentTimeMillis() > last + quiet;
         }
 
+        /** Who watches from before the messages were sent waits for them from now on. */
+        private synchronized void beginToWait() {
+            last = System.currentTimeMillis();
+        }
+
         int write(int count, Path file) throws Exception {
+            beginToWait();
             while (!over(count)) {
                 Thread.sleep(100);
             }

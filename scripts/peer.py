@@ -82,7 +82,9 @@ class Peer:
         self._create("spread")
         before_s, spread_ms = self._cpu_s(), int(self._sizes.spread_seconds * 1000)
         self._client.ask("watch", "spread")
-        self._send("spread", self._sizes.messages, now_ms() + self._head_start_ms, spread_ms)
+        first_due_ms = now_ms() + self._head_start_ms
+        self._send("spread", self._sizes.messages, first_due_ms, spread_ms)
+        sleep_until(first_due_ms)
         deliveries = self._receive("spread", self._sizes.messages)
         return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s))
 
@@ -142,6 +144,8 @@ class Peer:
     def _receive(self, topic: str, count: int) -> list[Delivery]:
         self._client.ask("receive", topic, count, self._samples)
         rows = np.fromfile(self._samples, ">i8").reshape(-1, 4).tolist()
+        if not rows:
+            raise BridgeError(f"none of {count:,} messages came from RocketMQ: see the logs in {self._rocketmq.folder}")
         return [Delivery(topic, b"%s/0/%d" % (_ORIGINS.encode(), n), *times) for n, *times in rows]
 
     def _cpu_s(self) -> float:
