@@ -42,7 +42,7 @@ from spark_jobs.reading import CLOCK_SKEW_MS
 from spark_jobs.requests import requests
 from spark_jobs.session import job_session
 from spark_jobs.settled import SKEW_MS
-from spark_jobs.superseded import superseded
+from spark_jobs.superseded import superseded, with_ids
 from spark_jobs.table_io import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
@@ -117,7 +117,7 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
         wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
         judged = _written(_by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)), steps / "judged")
         came = _written(_with_what_came(spark, judged, cluster, arguments), steps / "came")
-        looked = _written(_with_what_ended(spark, came, cluster, arguments), steps / "looked")
+        looked = _written(_with_what_ended(spark, came, cluster, arguments, steps), steps / "looked")
         chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
         if arguments.limit is not None:
             chosen = chosen.limit(arguments.limit)
@@ -207,7 +207,9 @@ def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFr
     return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by")
 
 
-def _with_what_ended(spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+def _with_what_ended(
+    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Path
+) -> DataFrame:
     """`superseded` of those still to be sent, where a later request has their id: up to now, not to the audit's day."""
     is_open = F.col("outcome").isNull()
     bounds = came.where(is_open).groupBy("partition").agg(F.min("offset"), F.min("requested_ms")).collect()
@@ -223,7 +225,12 @@ def _with_what_ended(spark: SparkSession, came: DataFrame, cluster: Cluster, arg
     own = {arguments.timer_topic, arguments.rejected_topic}
     since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
     refused = read_records(spark, arguments.access, _rejected(cluster, arguments, since))
-    found = superseded(requests(timers, own_topics=own), evidence.rejections(refused), came.where(is_open))
+    # Kept first: Spark would put a request's whole reading into each place where one of its columns is needed.
+    parsed = requests(timers, own_topics=own).persist(StorageLevel.DISK_ONLY)
+    named = _written(with_ids(parsed), steps / "named")
+    parsed.unpersist()
+    codes = _written(evidence.rejections(refused).select("origin", "error", "rejected_ms"), steps / "refused")
+    found = superseded(named, codes, came.where(is_open))
     joined = came.join(found, "origin", "left")
     outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
     return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from schemas import headers as names
 from spark_jobs import evidence
 from spark_jobs.requests import requests
-from spark_jobs.superseded import superseded
+from spark_jobs.superseded import superseded, with_ids
 from spark_jobs.table_io import RECORDS_DDL
 from spark_jobs.testing import Record, cancel, copy, move, rejection, request
 
@@ -15,10 +15,11 @@ pytestmark = pytest.mark.spark
 
 def found(spark: SparkSession, asked: list[Record], rejected: list[Record], missing: list[Record]) -> dict[int, str]:
     """Offset of a missing one -> what has superseded it."""
-    parsed = requests(spark.createDataFrame(asked, RECORDS_DDL))
-    rejections = evidence.rejections(spark.createDataFrame(rejected, RECORDS_DDL))
+    parsed = requests(spark.createDataFrame(asked, RECORDS_DDL)).persist()
+    rejections = evidence.rejections(spark.createDataFrame(rejected, RECORDS_DDL)).persist()
     rows = spark.createDataFrame([(r.origin, r.timestamp_ms) for r in missing], "origin STRING, requested_ms BIGINT")
-    return {int(row.origin.split("/")[2]): row.ended_by for row in superseded(parsed, rejections, rows).collect()}
+    told = superseded(with_ids(parsed), rejections.select("origin", "error", "rejected_ms"), rows).collect()
+    return {int(row.origin.split("/")[2]): row.ended_by for row in told}
 
 
 def test_the_next_request_with_its_id_in_its_partition_supersedes_a_timer(spark: SparkSession) -> None:
