@@ -400,6 +400,16 @@ class TestHistory:
         assert next(iter(history.requests(world.shard(), 0, 5000)))[0].offset == 0
         assert sum(map(len, history.requests(world.shard(), 100, 5000))) == 4900
 
+    def test_reads_and_questions_at_a_time_do_not_disturb_each_other(self, world: World) -> None:
+        world.request(*(b"%d" % n for n in range(5000)))
+        history = world.history()
+        one, other = (history.requests(world.shard(), start, 5000) for start in (0, 100))
+        assert (next(one)[0].offset, next(other)[0].offset) == (0, 100)
+        assert history.progress(world.shard()) is None
+        batches = [next(one), *other, *one]
+        assert sum(map(len, batches)) > 5000
+        assert batches[-1][-1].offset == 4999
+
     def test_the_journal_from_an_offset_from_a_time_and_all(self, world: World) -> None:
         history, sink, fence = world.history(), world.sink(), fence_of(world)
         assert history.journal_end(world.shard()) == 0

@@ -208,7 +208,7 @@ def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: p
     running = [shown for shown in others if not STOPPED.match(shown.text)]
     stopped = [shown for shown in others if shown not in running]
     assert start.words[0] == "run"
-    assert (len(running), len(stopped)) == (15, 5), "as many as the pages show"
+    assert (len(running), len(stopped)) == (14, 5), "as many as the pages show"
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [each.replace("8321", port) for each in start.words[1:]]):
         for number in range(4):
             here.run("send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}")

@@ -3,11 +3,13 @@
 progress   OffsetFetch with require_stable: an open transaction's offsets are waited for
 journal    up to the end as it is now: that the coordinator answered "committed" does not mean that the marker has
            reached the journal, so a read that stops at the last stable offset could miss the last decision
+a read     a consumer of its own, with one assignment: over the one that librdkafka 2.16 had just given up, a read of
+           the journal once left its first record out, which is a decision. Anew it takes no longer
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -40,15 +42,14 @@ _UNKNOWN = frozenset(
 
 
 class ConfluentHistory:
-    """`journal_topics`: timer topic -> its journal topic. One thread, and one read at a time."""
+    """`journal_topics`: timer topic -> its journal topic. One thread."""
 
     def __init__(self, connection: Connection, journal_topics: Mapping[str, str], patience: Patience) -> None:
         self._journal_topics = journal_topics
         self._patience = patience
-        self._consumer: Any = make(Consumer, clients.reader(connection), patience)
+        self._connection = connection
+        self._consumer: Any = self._new_consumer()
         self._admin: Any = make(AdminClient, clients.plain(connection), patience)
-        self._reads = 0
-        self._is_reading = False
 
     def progress(self, shard: Shard) -> Progress | None:
         def committed() -> TopicPartition:
@@ -56,7 +57,7 @@ class ConfluentHistory:
             try:
                 (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=CALL_S)
             finally:
-                self._serve()
+                serve(self._consumer)
             if found.error is not None:
                 raise KafkaException(found.error)
             return found
@@ -69,7 +70,7 @@ class ConfluentHistory:
 
     def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
         # Markers follow a commit within milliseconds: these are not worth a process of their own.
-        self._serve()
+        serve(self._consumer)
         until_s = time.monotonic() + _GLANCE_S
         while (found := self._undecided(shards)) and time.monotonic() < until_s:
             time.sleep(_NAP_S)
@@ -137,7 +138,6 @@ class ConfluentHistory:
             yield from (message.value() for message in messages)
 
     def close(self) -> None:
-        self._reads += 1  # a read that was left has nothing to end any more
         self._consumer.close()
 
     def _journal_of(self, shard: Shard) -> Shard:
@@ -171,11 +171,6 @@ class ConfluentHistory:
         if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
             raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
 
-    def _serve(self) -> None:
-        """A read polls by itself, and what this would take are its records."""
-        if not self._is_reading:
-            serve(self._consumer)
-
     def _insist(self, what: str, call: Callable[[], T]) -> T:
         try:
             return self._patience.insist(what, call, is_passing)
@@ -184,40 +179,36 @@ class ConfluentHistory:
 
     # -- reading
 
+    def _new_consumer(self) -> Any:
+        return make(Consumer, clients.reader(self._connection), self._patience)
+
     def _read(self, place: Shard, start: int, end: int) -> Iterator[list[Message]]:
         """Committed messages of [start, end) that are still kept; returns when nothing below `end` is undecided."""
-        position = max(start, self._bounds(place)[0])
-        if position >= end:
-            return
-        self._reads = mine = self._reads + 1
-        self._consumer.assign([TopicPartition(*place, position)])
-        self._is_reading = True
+        position = start
         tries = 0
-        try:
-            while position < end:
-                assert mine == self._reads, "two reads at a time"
-                messages, position = self._next_batch(place, position, end)
-                if messages:
-                    tries = 0
-                    yield messages
-                elif position < end:
-                    tries += 1
-                    if tries > 1 / _WAIT_S:
-                        self._patience.wait(
-                            f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
-                        )
-        finally:  # also where its reader has seen enough: else it would be fetched on and on
-            if mine == self._reads:
-                self._consumer.unassign()
-                self._is_reading = False
+        # Retention goes on while we read.
+        while position < end and (position := max(position, self._bounds(place)[0])) < end:
+            with closing(self._new_consumer()) as consumer:
+                consumer.assign([TopicPartition(*place, position)])
+                is_kept = True
+                while is_kept and position < end:
+                    messages, position, is_kept = self._next_batch(consumer, place, position, end)
+                    if messages:
+                        tries = 0
+                        yield messages
+                    elif position < end:
+                        tries += 1
+                        if tries > 1 / _WAIT_S:
+                            self._patience.wait(
+                                f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
+                            )
 
-    def _next_batch(self, place: Shard, position: int, end: int) -> tuple[list[Message], int]:
-        """Messages, and the position behind them."""
-        first = self._consumer.poll(_WAIT_S)
-        if first is None:
-            return [], position
+    def _next_batch(self, consumer: Any, place: Shard, position: int, end: int) -> tuple[list[Message], int, bool]:
+        """Messages, the position behind them, and whether it is still kept."""
+        is_kept = True
+        first = consumer.poll(_WAIT_S)
         messages = []
-        for message in [first, *self._consumer.consume(_BATCH, 0)]:
+        for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
             error = message.error()
             if error is None and message.offset() < end:
                 messages.append(message)
@@ -225,16 +216,10 @@ class ConfluentHistory:
             elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 position = max(position, message.offset())
             elif error.code() in GONE:
-                position = self._skip_to_what_is_kept(place, position)
+                is_kept = False
             else:
                 self._trouble(place, error)
-        return messages, position
-
-    def _skip_to_what_is_kept(self, place: Shard, position: int) -> int:
-        """Retention went on while we read."""
-        position = max(position, self._bounds(place)[0])
-        self._consumer.assign([TopicPartition(*place, position)])
-        return position
+        return messages, position, is_kept
 
     def _trouble(self, place: Shard, error: KafkaError) -> None:
         if error.code() in _UNKNOWN:

@@ -61,22 +61,21 @@ class Told:
 
 
 class Saying:
-    """A consumer: what each poll and what follows it says, one list a batch. `begun`: where it was told to read."""
+    """Its consumers: what each poll and what follows it says, one list a batch. `begun`: where each began to read."""
 
     def __init__(self, *batches: list[Told]) -> None:
         self._batches = list(batches)
         self._more: list[Told] = []
         self.begun: list[int] = []
-        self.is_reading = False
+        self.is_open = True
         self.commits: list[TopicPartition | SimpleNamespace] = []
         self.events = 0
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.begun += [place.offset for place in places]
-        self.is_reading = True
 
-    def unassign(self) -> None:
-        self.is_reading = False
+    def close(self) -> None:
+        self.is_open = False
 
     def poll(self, timeout_s: float) -> Told | None:
         del timeout_s
@@ -106,6 +105,7 @@ def history(said: Saying, bounds: tuple[int, int] = (0, 3)) -> Any:
     made: Any = ConfluentHistory(Connection("127.0.0.1:1"), {PLACE.topic: "timer.journal"}, Patience())
     made.close()
     made._consumer = said
+    made._new_consumer = lambda: said
     made._bounds = lambda place, level=None: bounds
     return made
 
@@ -163,7 +163,7 @@ def test_trouble_that_passes_is_heard_and_the_read_goes_on(caplog: pytest.LogCap
 def test_who_has_seen_enough_leaves_nothing_that_is_fetched_on_and_on() -> None:
     said = Saying([Told(0)], [Told(1)], [Told(2)])
     assert any(history(said).requests(PLACE, 0, 3))
-    assert (said.begun, said.is_reading) == ([0], False)
+    assert (said.begun, said.is_open) == ([0], False)
 
 
 def test_progress_is_asked_for_until_it_is_stable() -> None:
@@ -254,11 +254,15 @@ def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
     assert most <= 2
 
 
-def test_a_poll_for_what_waits_takes_no_record_of_a_read() -> None:
-    said = Saying([Told(0)], [Told(1)], [Told(2)])
-    said.commits = [TopicPartition(*PLACE, -1)]
-    read = history(said)
-    found = read.requests(PLACE, 0, 3)
-    next(found)
-    read.progress(PLACE)
-    assert offsets(found) == [1, 2]
+def test_each_read_is_a_consumer_of_its_own() -> None:
+    """One that is given another assignment may leave out that one's first record."""
+    consumers = [Saying([Told(0)], [Told(1, GONE)]), Saying([Told(2)], [Told(3)]), Saying([Told(0), Told(1)])]
+    left, other = iter(consumers[:2]), consumers[2]
+    read = history(Saying())
+    read._new_consumer = lambda: next(left, other)
+    found = read.requests(PLACE, 0, 4)
+    assert [record.offset for record in next(found)] == [0]
+    assert [record.offset for record in next(found)] == [2]
+    assert offsets(read.requests(PLACE, 0, 2)) == [0, 1]
+    assert offsets(found) == [3]
+    assert [(each.begun, each.is_open) for each in consumers] == [([0], False), ([1], False), ([0], False)]
