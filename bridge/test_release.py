@@ -190,20 +190,25 @@ def test_late_requests_wait_for_their_target_too(trouble: Callable[[TimerWorld],
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(20)]
 
 
+def have_an_outage(world: TimerWorld, *, old: int, new: int) -> None:
+    """Of 10 s, in which `old` messages fall due; behind it one more each 200 ms."""
+    for number in range(old):
+        send(world, "limited", f"old {number}", number)
+    world.pass_time(ms=10)
+    world.bridge.kill()
+    world.kafka.timeline.advance(10_000)
+    world.bridge.start()
+    for number in range(new):
+        send(world, "limited", f"new {number}", 1000 + 200 * number)
+
+
 @pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.thorough), 0.5])
 @THERE
 def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     trouble: Callable[[TimerWorld], None], share: float
 ) -> None:
     world = limited(TargetLimit(20, share, 2_000), window_ms=100_000)
-    for number in range(1000):
-        send(world, "limited", f"old {number}", number)
-    world.pass_time(ms=10)
-    world.bridge.kill()
-    world.kafka.timeline.advance(10_000)
-    world.bridge.start()
-    for number in range(100):
-        send(world, "limited", f"new {number}", 1000 + 200 * number)
+    have_an_outage(world, old=1000, new=100)
     world.pass_time(ms=10_000)
     trouble(world)
     world.pass_time(ms=11_000)
@@ -220,14 +225,7 @@ def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monk
     """The journal tells all of them in each record, and a record has an end."""
     monkeypatch.setattr(waiting, "MOST_PARTED", 0)
     world = limited(TargetLimit(20, 0.5, 2_000), window_ms=100_000)
-    for number in range(200):
-        send(world, "limited", f"old {number}", number)
-    world.pass_time(ms=10)
-    world.bridge.kill()
-    world.kafka.timeline.advance(10_000)
-    world.bridge.start()
-    for number in range(20):
-        send(world, "limited", f"new {number}", 1000 + 200 * number)
+    have_an_outage(world, old=200, new=20)
     world.pass_time(ms=20_000)
     assert values(world, "limited") == [*(f"old {number}" for number in range(200)), *(f"new {n}" for n in range(20))]
 

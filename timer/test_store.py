@@ -61,11 +61,14 @@ def origins(store: Store, due: Due) -> list[int]:
     return [each.origin for each in store.bodies(due.rows) + store.bodies(due.released)]
 
 
-def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
-    data = disk.read(NAME)
-    found = Checkpoint.from_bytes(data) if data else None
+def found_in(disk: Disk) -> Checkpoint:
+    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
     assert found is not None
-    return Store.open(disk, OPTIONS, found, progress, held, ())
+    return found
+
+
+def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
+    return Store.open(disk, OPTIONS, found_in(disk), progress, held, ())
 
 
 def checkpointed(store: Store) -> None:
@@ -393,12 +396,6 @@ def test_case_10_log_files_of_1024_bytes(disk: Disk) -> None:
     assert (len(disk.names("timer")), len(disk.names("body"))) == (1, 1)
 
 
-def found_in(disk: Disk) -> Checkpoint:
-    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
-    assert found is not None
-    return found
-
-
 def test_case_24_an_append_that_fails_leaves_nothing_behind() -> None:
     disk = SimDisk(random.Random(3))
     store = Store.create(disk, OPTIONS, FRESH)
@@ -587,11 +584,9 @@ def test_a_clean_end_is_taken_over_however_many_topics_have_timers() -> None:
         batch.add(timer, START_MS + 5)
     store.add(batch, count)
     store.committed(store.progress())
-    store.start_checkpoint(0, (), ())
-    store.finish_checkpoint()
+    checkpointed(store)
     store.close()
-    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
-    assert found is not None
+    found = found_in(disk)
     again = Store.open(disk.reopen(), options, found, found.progress, (), ())
     assert (again.pending, again.targets) == (count, count)
 
@@ -716,11 +711,9 @@ def test_a_store_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monke
     for offset in range(30):
         store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
     store.committed(store.progress())
-    store.start_checkpoint(0, (), ())
-    store.finish_checkpoint()
+    checkpointed(store)
     store.close()
-    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
-    assert found is not None
+    found = found_in(disk)
     before, real = open_files(), disk.open
     failing = 0
     while True:
@@ -763,12 +756,10 @@ def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypat
             store.start_checkpoint(0, (), ())
     store.add(batch_of(body(30, START_MS + 1000)), 31)
     store.committed(store.progress())
-    store.start_checkpoint(0, (), ())
-    store.finish_checkpoint()
+    checkpointed(store)
     disk.lose_power(random.Random(3))
     disk = disk.reopen()
-    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
-    assert found is not None
+    found = found_in(disk)
     assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
 
 
