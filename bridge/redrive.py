@@ -145,8 +145,12 @@ class Log(Protocol):
 def marks_on(topic: str, partitions: int | None, log: Log) -> frozenset[bytes]:
     """Of all that was sent again. `partitions`: None where there is no such topic, so nothing was."""
     places = [Shard(topic, number) for number in range(partitions or 0)]
-    batches = (records for place in places for records in log.requests(place, *log.bounds(place)))
-    return frozenset(record.value for records in batches for record in records if record.value is not None)
+    return frozenset(mark for place in places for mark in marks_in(log, place, *log.bounds(place)))
+
+
+def marks_in(log: Log, place: Shard, from_offset: int, to_offset: int) -> Iterator[bytes]:
+    for records in log.requests(place, from_offset, to_offset):
+        yield from (record.value for record in records if record.value is not None)
 
 
 class Found:

@@ -8,7 +8,7 @@ a read     a consumer of its own, with one assignment: over the one that librdka
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
@@ -92,24 +92,19 @@ class ConfluentHistory:
 
     def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         journals = {self._journal_of(shard): shard for shard in shards}
-        asked = {TopicPartition(*journal): _NEWEST for journal in journals}
-        serve(self._admin)
-        answers = self._admin.list_offsets(asked, request_timeout=CALL_S)
+        answers = self._list_offsets(journals, _NEWEST)
         found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
         return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
 
     def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        serve(self._admin)
         # One by one: what is asked together is answered together, and one leader may hang.
-        each = [self._admin.list_offsets({TopicPartition(*s): _FIRST}, request_timeout=CALL_S) for s in shards]
+        each = [self._list_offsets([shard], _FIRST) for shard in shards]
         until_s = time.monotonic() + _GLANCE_S
         return {Shard(a.topic, a.partition): told for answer in each for a, told in _in_time(answer, until_s)}
 
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
-        asked = {TopicPartition(*shard): _END for shard in shards}
-        serve(self._admin)
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-        answers = [self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S) for level in levels]
+        answers = [self._list_offsets(shards, _END, level) for level in levels]
         until_s = time.monotonic() + _GLANCE_S
         stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
         return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
@@ -150,19 +145,26 @@ class ConfluentHistory:
         return self._ask(place, _FIRST), self._ask(place, _END, level)
 
     def _ask(self, place: Shard, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
-        partition = TopicPartition(*place)
-
         def ask() -> int:
-            serve(self._admin)
-            answers = self._admin.list_offsets({partition: spec}, isolation_level=level, request_timeout=CALL_S)
+            (answer,) = self._list_offsets([place], spec, level).values()
             try:
-                return _told(answers[partition].result().offset)
+                return _told(answer.result().offset)
             except KafkaException:
                 # It asks the leader that it remembers: after an election the answer was FENCED_LEADER_EPOCH for ever.
                 self._demand_there(place, self._admin.list_topics(place.topic, timeout=CALL_S))
                 raise
 
         return self._insist(f"{place}: asking for offsets", ask)
+
+    def _list_offsets(
+        self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Mapping[TopicPartition, Any]:
+        """A future for each."""
+        serve(self._admin)
+        asked = {TopicPartition(*place): spec for place in places}
+        answers: Mapping[TopicPartition, Any]
+        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S)
+        return answers
 
     def _demand_there(self, place: Shard, cluster: Any) -> None:
         """A journal's partition that is not made will not come by waiting. Raises TopicGrownError."""

@@ -1,13 +1,13 @@
 """Marks of what was sent again, 8 bytes for each: kept from one view to the next, which reads only what came since."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from bridge.page.kafka_side import Reader
+from bridge.redrive import marks_in
 from schemas.origin import Shard
 
 Digests = npt.NDArray[np.uint64]
@@ -44,7 +44,7 @@ class MarksTopic:
         if self._is_another(bounds):
             self._bounds, self._digests = {}, _in_order(())
         parts = [
-            _in_order(_written(reader, place, self._bounds[place][1] if place in self._bounds else first, end))
+            _in_order(marks_in(reader, place, self._bounds[place][1] if place in self._bounds else first, end))
             for place, (first, end) in bounds.items()
         ]
         if any(map(len, parts)):
@@ -58,12 +58,6 @@ class MarksTopic:
             place not in bounds or bounds[place][0] < first or bounds[place][1] < end
             for place, (first, end) in self._bounds.items()
         )
-
-
-def _written(reader: Reader, place: Shard, start: int, end: int) -> Iterator[bytes]:
-    if start < end:
-        batches = reader.requests(place, start, end)
-        yield from (record.value for record in chain.from_iterable(batches) if record.value is not None)
 
 
 def _in_order(marks: Iterable[bytes]) -> Digests:
