@@ -152,6 +152,8 @@ class OwnedShard:
         """The next transaction has no room for what moves: the backlog goes on behind it."""
         self.admitted = 0
         """Requests taken in; not counted are copies, which were requests before."""
+        self.starts_at: int | None = None
+        """Where the source was told to begin, until its first record is there."""
         self.reads_first_until: int | None = readable_end
         """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
         self._is_caught_up = False

@@ -87,6 +87,28 @@ def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble,
     assert world.now_ms - start_ms < 5000
 
 
+@TROUBLE
+def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Timers, and a cancel of one that was read before."""
+    world = World()
+    world.send("cancelled", 700, id_="one")
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.cancel("one")
+    for number in range(3):
+        world.send(str(number), 600)
+    world.bridge.start()
+    assert world.bridge.source is not None
+    world.bridge.source.leaves_out = 2
+    world.bridge.run(100)
+    assert "left 2 requests out as it began" in caplog.text
+    trouble(world)
+    world.bridge.run(2000)
+    assert world.delivered() == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("is_full", [True, False], ids=["full", "nearly full"])
 def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     is_full: bool,  # noqa: FBT001

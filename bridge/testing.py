@@ -78,6 +78,8 @@ class FakeSource:
         """Up to which offset each shard could be read when it was started."""
         self.on_start: Callable[[Shard], None] = lambda _: None
         """Called when a shard is started."""
+        self.leaves_out = 0
+        """How far behind the offset that it was told it begins."""
 
     @property
     def paused(self) -> frozenset[Shard]:
@@ -106,7 +108,7 @@ class FakeSource:
     def start(self, shard: Shard, offset: int) -> None:
         self._fuse.step("source.start")
         assert shard in self._held, f"{shard} is not ours"
-        self._positions[shard] = offset
+        self._positions[shard] = offset + self.leaves_out
         self._paused.discard(shard)
         self.opened[shard] = self._kafka.partition(shard).last_stable
         self.on_start(shard)
