@@ -354,6 +354,31 @@ def test_however_many_are_held_intake_comes_to_what_ends_the_pause(
     assert (owned.store.held, owned.store.pending) == (0, 0)
 
 
+def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shard, "_MOST_HELD", 10)
+    world = limited(TargetLimit(10**6), max_requests_per_s=20, max_due_bytes=5000, window_ms=200_000)
+    for number in range(200):
+        send(world, "other", str(number), 100 * number)
+    world.pass_time(ms=1)
+    ask(world, b"pause", b"limited")
+    for number in range(60):
+        send(world, "limited", f"{number:01000d}", 0)
+    end_ms = world.now_ms + 12_000
+    copies, most = 0, 0
+    assert world.bridge.bridge is not None
+    while world.now_ms < end_ms:
+        world.bridge.bridge.turn()
+        before, copies = copies, sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
+        most = max(most, copies - before)
+    assert copies > 40
+    assert 2 <= most < 5
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=40_000)
+    assert len(values(world, "limited")) == 60
+
+
 # -- pause
 
 
