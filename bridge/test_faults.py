@@ -103,10 +103,26 @@ def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
     assert world.bridge.source is not None
     world.bridge.source.leaves_out = 2
     world.bridge.run(100)
-    assert "left 2 requests out as it began" in caplog.text
+    assert f"{SHARD}: the Kafka client left 2 requests out as it began, read anew" in caplog.messages
     trouble(world)
     world.bridge.run(2000)
     assert world.delivered() == ["0", "1", "2"]
+
+
+def test_intake_that_those_which_are_held_pause_is_told_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.bridge.run(10)
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.shard._MOST_HELD", 0)
+        world.send(delay_ms=300)
+        world.bridge.run(100)
+    assert world.bridge.metrics.paused == {SHARD: "held"}
+    assert f"{SHARD}: intake pauses: 0 timers are held: it goes on when some have left or are rolled" in caplog.messages
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
+    assert world.bridge.metrics.paused == {}
 
 
 @pytest.mark.parametrize("is_full", [True, False], ids=["full", "nearly full"])
@@ -297,10 +313,31 @@ def test_case_37_the_operators_word_is_where_lost_progress_begins_again(
 def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send(delay_ms=300)
+    world.bridge.run(100)
+    before = world.bridge.disks[SHARD].contents().get("checkpoint")
     world.bridge.leave_the_group()
+    world.bridge.turn()
+    assert f"{SHARD}: the group has put us out: it may be another's by now" in caplog.messages
+    assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "it may be another's"
     world.bridge.run(500)
-    assert f"{SHARD}: the group has put us out" in caplog.text
     assert world.delivered() == ["m"]
+
+
+def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = FakeKafka(Timeline())
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
+    with caplog.at_level(logging.INFO):
+        one = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="one")
+        one.run(100)
+        two = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="two")
+        for _ in range(3):
+            one.run(0)
+            two.run(0)
+    assert two.bridge is not None
+    (given,) = two.bridge.shards
+    assert f"{given}: given up" in caplog.messages
 
 
 def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -309,7 +346,9 @@ def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.Lo
     world.bridge.run(10)
     world.bridge.disks[SHARD].fail_sync()
     world.bridge.stop()
-    assert f"{SHARD}: no checkpoint at the end ([Errno 5]" in caplog.text
+    (told,) = (line for line in caplog.messages if "at the end" in line)
+    assert told.startswith(f"{SHARD}: no checkpoint at the end ([Errno 5]")
+    assert told.endswith("; the next start reads more")
     world.bridge.disks[SHARD].mend()
     world.bridge.start()
     world.bridge.run(500)
@@ -366,7 +405,7 @@ def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(cap
         instance.disks[shard].fail_sync()
     instance.run(500)
     told = [record.getMessage() for record in caplog.records]
-    assert [sum(line.startswith(f"{shard}: no checkpoint: ") for line in told) for shard in shards] == [1, 1]
+    assert [sum(line.startswith(f"{shard}: no checkpoint: [Errno 5]") for line in told) for shard in shards] == [1, 1]
     assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
 
 
@@ -394,7 +433,8 @@ def test_damage_that_a_compaction_meets_costs_its_own_partition_a_rebuild_and_no
     file.truncate(file.size() - 1)
     instance.run(200)
     told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
-    assert [line.partition(":")[0] for line in told] == [str(shards[1])]
+    (line,) = told
+    assert line.startswith(f"{shards[1]}: the local store is damaged (body at ")
     assert len(kafka.read("orders")) == 40
     instance.run(500)
     assert len(kafka.read("orders")) == 44
@@ -504,7 +544,10 @@ def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog:
     world.bridge.run(2000)
     assert world.delivered() == ["new"]
     assert "taken up to 5 requests that are not in the local store, offsets 0 to 4" in caplog.text
-    assert "taken 1 offsets that were never read, from 5 on" in caplog.text
+    assert (
+        f"{SHARD}: retention has taken 1 offsets that were never read, from 5 on: their requests are lost; raise"
+        " retention.ms to 3 roll windows"
+    ) in caplog.messages
 
 
 @pytest.mark.parametrize("word", [None, "earliest"])
@@ -750,8 +793,10 @@ def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pyt
         with pytest.raises(TopicGrownError):
             instance.run(100)
         assert shards[0] in instance.status.shards()
+        instance.metrics.pauses_intake(shards[0], "disk")
         bridge.stop()
     assert instance.status.shards() == {}
+    assert instance.metrics.paused == {}
 
 
 @TROUBLE

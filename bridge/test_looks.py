@@ -57,6 +57,9 @@ def test_case_28_what_retention_took_is_told_to_the_offset_where_something_is_pe
         f"{one}: retention has taken requests that are pending, from offset 2 to 4: they are still delivered, but a"
         f" lost disk would lose them; raise retention.ms to 3 roll windows"
     ]
+    send(kafka, other, 50, count=2)
+    kafka.partition(other).delete_before(5)
+    assert len(warnings(caplog, look)) == 1, "where nothing is pending, what was never read is another complaint"
     assert instance.metrics.lost_to_retention == {one: 3, other: 0}
 
 
@@ -73,6 +76,8 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
     instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none"))
     instance.run(0)
     look = running(instance).look_at_open_transactions
+    assert warnings(caplog, look) == []
+    assert instance.metrics.ends == {one: End(0, 0), other: End(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
     senders = [kafka.begin(f"sender of {shard}") for shard in (one, other)]
     for sender, shard in zip(senders, (one, other), strict=True):
