@@ -778,6 +778,21 @@ def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_
     assert world.delivered() == [str(number) for number in range(1500)]
 
 
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_quiet_partition_does_not_keep_checkpoints_of_a_busy_one_from_being_made(busy: int) -> None:
+    kafka, shards, instance = two_partitions()
+    assert instance.sink is not None
+    instance.sink.is_slow = True
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
+    for number in range(1500):
+        kafka.produce(TIMERS, b"%d" % number, headers=headers, partition=busy)
+        kafka.timeline.advance(20)
+        instance.turn()
+    found = read_checkpoint(instance.disks[shards[busy]])
+    assert found is not None
+    assert found.progress.next_offset > 900
+
+
 @pytest.mark.parametrize("faults", [0, 1])
 def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int) -> None:
     world = World()

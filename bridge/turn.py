@@ -244,7 +244,6 @@ class Bridge:
 
         Raises what a transaction's fate raises, when all is closed and others may have our shards.
         """
-        self._stopping = True
         with ExitStack() as ends:
             ends.callback(self._source.close)
             ends.callback(self._forget_all)
