@@ -8,6 +8,7 @@ import pytest
 
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
+from bridge.recovery import read_checkpoint
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Rules
@@ -350,6 +351,28 @@ def test_what_was_beyond_the_quota_stays_refused_and_what_was_not_stays_taken(en
     assert world.rejected() == [("2", "quota-exceeded"), ("3", "quota-exceeded")]
 
 
+# -- the store
+
+
+@ENDS
+@pytest.mark.parametrize("prepare_from", [1, 1 << 40], ids=["prepared beside", "opened at once"])
+def test_a_topic_has_the_store_that_it_was_given_behind_every_end(end: End, prepare_from: int) -> None:
+    own = replace(SMALL, store=replace(SMALL.store, tick_ms=50))
+    world = World(main=replace(SMALL, prepare_from=prepare_from), payments=own)
+    for on in (TIMERS, PAYMENTS):
+        for number in range(20):
+            world.send(f"{number}", 900, on=on)
+    world.pass_time(ms=100)
+    end(world)
+    world.bridge.start()
+    world.pass_time(ms=700)
+    found = {topic: read_checkpoint(world.bridge.disks[Shard(topic, 0)]) for topic in (TIMERS, PAYMENTS)}
+    ticks = {topic: checkpoint and checkpoint.tick_ms for topic, checkpoint in found.items()}
+    assert ticks == {TIMERS: SMALL.store.tick_ms, PAYMENTS: 50}
+    world.pass_time(ms=300)
+    assert len(world.delivered()) == 40
+
+
 # -- requests per second
 
 
@@ -371,6 +394,16 @@ def test_a_rate_holds_nothing_is_rejected_and_the_other_topic_goes_on_at_full_sp
     world.pass_time(ms=1000)
     assert world.delivered() == [f"{number}" for number in range(1000)]
     assert world.rejected() == []
+
+
+def test_each_topic_that_is_held_to_its_rate_is_named_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(main=at_rate(1), payments=at_rate(2))
+    for on in (TIMERS, PAYMENTS):
+        for number in range(5):
+            world.send(f"{number}", 0, on=on)
+    world.pass_time(ms=0)
+    words = "intake keeps to max_requests_per_s, {}; more than that waits"
+    assert sorted(caplog.messages) == [f"{PAYMENTS}: {words.format(2)}", f"{TIMERS}: {words.format(1)}"]
 
 
 def test_a_throttled_topic_is_read_at_full_speed_again_when_the_line_is_gone() -> None:
