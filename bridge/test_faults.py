@@ -314,13 +314,15 @@ def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogC
     world = World()
     world.send(delay_ms=300)
     world.bridge.run(100)
+    world.send(delay_ms=200)
+    world.bridge.turn()
     before = world.bridge.disks[SHARD].contents().get("checkpoint")
     world.bridge.leave_the_group()
     world.bridge.turn()
     assert f"{SHARD}: the group has put us out: it may be another's by now" in caplog.messages
     assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "it may be another's"
     world.bridge.run(500)
-    assert world.delivered() == ["m"]
+    assert world.delivered() == ["m", "m"]
 
 
 def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -736,6 +738,7 @@ def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
 @pytest.mark.parametrize("is_full", [False, True])
 def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     is_full: bool,  # noqa: FBT001
 ) -> None:
     """Also where the disk does not take at once that the store is done for."""
@@ -755,6 +758,7 @@ def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
         if is_full:
             patched.setattr(instance.disks[broken], "start_replace", refuses)
         instance.run(1000)
+    assert f"{broken}: the local store is damaged (body/" in caplog.text
     delivered = kafka.read("orders")
     assert Counter(entry.value for entry in delivered)[str(broken).encode()] == (0 if is_full else 3)
     of_other = [dict(entry.headers) for entry in delivered if entry.value == str(other).encode()]
