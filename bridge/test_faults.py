@@ -192,6 +192,12 @@ def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_wait
     disk.mend()
     world.bridge.run(6000)
     assert world.delivered() == ["waits"]
+    caplog.clear()
+    del world.bridge.disks[SHARD]
+    world.bridge.disk_for(SHARD).fail_append(0)
+    world.bridge.leave_the_group()
+    world.bridge.run(1000)
+    assert "cannot be made ready" in caplog.text, "at once: it was over"
 
 
 def test_a_disk_that_cannot_be_opened_is_tried_every_5_seconds_and_at_once_behind_a_clock_that_was_set_back(
@@ -333,6 +339,7 @@ def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO):
         one = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="one")
         one.run(100)
+        one.metrics.paused = dict.fromkeys(group.owner, "disk")
         two = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="two")
         for _ in range(3):
             one.run(0)
@@ -340,6 +347,7 @@ def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture)
     assert two.bridge is not None
     (given,) = two.bridge.shards
     assert f"{given}: given up" in caplog.messages
+    assert one.metrics.paused.keys() == group.owner.keys() - {given}
 
 
 def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
