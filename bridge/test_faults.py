@@ -180,6 +180,8 @@ def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_wait
     world.bridge.stop()
     world.bridge.lose_disks()
     world.bridge.start()
+    assert world.bridge.bridge is not None
+    assert not world.bridge.bridge.ready, "nothing is opened yet"
     disk = world.bridge.disk_for(SHARD)
     disk.fail_append(0)
     with caplog.at_level(logging.WARNING):
