@@ -138,6 +138,7 @@ FIGURES = (
     Figure("drain_to_copy", "", "core", _ratio(_DRAIN, _COPY), _at_least(0.4)),
     Figure("intake_to_copy", "", "core", _ratio(_just("intake.per_s"), _COPY), _at_least(0.4)),
     Figure("cpu_us_per_message", "us, in and out", "core", _core_cpu_us, _at_most(20)),
+    Figure("copy_cpu_us_per_message", "us, in and out, no timers", "core", _just("copy.cpu_us")),
     Figure("named_drain_per_s", "msg/s", "core", _just("named.drain_per_s")),
     Figure("named_cpu_us_per_message", "us a delivery, in and out, 50 % ids, 10 % cancelled", "core", _named_cpu_us),
     Figure("peak_rss_mb", "MB", "core", _just("core.peak_rss_mb")),
@@ -158,6 +159,7 @@ FIGURES = (
         _just("disk.small.acknowledged.p99_ms"),
     ),
     Figure("steady_cpu_us_per_message", "us at 10,000/s", "steady", cpu_us("steady.10000")),
+    Figure("small_transaction_cpu_us", "us, out alone, 10,000/s, no bridge", "steady", _just("small.cpu_us")),
     Figure(
         "at_least_once_lateness_p99_ms",
         "ms at 10,000/s",

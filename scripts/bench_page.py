@@ -48,7 +48,8 @@ is taken in before the first timer is due, else the part fails. Each server is w
   (the group's session has to expire), without the data directory.
 - **Instances of {slice_cores} cores**: held to it by the kernel's cgroups from when all is taken in, so that from one
   to four neither the cores nor the broker are the limit.
-- **CPU** is of the bridge's process (user and system). Bodies repeat, so compression looks better than it is.
+- **CPU** is of the bridge's process (user and system); of the copy loop and of small transactions, of theirs. Bodies
+  repeat, so compression looks better than it is.
 - **RocketMQ**: name server, broker and Java client in a network namespace of their own, its defaults but for the tick,
   1 to 2 GB of heap with the same collector as Kafka's, and 256 messages a fetch from memory (32). 256 sends are in
   flight, by one client: that may be what limits its steady rates. Judged by the same code. Its broker, as Kafka's,

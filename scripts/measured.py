@@ -40,7 +40,10 @@ NO_COST = Cost(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Copy:
+    """`cpu_us`: a record, of its process with librdkafka's threads."""
+
     per_s: float
+    cpu_us: float
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,10 @@ class Steady:
 
 @dataclass(frozen=True)
 class Small:
-    """Transactions of so many records, ms since their begin."""
+    """Transactions of so many records, ms since their begin; nothing is read. `cpu_us`: a record, as of `Copy`."""
 
     records: int
+    cpu_us: float
     acknowledged: Lateness
     committed: Lateness
 

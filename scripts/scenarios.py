@@ -61,10 +61,11 @@ def copy(stage: Stage) -> Copy:
     """After a run that only warms the broker up."""
     count, source, target = stage.sizes.messages, stage.target("copy-in"), stage.target("copy-out")
     send_all(stage.servers, source, stage.timers(target, [now_ms() + AN_HOUR_MS] * count))
-    elapsed_s = 0.0
-    for _ in ("warm up", "measure"):
-        elapsed_s = copy_loop(stage.servers, source, target, count=count, transaction_size=TRANSACTION_SIZE)
-    return Copy(count / elapsed_s)
+    took = [
+        copy_loop(stage.servers, source, target, count=count, transaction_size=TRANSACTION_SIZE)
+        for _ in ("warm up", "measure")
+    ][-1]
+    return Copy(count / took.elapsed_s, took.cpu_s * 1e6 / count)
 
 
 def warm_up(stage: Stage, bridge: BridgeProcess, messages: int, over_s: float) -> None:
@@ -214,8 +215,10 @@ def small(stage: Stage, per_s: int, seconds: float) -> Small:
         stage.servers, topic, partitions=sizes.partitions, values=values, pace_s=pace_s, seconds=seconds
     )
     half = len(times.committed_ms) // 2
+    records = (len(times.cpu_s) - 1 - half) * len(values)
     return Small(
         len(values),
+        (times.cpu_s[-1] - times.cpu_s[half]) * 1e6 / records,
         figures.lateness(np.array(times.acknowledged_ms[half:]).round().astype(np.int64)),
         figures.lateness(np.array(times.committed_ms[half:]).round().astype(np.int64)),
     )

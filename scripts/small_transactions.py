@@ -19,10 +19,11 @@ _TIMEOUT_S = 30.0
 
 
 class Times(NamedTuple):
-    """Of each transaction, ms since its begin."""
+    """Of each transaction, ms since its begin, and what this process had used of CPU when it stood."""
 
     acknowledged_ms: list[float]
     committed_ms: list[float]
+    cpu_s: list[float]
 
 
 def small_transactions(
@@ -36,7 +37,7 @@ def small_transactions(
         producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
         for producer in producers:
             producer.init_transactions(_TIMEOUT_S)
-        found = Times([], [])
+        found = Times([], [], [])
         end_s = time.perf_counter() + seconds
         while time.perf_counter() < end_s:
             pace.wait()
@@ -48,6 +49,7 @@ def small_transactions(
             producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), _TIMEOUT_S)
             producer.commit_transaction(_TIMEOUT_S)
             found.committed_ms.append((time.perf_counter() - begin_s) * 1000)
+            found.cpu_s.append(time.process_time())
     consumer.close()
     return found
 

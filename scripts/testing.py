@@ -65,7 +65,7 @@ def pending(timers: int) -> Pending:
 def measured(speed: float) -> Flat:
     """`speed`: of this round, 1 for the usual."""
     found: dict[str, object] = {
-        "copy": Copy(100_000 * speed),
+        "copy": Copy(100_000 * speed, 20.0 / speed),
         "spread": spread(Lateness(5, 12, 30)),
         "burst": burst(90_000 * speed),
         "intake": Intake(70_000.0, COUNT, cost(COUNT, 0, 100)),
