@@ -11,8 +11,9 @@ import pytest
 
 from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.options import StoreOptions, TurnOptions
+from bridge.ports import Polled
 from bridge.recovery import read_checkpoint
-from bridge.testing import Crash, Entry, FakeInstance, SimDisk, nothing_happens
+from bridge.testing import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.levels import parse_levels
@@ -776,6 +777,57 @@ def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_
     crash(world)
     world.bridge.run(100)
     assert world.delivered() == [str(number) for number in range(1500)]
+
+
+def test_a_poll_waits_until_something_is_to_be_done_and_briefly_while_a_start_is_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit marker behind the last request is never read: that nothing comes is all there is to see of it."""
+    asked: list[int] = []
+    poll = FakeSource.poll
+
+    def noted(source: FakeSource, timeout_ms: int, max_records: int) -> Polled:
+        asked.append(timeout_ms)
+        return poll(source, timeout_ms, max_records)
+
+    monkeypatch.setattr(FakeSource, "poll", noted)
+    world = World(replace(SMALL, max_wait_ms=400, commit_interval_ms=200))
+    sender = world.kafka.begin("sender")
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"1000")]
+    world.kafka.produce(TIMERS, b"m", headers=headers, transaction=sender)
+    world.kafka.commit(sender)
+    world.bridge.kill()
+    world.bridge.start()
+    del asked[:]
+    for _ in range(4):
+        world.bridge.turn()
+    world.send("behind it", 2000)
+    while len(world.delivered()) < 2:
+        world.bridge.turn()
+    assert asked == [400, 10, 10, 400, 400, 10, 400, 190, 10, 390, 10, 200, 10, 400, 390]
+
+
+def test_requests_wait_for_their_commit_as_long_as_they_may() -> None:
+    """By then others share it. Nothing has to leave."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
+    world.send(delay_ms=5000)
+    world.bridge.run(500)
+    committed, began_ms = world.kafka.stable_offset("timers", SHARD), world.now_ms
+    world.send(delay_ms=5000)
+    while world.kafka.stable_offset("timers", SHARD) == committed:
+        world.bridge.turn()
+    assert world.delivered() == []
+    assert 200 <= world.now_ms - began_ms <= 210
+
+
+def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
+    world = World(replace(SMALL, receipts="none"))
+    found = []
+    for _ in range(50):
+        world.send(delay_ms=0)
+        world.bridge.run(20)
+        found.append(read_checkpoint(world.bridge.disks[SHARD]))
+    assert 8 <= len({checkpoint.progress.next_offset for checkpoint in found if checkpoint is not None}) <= 20
 
 
 @pytest.mark.parametrize("busy", [0, 1])

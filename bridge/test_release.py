@@ -699,6 +699,26 @@ def test_moves_are_bounded_in_a_transaction_and_keep_nothing_from_leaving(
     assert max(size_bytes for _, size_bytes, _ in transactions) <= 20_000
 
 
+def test_no_more_is_read_than_one_poll_while_moves_fill_one_transaction_behind_the_other() -> None:
+    """What waits for room waits in Kafka, not in memory."""
+    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_records=4, max_poll_records=10)
+    for number in range(200):
+        send(world, "other", str(number), 100_000, ("timer-id", b"%d" % number))
+    world.pass_time(ms=400)
+    for number in range(200):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
+        world.producer.produce(TIMERS, headers=headers)
+    assert world.bridge.bridge is not None
+    (owned,) = world.bridge.bridge.shards.values()
+    waiting = []
+    while not values(world, "other"):
+        world.bridge.turn()
+        waiting.append(len(owned.backlog))
+    assert 0 < max(waiting) <= 10
+    world.pass_time(ms=1000)
+    assert len(values(world, "other")) == 200
+
+
 def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     world = limited(TargetLimit(10**6), window_ms=200_000, max_pending=1000)
     for number in range(200):
