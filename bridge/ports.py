@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from schemas.headers import Headers
 from schemas.origin import Shard
 from schemas.progress import Progress
+from timer.errors import UnreadableError
 
 
 class Record(NamedTuple):
@@ -93,6 +94,10 @@ class Source(Protocol):
         """From now on `poll` yields the shard's records from `offset` on."""
         ...
 
+    def rewind(self, shard: Shard, offset: int) -> None:
+        """As `start`, of a shard that was started: it has yielded nothing for too long."""
+        ...
+
     def pause(self, shard: Shard) -> None:
         """`poll` yields nothing more of this shard; no record is lost. Pausing twice is pausing once."""
         ...
@@ -118,7 +123,7 @@ class Preparation(Protocol):
         ...
 
     @property
-    def refused(self) -> str | None:
+    def refused(self) -> OSError | UnreadableError | None:
         """What the disk refused it by, once it is done: who opens the store would only meet the same, for as long."""
         ...
 

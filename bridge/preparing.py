@@ -26,11 +26,12 @@ from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.options import TurnOptions
 from schemas.origin import Shard
+from timer.errors import UnreadableError
 
 log = logging.getLogger(__name__)
 
-_REFUSED = 3
-"""Exit code of a child whose disk is full or broken."""
+_REFUSED, _UNREADABLE = 3, 4
+"""Exit codes of a child whose disk is full or broken, or cannot be read and is the last copy."""
 
 Logs = tuple[logs.Format, logs.Level]
 
@@ -59,14 +60,18 @@ class Preparing:
     def is_done(self) -> bool:
         self._preparer.go_on()
         code = None if self.process is None else self.process.poll()
-        if code and code != _REFUSED:
+        if code and code not in (_REFUSED, _UNREADABLE):
             log.warning("%s: its preparation ended with %d: it is recovered here", self.order.shard, code)
         return code is not None or self.cannot_start
 
     @property
-    def refused(self) -> str | None:
-        is_refused = self.process is not None and self.process.poll() == _REFUSED
-        return "its preparation has said by what" if is_refused else None
+    def refused(self) -> OSError | UnreadableError | None:
+        match None if self.process is None else self.process.poll():
+            case code if code == _REFUSED:
+                return OSError("its preparation has said by what")
+            case code if code == _UNREADABLE:
+                return UnreadableError("the local store", "its preparation has said where")
+        return None
 
     def give_up(self) -> None:
         """When this returns, nobody writes any more."""
@@ -149,9 +154,9 @@ def main() -> None:
     disk = RealDisk(order.folder)
     try:
         prepare(order.shard, disk, history, order.options)
-    except OSError as wrong:
+    except (OSError, UnreadableError) as wrong:
         log.warning("%s: its preparation ends: %s", order.shard, wrong)
-        sys.exit(_REFUSED)
+        sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _REFUSED)
     disk.close()
     history.close()
 

@@ -25,7 +25,7 @@ from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from timer.checkpoint import CLOSED, MOST_SLOTS, NAME, Checkpoint
 from timer.disk import Disk
-from timer.errors import CorruptStoreError, WheelFullError
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.names import UNITS
 from timer.options import StoreOptions
 from timer.store import Store
@@ -77,17 +77,25 @@ def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Ou
 
 
 def recover(
-    shard: Shard, disk: Disk, history: History, options: TurnOptions, outlook: Outlook | None = None
+    shard: Shard,
+    disk: Disk,
+    history: History,
+    options: TurnOptions,
+    outlook: Outlook | None = None,
 ) -> Recovered:
     """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it.
 
-    Raises OSError where the disk is full or broken: then none is open.
+    Raises OSError where the disk is full or broken, and CorruptStoreError where it cannot be read and is the last copy,
+    or gives back nothing that was just written: then none is open.
     """
     outlook = outlook or look(shard, disk, history, options)
     recovery = _Recovery(shard, disk, history, options, outlook)
     try:
         return recovery.run(outlook.found)
     except CorruptStoreError as wrong:
+        if outlook.found is None:
+            raise
+        demand_replaceable(shard, history, outlook.progress.low_offset, wrong)
         distrust(shard, disk, wrong)
         return recovery.run(None)
 
@@ -106,8 +114,14 @@ def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) ->
 
 def distrust(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
     """The store on `disk`, which is closed, is `wrong`: the next `recover` makes it anew from Kafka alone."""
-    log.error("%s: the local store is damaged (%s): rebuilding it from Kafka, nothing is lost", shard, wrong)
+    log.error("%s: the local store is damaged (%s): rebuilding it from Kafka; what is not there is told", shard, wrong)
     disk.start_replace(NAME, b"").wait()
+
+
+def demand_replaceable(shard: Shard, history: History, low_offset: int, wrong: CorruptStoreError) -> None:
+    """Raises `wrong` where that may pass and retention has taken requests that may live: only this disk has them."""
+    if isinstance(wrong, UnreadableError) and history.bounds(shard)[0] > low_offset:
+        raise wrong
 
 
 def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
@@ -205,6 +219,7 @@ class _Recovery:
             start = found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
+            store.progress()  # its L is looked for here, where what is damaged is still made anew
         except BaseException:
             store.close()
             raise

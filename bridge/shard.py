@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NamedTuple
 
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of, size_of
@@ -136,6 +137,14 @@ class Sealed:
     """Of the timers that leave."""
 
 
+class Looked(NamedTuple):
+    """When Kafka was asked (epoch ms) whether there is more than `offset`, up to which was read."""
+
+    offset: int
+    at_ms: int
+    enough_for_ms: int
+
+
 class OwnedShard:
     """A shard that is ours, with its store open."""
 
@@ -154,6 +163,8 @@ class OwnedShard:
         """Requests taken in; not counted are copies, which were requests before."""
         self.starts_at: int | None = None
         """Where the source was told to begin, until its first record is there."""
+        self.looked = Looked(-1, 0, 0)
+        self.opened_ms = 0
         self.reads_first_until: int | None = readable_end
         """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
         self._is_caught_up = False

@@ -109,6 +109,32 @@ def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
     assert world.delivered() == ["0", "1", "2"]
 
 
+@TROUBLE
+def test_where_the_client_leaves_out_all_that_is_there_it_begins_anew(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing leaves before it is read, and no other request has to come first."""
+    world = World()
+    world.send("cancelled", 700, id_="one")
+    world.send("not cancelled", 700)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.cancel("one")
+    world.send("new", 600)
+    world.bridge.start()
+    assert world.bridge.source is not None
+    world.bridge.source.leaves_out = 2
+    world.bridge.turn()
+    world.bridge.source.leaves_out = 0
+    world.bridge.run(4000)
+    assert world.delivered() == []
+    trouble(world)
+    world.bridge.run(6000)
+    assert sorted(world.delivered()) == ["new", "not cancelled"]
+    told = f"{SHARD}: the Kafka client has brought nothing from offset 2 on, though there is more: read anew"
+    assert (told in caplog.messages) == (trouble is go_on)
+
+
 def test_intake_that_those_which_are_held_pause_is_told_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -514,6 +540,75 @@ def test_case_28_what_retention_took_is_delivered_from_the_local_store(
     assert sorted(world.delivered()) == ["new", *(f"old {number}" for number in range(5))]
 
 
+IS_RUNNING = pytest.mark.parametrize("is_running", [True, False])
+PREPARE_FROM = pytest.mark.parametrize("prepare_from", [1, 1_000_000])
+
+
+@IS_RUNNING
+@PREPARE_FROM
+def test_case_28_what_only_this_disk_has_is_not_given_up_for_reads_that_fail_for_a_while(
+    is_running: bool,  # noqa: FBT001
+    prepare_from: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(replace(SMALL, prepare_from=prepare_from))
+    keep_alone(world, "old")
+    if not is_running:
+        world.bridge.stop()
+    world.bridge.disks[SHARD].fail_read(BODIES)
+    if not is_running:
+        world.bridge.start()
+    world.bridge.run(40_000)
+    assert world.delivered() == []
+    assert f"{SHARD}: its local store cannot be read (body/" in caplog.text
+    world.bridge.disks[SHARD].mend()
+    world.bridge.run(6000)
+    assert sorted(world.delivered()) == [f"old {number}" for number in range(5)]
+    assert "damaged" not in caplog.text
+    assert "lost" not in caplog.text
+
+
+@IS_RUNNING
+@PREPARE_FROM
+def test_case_28_what_only_this_disk_has_is_given_up_when_no_read_has_succeeded_for_a_minute(
+    is_running: bool,  # noqa: FBT001
+    prepare_from: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else its partition would wait for ever. Troubles that were over before do not count."""
+    world = World(replace(SMALL, prepare_from=prepare_from))
+    for trouble in range(3):
+        keep_alone(world, f"old {trouble}")
+        world.bridge.disks[SHARD].fail_read(BODIES)
+        world.bridge.run(10_000)
+        world.bridge.disks[SHARD].mend()
+        world.bridge.run(30_000)
+    assert len(world.delivered()) == 15
+    assert "damaged" not in caplog.text
+    keep_alone(world, "lost")
+    if not is_running:
+        world.bridge.stop()
+    world.bridge.disks[SHARD].fail_read(BODIES)
+    if not is_running:
+        world.bridge.start()
+    world.bridge.run(50_000)
+    assert "damaged" not in caplog.text
+    world.send("new", 100)
+    world.bridge.run(20_000)
+    assert f"{SHARD}: the local store is damaged (body/" in caplog.text
+    assert "those of them that were pending are lost" in caplog.text
+    world.bridge.run(1000)
+    assert world.delivered()[15:] == ["new"]
+
+
+def keep_alone(world: World, name: str) -> None:
+    """Five timers that Kafka no longer has."""
+    for number in range(5):
+        world.send(f"{name} {number}", 900)
+    world.bridge.run(300)
+    truncated(world)
+
+
 def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -776,6 +871,27 @@ def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
     assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in of_other)
     instance.run(10_000)
     assert Counter(e.value for e in kafka.read("orders")) == {str(shard).encode(): 3 for shard in (broken, other)}
+
+
+def test_damage_that_a_start_meets_costs_its_partition_a_rebuild_and_the_others_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Behind a clean end nothing but L's own body is read at a start."""
+    kafka, shards, instance = two_partitions()
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+    for shard in shards:
+        for _ in range(3):
+            kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
+    instance.run(50)
+    instance.stop()
+    instance.disks[shards[0]].fail_read(BODIES)
+    instance.start()
+    instance.run(1000)
+    assert f"{shards[0]}: the local store is damaged (body/" in caplog.text
+    delivered = kafka.read("orders")
+    assert Counter(entry.value for entry in delivered) == {str(shard).encode(): 3 for shard in shards}
+    told = [dict(entry.headers) for entry in delivered]
+    assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in told)
 
 
 def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -> None:

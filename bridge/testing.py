@@ -36,6 +36,7 @@ from bridge.turn import Bridge
 from schemas.headers import Headers
 from schemas.origin import Shard
 from schemas.progress import Progress
+from timer.errors import UnreadableError
 from timer.testing import Crash as Crash
 from timer.testing import Fuse as Fuse
 from timer.testing import SimDisk as SimDisk
@@ -112,6 +113,11 @@ class FakeSource:
         self._paused.discard(shard)
         self.opened[shard] = self._kafka.partition(shard).last_stable
         self.on_start(shard)
+
+    def rewind(self, shard: Shard, offset: int) -> None:
+        self._fuse.step("source.rewind")
+        if shard in self._held:
+            self._positions[shard] = offset
 
     def pause(self, shard: Shard) -> None:
         self._fuse.step("source.pause")
@@ -536,7 +542,7 @@ class FakePreparation:
         self._shard = shard
         self._history = history
         self._rng = rng
-        self.refused: str | None = None
+        self.refused: OSError | UnreadableError | None = None
 
     def is_done(self) -> bool:
         rng = self._rng
@@ -559,8 +565,8 @@ class FakePreparation:
         with suppress(Crash, BridgeError):  # it has an exit code, of which nothing follows
             try:
                 prepare(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
-            except OSError as wrong:
-                self.refused = str(wrong)
+            except (OSError, UnreadableError) as wrong:
+                self.refused = wrong
         instance.disks[shard] = disk.reopen(instance.fuse)
 
 

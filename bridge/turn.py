@@ -24,8 +24,8 @@ from bridge.metrics import End, Metrics
 from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Part, Publisher
-from bridge.recovery import Recovered, distrust, look, recover
-from bridge.shard import OwnedShard, TooManyHeldError
+from bridge.recovery import Recovered, demand_replaceable, distrust, look, recover
+from bridge.shard import Looked, OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
 from bridge.status import Status
 from bridge.throttle import Throttle
@@ -42,6 +42,12 @@ _LATEST_CHECKPOINT_MS = 10_000
 """When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _NEXT_TRY_MS = 5000
 """A rebuild may take long, and this thread: most of the time is the other shards'."""
+_UNREADABLE_MS = 60_000
+"""So long what cannot be read is opened again, where a rebuild would lose what Kafka no longer has."""
+_SOUND_MS = 15_000
+"""A store that stood open for so long had no trouble with its disk."""
+_LOOK_AGAIN_MS = 5000
+"""A client that fetches has brought something by then; where brokers throttle it, in twice the time, and so on."""
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
@@ -60,6 +66,28 @@ class _NextTry:
 
     def give_up(self) -> None:
         """Nobody works at it."""
+
+
+class _Unreadable:
+    """Stores that could not be read and must not be made anew for that: since when (epoch ms), and by what."""
+
+    def __init__(self) -> None:
+        self._known: dict[Shard, tuple[int, CorruptStoreError]] = {}
+
+    def __contains__(self, shard: Shard) -> bool:
+        return shard in self._known
+
+    def note(self, shard: Shard, now_ms: int, wrong: CorruptStoreError) -> None:
+        since_ms, _ = self._known.get(shard, (now_ms, wrong))
+        self._known[shard] = min(since_ms, now_ms), wrong
+
+    def forget(self, shard: Shard) -> None:
+        self._known.pop(shard, None)
+
+    def lasting(self, shard: Shard, now_ms: int) -> CorruptStoreError | None:
+        """By what, where it is so for too long."""
+        since_ms, wrong = self._known.get(shard, (now_ms, None))
+        return wrong if now_ms - since_ms >= _UNREADABLE_MS else None
 
 
 class Bridge:
@@ -97,6 +125,7 @@ class Bridge:
         self._complaints = Complaints(log)
         self._hanging = Hanging()
         self._checkpoints_due_ms: dict[Shard, int] = {}
+        self._unreadable = _Unreadable()
         self._stopping = False
         self._was_opened = False
 
@@ -301,6 +330,9 @@ class Bridge:
         options = self._options.of(shard.topic)
         with self._tried_again(shard):
             disk = self._disk_for(shard)
+            if (wrong := self._unreadable.lasting(shard, self._clock.now_ms())) is not None:
+                distrust(shard, disk, wrong)
+                self._unreadable.forget(shard)
             outlook = look(shard, disk, self._history, options)
             self._metrics.looked(outlook)
             if outlook.work >= self._options.prepare_from:
@@ -316,7 +348,7 @@ class Bridge:
                 continue
             with self._tried_again(shard):
                 if preparation.refused is not None:
-                    raise OSError(preparation.refused)
+                    raise preparation.refused
                 disk = self._disk_for(shard)
                 self._open(shard, disk, recover(shard, disk, self._history, self._options.of(shard.topic)))
 
@@ -325,6 +357,15 @@ class Bridge:
         """A shard whose disk is full or broken is opened later; the others go on."""
         try:
             yield
+        except CorruptStoreError as wrong:
+            now_ms = self._clock.now_ms()
+            self._unreadable.note(shard, now_ms, wrong)
+            told = (
+                "%s: its local store cannot be read (%s), so its timers wait: look after the disk of data_dir. It is"
+                " opened again every 5 s, and after a minute made anew from Kafka, without what retention has taken"
+            )
+            self._complaints.say(now_ms, f"disk {shard}", told, shard, wrong)
+            self._preparing[shard] = _NextTry(self._clock)
         except OSError as wrong:
             told = (
                 "%s: its local store cannot be made ready (%s), so its timers wait: free room on the disk of data_dir,"
@@ -336,7 +377,13 @@ class Bridge:
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
         first, end = self._history.bounds(shard)
         options = self._options.of(shard.topic)
-        self._shards[shard] = owned = OwnedShard(shard, disk, recovered, options, readable_end=end)
+        try:
+            owned = OwnedShard(shard, disk, recovered, options, readable_end=end)
+        except BaseException:
+            recovered.store.close()
+            raise
+        self._shards[shard] = owned
+        owned.opened_ms = self._clock.now_ms()
         self._throttled.discard(shard)
         if options.max_requests_per_s is not None:
             self._throttles.setdefault(shard.topic, Throttle(options.max_requests_per_s))
@@ -351,7 +398,8 @@ class Bridge:
             )
         owned.starts_at = max(first, next_offset)
         self._source.start(shard, owned.starts_at)
-        self._complaints.over(f"disk {shard}")
+        if shard not in self._unreadable:  # who knows for how long
+            self._complaints.over(f"disk {shard}")
         self._status.running(shard)
         self._metrics.recovered(shard)
         self._was_opened = True
@@ -368,6 +416,7 @@ class Bridge:
             preparation.give_up()
         owned = self._shards.pop(shard, None)
         self._checkpoints_due_ms.pop(shard, None)
+        self._unreadable.forget(shard)
         if owned is None:
             return
         try:
@@ -427,7 +476,7 @@ class Bridge:
                 self._source.resume(owned.shard)
                 self._metrics.goes_on(owned.shard)
                 self._complaints.over(str(owned.shard))
-            self._note_read(owned, was_empty=not records)
+            self._note_read(owned, now_ms, was_empty=not records)
 
     def _left_out(self, owned: OwnedShard, first: int) -> list[Record]:
         """What lies before the first record that comes behind a start: mostly nothing, or markers.
@@ -463,13 +512,26 @@ class Bridge:
         told = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
         self._complaints.say(now_ms, f"throttle {topic}", told, topic, self._throttles[topic].per_s)
 
-    def _note_read(self, owned: OwnedShard, *, was_empty: bool) -> None:
-        """A shard that was opened just now: is all read that was there then? Markers at the end are never read."""
+    def _note_read(self, owned: OwnedShard, now_ms: int, *, was_empty: bool) -> None:
+        """A shard that was opened just now: is all read that was there then? Markers at the end are never read.
+
+        Where there is more, and the client brings nothing of it, it begins there again (see `_left_out`).
+        """
         end = owned.reads_first_until
-        if end is not None:
-            start = owned.store.next_offset
-            nothing_more = was_empty and not any(self._history.requests(owned.shard, start, end))
-            owned.note_read(nothing_more=nothing_more)
+        if end is None:
+            return
+        start, nothing_more = owned.store.next_offset, False
+        last = owned.looked
+        stands_still = start == last.offset and now_ms >= last.at_ms
+        if was_empty and not (stands_still and now_ms - last.at_ms < last.enough_for_ms):
+            owned.looked = Looked(start, now_ms, 2 * last.enough_for_ms if stands_still else _LOOK_AGAIN_MS)
+            nothing_more = not any(self._history.requests(owned.shard, start, end))
+            if stands_still and not nothing_more:
+                told = "%s: the Kafka client has brought nothing from offset %d on, though there is more: read anew"
+                log.warning(told, owned.shard, start)
+                owned.starts_at = max(start, owned.starts_at or 0)  # what is below, retention has taken
+                self._source.rewind(owned.shard, owned.starts_at)
+        owned.note_read(nothing_more=nothing_more)
 
     def _each(self, step: Callable[[OwnedShard], None]) -> None:
         """`step` for each shard; one whose disk turns out damaged is rebuilt from Kafka and goes on next turn."""
@@ -486,6 +548,9 @@ class Bridge:
         owned.store.close()
         self._source.pause(owned.shard)
         with self._tried_again(owned.shard):
+            if not 0 <= self._clock.now_ms() - owned.opened_ms < _SOUND_MS:
+                self._unreadable.forget(owned.shard)  # what was before is over
+            demand_replaceable(owned.shard, self._history, owned.committed_progress.low_offset, wrong)
             distrust(owned.shard, owned.disk, wrong)
             self._begin(owned.shard)
 

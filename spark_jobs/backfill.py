@@ -16,9 +16,11 @@ Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +48,7 @@ from spark_jobs.superseded import superseded, with_ids
 from spark_jobs.table_io import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
+_A_DAY_S = 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +113,10 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
 
     What Spark only keeps, it makes anew where an executor is lost, and finds another progress, or less in a topic.
     """
-    steps = arguments.out / "backfill-steps"
-    shutil.rmtree(steps, ignore_errors=True)  # of a run that was killed
+    for old in arguments.out.glob("backfill-steps-*"):  # another run may be beside us
+        if time.time() - old.stat().st_mtime > _A_DAY_S:
+            shutil.rmtree(old, ignore_errors=True)
+    steps = arguments.out / f"backfill-steps-{uuid4().hex[:8]}"
     try:
         asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
         wait = Wait(arguments.access, arguments.group, arguments.journal_topic)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from schemas import headers as names
 from schemas.tables import spark_name
 from spark_jobs.access import Access
-from spark_jobs.brokers import ENDED_BY_ANOTHER, Outgoing, RefusedError, Sender, progress, read
+from spark_jobs.brokers import ENDED_BY_ANOTHER, TAKES_NOTHING, Outgoing, RefusedError, Sender, progress, read
 from spark_jobs.errors import AuditTroubleError
 from spark_jobs.settled import SKEW_MS, Settled, Told
 
@@ -103,6 +103,8 @@ class _Lane:
         self._job = job
         self._id = f"{job.transactional_id}-{partition}"
         self._marks_partition = partition % job.marks_partitions
+        self._denied: dict[str, str] = {}
+        """Targets that take nothing, with the broker's code."""
         self._begin()
 
     def _begin(self) -> None:
@@ -119,16 +121,24 @@ class _Lane:
                 yield _told(row, "backfilled-before")
             elif _is_expired(row):
                 yield _told(row, "expired")
+            elif row["target"] in self._denied:
+                yield _sent(row, self._denied[row["target"]])
             else:
                 todo.append(row)
         code = self._try(todo)
         for row in todo:
-            yield self._alone(row) if code is not None and len(todo) > 1 else _sent(row, code)
+            yield self._alone(row) if code is not None and len(todo) > 1 else self._judged(row, code)
 
     def _alone(self, row: Row) -> Row:
         if _is_expired(row) and not self._is_marked(row):
             return _told(row, "expired")
-        return _sent(row, self._try([row]))
+        return self._judged(row, self._denied.get(row["target"]) or self._try([row]))
+
+    def _judged(self, row: Row, code: str | None) -> Row:
+        """Of one that was tried alone, or where all stand."""
+        if code is not None and code in TAKES_NOTHING:
+            self._denied[row["target"]] = code
+        return _sent(row, code)
 
     def _try(self, rows: Sequence[Row]) -> str | None:
         """None: they stand; else the broker's code."""

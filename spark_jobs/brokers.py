@@ -272,6 +272,9 @@ class Outgoing(NamedTuple):
 ENDED_BY_ANOTHER = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
 """Codes that say that a newer Sender of the same name is at work: to begin again would only end that one."""
 
+TAKES_NOTHING = ("TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
+"""Codes that a topic answers whatever is sent to it."""
+
 
 class RefusedError(Exception):
     """A transaction that does not stand; the message is the broker's code."""

@@ -46,9 +46,9 @@ def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str,
     """`given` by argparse, with `access` in place of the flags that make it, and each topic. Raises UsageError."""
     given = dict(given)
     layers = [_from_file(given.pop("config")), from_environment(environment)]
-    if "journal_topic" in given:
-        given["journal_topic"] = given["journal_topic"] or _own_journal(given["timer_topic"], layers[0])
-    for name in given.keys() & {"bootstrap_servers", *_DEFAULTS}:
+    for name in sorted(given.keys() & {"bootstrap_servers", *_DEFAULTS}, key=lambda name: name == "journal_topic"):
+        if name == "journal_topic" and given[name] is None:  # last, as it follows from the timer topic
+            given[name] = _own_journal(given["timer_topic"], layers[0])
         for layer in layers[::-1]:
             if given[name] is None and layer.get(name) is not None:
                 given[name] = str(layer[name])

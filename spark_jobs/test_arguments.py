@@ -86,21 +86,29 @@ journal_topic = "orders.decisions"
 """
 
 
+IN_ENVIRONMENT = "TIMER_BRIDGE_TIMER_TOPIC"
+
+
 @pytest.mark.parametrize(
-    ("given", "journal"),
+    ("given", "environment", "journal"),
     [
-        ([], "journal"),
-        (["--timer-topic", "timer.elsewhere"], "journal"),
-        (["--timer-topic", "timer.payments"], "timer.payments.journal"),
-        (["--timer-topic", "timer.orders"], "orders.decisions"),
-        (["--timer-topic", "timer.orders", "--journal-topic", "mine"], "mine"),
+        ([], {}, "journal"),
+        (["--timer-topic", "timer.elsewhere"], {}, "journal"),
+        (["--timer-topic", "timer.payments"], {}, "timer.payments.journal"),
+        (["--timer-topic", "timer.orders"], {}, "orders.decisions"),
+        (["--timer-topic", "timer.orders", "--journal-topic", "mine"], {}, "mine"),
+        ([], {IN_ENVIRONMENT: "timer.orders"}, "orders.decisions"),
+        (["--timer-topic", "timer.payments"], {IN_ENVIRONMENT: "timer.orders"}, "timer.payments.journal"),
+        ([], {IN_ENVIRONMENT: "timer.elsewhere"}, "journal"),
     ],
 )
-def test_a_backfill_reads_the_journal_of_its_own_timer_topic(given: list[str], journal: str, tmp_path: Path) -> None:
+def test_a_backfill_reads_the_journal_of_its_own_timer_topic(
+    given: list[str], environment: dict[str, str], journal: str, tmp_path: Path
+) -> None:
     (tmp_path / "bridge.toml").write_text(CONFIG)
     (tmp_path / "requests").mkdir()
     asked = ["--config", str(tmp_path / "bridge.toml"), "--audit", str(tmp_path), *given]
-    assert parse_backfill(asked, {}).journal_topic == journal
+    assert parse_backfill(asked, environment).journal_topic == journal
 
 
 def test_levels_are_those_of_the_bridges_config_unless_a_flag_says_others(tmp_path: Path) -> None:

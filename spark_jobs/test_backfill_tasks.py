@@ -16,13 +16,19 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now_ms: int, step_ms: int = 0) -> None:
         self.now_ms, self.step_ms = now_ms, step_ms
         self.sent: list[Outgoing] = []
-        monkeypatch.setattr(backfill_tasks, "Sender", lambda *_: self)
+        self.code = "MSG_SIZE_TOO_LARGE"
+        self.senders = 0
+        monkeypatch.setattr(backfill_tasks, "Sender", lambda *_: self._another())
         monkeypatch.setattr(backfill_tasks, "read", lambda *_: self._marks())
         monkeypatch.setattr(backfill_tasks, "now_ms", lambda: self.now_ms)
         self.lane = self.lane_of_a_later_run()
 
     def lane_of_a_later_run(self) -> _Lane:
         return _Lane(Publish(Access("localhost:9092"), "backfill", "marks", 1, None), 0)
+
+    def _another(self) -> "World":
+        self.senders += 1
+        return self
 
     def _marks(self) -> list[Kept]:
         return [Kept(0, record.key, record.value) for record in self.sent if record.topic == "marks"]
@@ -31,7 +37,7 @@ class World:
         self.now_ms += self.step_ms
         records = list(records)
         if any(record.topic == "refused" for record in records):
-            raise RefusedError("MSG_SIZE_TOO_LARGE")
+            raise RefusedError(self.code)
         self.sent += records
 
     def values(self) -> list[bytes | None]:
@@ -64,3 +70,15 @@ def test_what_expires_while_rows_are_sent_one_by_one_is_not_sent(monkeypatch: py
     rows = [row(1, None, "refused"), row(2, 1_002), row(3, 1_004)]
     assert outcomes(world.lane, rows) == {1: "failed", 2: "expired", 3: "sent"}
     assert world.values() == [b"3"]
+
+
+def test_a_target_that_takes_nothing_is_asked_twice_and_others_get_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each refusal costs a producer and a look at all marks."""
+    world = World(monkeypatch, now_ms=1_000)
+    world.code = "TOPIC_AUTHORIZATION_FAILED"
+    for first in (0, 100):
+        rows = [row(first + at, None, "refused" if at % 2 else "orders") for at in range(100)]
+        told = outcomes(world.lane, rows)
+        assert told == {first + at: "failed" if at % 2 else "sent" for at in range(100)}
+    assert len(world.values()) == 100
+    assert world.senders == 3

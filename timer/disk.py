@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from timer.errors import CorruptStoreError
+from timer.errors import UnreadableError
 
 
 class File(Protocol):
@@ -26,7 +26,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read(self, at: int, size: int) -> bytes:
-        """The bytes [at, at + size), fewer where the file ends before. Raises CorruptStoreError where they are lost."""
+        """The bytes [at, at + size), fewer where the file ends before. Raises UnreadableError."""
         ...
 
     def append(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class RealFile:
         try:
             return os.pread(self._descriptor, size, at)
         except OSError as wrong:  # a sector that nobody can read any more is damage, and no disk that is full
-            raise CorruptStoreError(str(self._path), f"{size} bytes at {at} cannot be read: {wrong}") from wrong
+            raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {wrong}") from wrong
 
     def append(self, data: bytes) -> None:
         view = memoryview(data)

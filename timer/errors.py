@@ -10,5 +10,9 @@ class CorruptStoreError(Exception):
         self.what = what
 
 
+class UnreadableError(CorruptStoreError):
+    """The disk does not give bytes back that it holds: a bad sector, or a fault that passes."""
+
+
 class WheelFullError(Exception):
     """A slot still holds timers one lap older: delivery has stood still for a lap. Nothing was stored; wait."""

@@ -20,6 +20,7 @@ from timer.checkpoint import CLOSED, Checkpoint
 from timer.disk import Disk, File
 from timer.dues import HOUR_MS, TopicState
 from timer.entry import RUN, Ints, Rows
+from timer.errors import UnreadableError
 
 RESUME = "resume"
 _CHUNK_BYTES = 8 << 20
@@ -123,6 +124,8 @@ def read(disk: Disk, told: Checkpoint) -> State | None:
     file = disk.open(RESUME)
     try:
         return _read(file, zlib.crc32(told.to_bytes()))
+    except UnreadableError:  # it spares a look at the log, which has it all
+        return None
     finally:
         file.close()
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from timer.disk import File
-from timer.errors import CorruptStoreError
+from timer.errors import UnreadableError
 
 SECTOR = 512
 
@@ -125,7 +125,7 @@ class SimFile:
     def read(self, at: int, size: int) -> bytes:
         node = self.alive_node()
         if node.is_unreadable:
-            raise CorruptStoreError(self.name, f"{size} bytes at {at} cannot be read")
+            raise UnreadableError(self.name, f"{size} bytes at {at} cannot be read")
         return bytes(node.now[at : at + size])
 
     def append(self, data: bytes) -> None:
@@ -318,8 +318,10 @@ class SimDisk:
         self._sync_error = OSError(error, "simulated")
 
     def mend(self) -> None:
-        """There is room again."""
+        """There is room again, and what could not be read can be."""
         self._appends_left, self._sync_error = math.inf, None
+        for node in self._now.values():
+            node.is_unreadable = False
 
     def kill(self) -> None:
         """The process is gone: what was written stays, what was on its way has happened or not."""
@@ -360,6 +362,7 @@ class SimDisk:
             for name, node in theirs.items():
                 ours[name] = nodes.setdefault(id(node), _Node(node.now, node.kept))
                 ours[name].is_overwritten = node.is_overwritten
+                ours[name].is_unreadable = node.is_unreadable
         return twin
 
     def contents(self) -> dict[str, bytes]:

@@ -189,7 +189,7 @@ class ConfluentHistory:
         position = start
         tries = 0
         # Retention goes on while we read.
-        while position < end and (position := max(position, self._bounds(place)[0])) < end:
+        while position < end and (position := max(position, self._ask(place, _FIRST))) < end:
             with closing(self._new_consumer()) as consumer:
                 consumer.assign([TopicPartition(*place, position)])
                 is_kept = True

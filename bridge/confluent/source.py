@@ -100,6 +100,9 @@ class ConfluentSource:
             self._consumer.resume([place])
         self._next[shard] = offset
 
+    def rewind(self, shard: Shard, offset: int) -> None:
+        self.start(shard, offset)
+
     def pause(self, shard: Shard) -> None:
         if shard in self._next and shard not in self._paused:
             self._consumer.pause([TopicPartition(*shard)])

@@ -106,7 +106,7 @@ def history(said: Saying, bounds: tuple[int, int] = (0, 3)) -> Any:
     made.close()
     made._consumer = said
     made._new_consumer = lambda: said
-    made._bounds = lambda place, level=None: bounds
+    made._ask = lambda place, spec, level=None: bounds[spec is history_module._END]
     return made
 
 
@@ -119,7 +119,7 @@ def test_retention_that_goes_on_while_it_reads_is_skipped() -> None:
     read = history(said)
     found = read.requests(PLACE, 0, 6)
     assert [record.offset for record in next(found)] == [0]
-    read._bounds = lambda place, level=None: (4, 6)
+    read._ask = lambda place, spec: 4
     assert offsets(found) == [4, 5]
     assert said.begun == [0, 4]
 
@@ -239,7 +239,7 @@ def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
     """Throttled answers, errors and log lines stay in the clients of a process that runs for months."""
     said = Saying()
     read = history(said)
-    del read._bounds
+    del read._ask
     read._admin = admin = Admin({0: 7})
     most = 0
     for _ in range(1000):

@@ -3,7 +3,8 @@
 Of each partition of the rejected topic the last LOOKED_AT records are read.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Set
+from itertools import chain, pairwise
 
 from bridge.listing import id_fields
 from bridge.page.answers import Redriven, Rejected, RejectedRecords
@@ -15,6 +16,10 @@ from schemas.headers import ERROR_DETAIL, Rules
 from schemas.origin import Shard
 
 LOOKED_AT = 2000
+_GAP = 100
+"""So many records between two that are chosen are read with them, sooner than by another read."""
+_Place = tuple[int, int]
+"""Partition and offset."""
 
 
 class RejectedTopic:
@@ -45,8 +50,10 @@ class RejectedTopic:
 
     def redrive(self, names: Sequence[str], on_sent: Callable[[str], None]) -> Redriven:
         """Those that are still there and were not sent before. `on_sent`: each that was, also where it fails then."""
+        wanted = list(dict.fromkeys(map(self._place, names)))
         with self._kafka.reader() as reader:
-            records = [found for name in dict.fromkeys(names) if (found := self._at(reader, name)) is not None]
+            found = self._found(reader, set(wanted))
+        records = [found[place] for place in wanted if place in found]
         marks = self._kafka.redriven()
         fresh = [each for each in records if mark_of(each) not in marks]
 
@@ -58,18 +65,25 @@ class RejectedTopic:
         refused = {_name(each): code for each, code in told.refused}
         return Redriven(sent=told.sent, refused=refused, not_sent=len(set(names)) - told.sent - len(refused))
 
-    def _at(self, reader: Reader, name: str) -> Parked | None:
-        topic, _, rest = name.rpartition("/")[0].rpartition("/")
-        offset = name.rpartition("/")[2]
-        if topic != self._topic or not (is_number(rest) and is_number(offset)):
+    def _place(self, name: str) -> _Place:
+        partition, _, offset = name.removeprefix(f"{self._topic}/").partition("/")
+        if not (name.startswith(f"{self._topic}/") and is_number(partition) and is_number(offset)):
             raise ValueError(f"{name!r} is no record of {self._topic}: name it as the list does")
-        place = Shard(topic, int(rest))
-        if place.partition >= (reader.partitions(topic) or 0):
-            return None
-        end = min(int(offset) + 1, reader.bounds(place)[1])
-        records = [record for each in reader.requests(place, int(offset), end) for record in each]
-        found = parked(place, records[0], self._rules) if records else None
-        return found if found is not None and self._can_be_sent(found) else None
+        return int(partition), int(offset)
+
+    def _found(self, reader: Reader, wanted: Set[_Place]) -> dict[_Place, Parked]:
+        """Those that are there and can be sent. Neighbours are read together, as each read asks brokers anew."""
+        found: dict[_Place, Parked] = {}
+        count = reader.partitions(self._topic) or 0
+        for partition in {partition for partition, _ in wanted if partition < count}:
+            shard = Shard(self._topic, partition)
+            _, end = reader.bounds(shard)
+            for first, last in _stretches(sorted(offset for number, offset in wanted if number == partition)):
+                for record in chain.from_iterable(reader.requests(shard, first, min(last + 1, end))):
+                    made = parked(shard, record, self._rules) if (partition, record.offset) in wanted else None
+                    if made is not None and self._can_be_sent(made):
+                        found[partition, record.offset] = made
+        return found
 
     def _can_be_sent(self, record: Parked) -> bool:
         """Where it says that it came from is what its writer says: no other topic than a timer topic is sent to."""
@@ -93,6 +107,12 @@ class RejectedTopic:
             is_redriven=is_redriven,
             **id_fields(found.id),
         )
+
+
+def _stretches(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of those that lie near each other; `offsets` ascend, and there are some."""
+    gaps = [at for at, (one, next_) in enumerate(pairwise(offsets), 1) if next_ - one > _GAP]
+    return [(offsets[start], offsets[end - 1]) for start, end in pairwise([0, *gaps, len(offsets)])]
 
 
 def _name(parked: Parked) -> str:
