@@ -71,7 +71,10 @@ def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Ou
         found = None
     if found is None:
         return Outlook(progress, None, progress.next_offset - progress.low_offset, is_adopted)
-    was_closed = disk.read(CLOSED) == found.to_bytes()
+    try:
+        was_closed = disk.read(CLOSED) == found.to_bytes()
+    except UnreadableError:
+        was_closed = False
     unread = progress.next_offset - found.progress.next_offset
     return Outlook(progress, found, unread + (0 if was_closed else found.pending), is_adopted)
 

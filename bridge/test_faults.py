@@ -27,15 +27,17 @@ from bridge.test_histories import (
     lose_power,
     two_partitions,
 )
-from bridge.testing import FakeHistory, FakeInstance, SimDisk
+from bridge.testing import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
 from schemas.levels import parse_levels
 from schemas.origin import Shard
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
+from timer.checkpoint import CLOSED, NAME
 from timer.disk import Syncing
 from timer.names import BODIES, UNITS
+from timer.resume import RESUME
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -519,6 +521,35 @@ def truncated(world: World) -> int:
     return count
 
 
+def test_case_28_a_start_that_is_brought_nothing_does_not_begin_below_what_retention_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client would find no such offset, which ends the bridge."""
+    begun: list[int] = []
+    real = FakeSource.rewind
+
+    def rewind(source: FakeSource, shard: Shard, offset: int) -> None:
+        begun.append(offset)
+        real(source, shard, offset)
+
+    monkeypatch.setattr(FakeSource, "rewind", rewind)
+    world = World()
+    world.send("before", 100)
+    world.bridge.run(300)
+    world.bridge.stop()
+    for number in range(5):
+        world.send(str(number), 600)
+    first = world.kafka.partition(SHARD).end - 3
+    world.kafka.partition(SHARD).delete_before(first)
+    world.bridge.start()
+    assert world.bridge.source is not None
+    world.bridge.source.leaves_out = 3
+    world.bridge.turn()
+    world.bridge.run(6000)
+    assert begun == [first]
+    assert world.delivered() == ["before", "2", "3", "4"]
+
+
 @pytest.mark.parametrize("trouble", [go_on, crash, lose_power])
 def test_case_28_what_retention_took_is_delivered_from_the_local_store(
     trouble: Trouble, caplog: pytest.LogCaptureFixture
@@ -892,6 +923,57 @@ def test_damage_that_a_start_meets_costs_its_partition_a_rebuild_and_the_others_
     assert Counter(entry.value for entry in delivered) == {str(shard).encode(): 3 for shard in shards}
     told = [dict(entry.headers) for entry in delivered]
     assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in told)
+
+
+@pytest.mark.parametrize("name", [NAME, CLOSED, RESUME])
+def test_a_small_file_that_cannot_be_read_costs_its_partition_a_rebuild_at_most(name: str) -> None:
+    """What the checkpoint says may be all that is left, so that is tried for a minute; the others are short ways."""
+    world = World()
+    world.send("m", 900)
+    world.bridge.run(300)
+    world.bridge.stop()
+    world.bridge.disks[SHARD].fail_read(name)
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ([] if name == NAME else ["m"])
+    world.bridge.run(70_000)
+    assert world.delivered() == ["m"]
+
+
+def test_an_id_that_was_damaged_on_disk_is_ended_by_a_cancel_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.send("a", 900, id_="one")
+    world.send("b", 900)
+    world.bridge.run(100)
+    disk = world.bridge.disks[SHARD]
+    (name,) = disk.names(BODIES)
+    file = disk.open(f"{BODIES}/{name}")
+    file.overwrite(0, file.read(0, file.size()).replace(b"one", b"ono"))
+    world.cancel("one")
+    world.bridge.run(2000)
+    assert f"{SHARD}: the local store is damaged (body log at" in caplog.text
+    assert world.delivered() == ["b"]
+    assert ("cancelled", 2) in world.receipts()
+
+
+def test_progress_does_not_follow_a_damaged_body_beyond_what_lives(caplog: pytest.LogCaptureFixture) -> None:
+    """A bit of the offset of the lowest timer: a start would look for nothing below what it says."""
+    world = World()
+    world.send("a", 300)
+    world.send("b", 900)
+    world.bridge.run(100)
+    disk, bridge = world.bridge.disks[SHARD], world.bridge.bridge
+    assert bridge is not None
+    position = int(bridge.shards[SHARD].store._units.read(1, 2)["body"][0])
+    (name,) = disk.names(BODIES)
+    file = disk.open(f"{BODIES}/{name}")
+    file.overwrite(position + 17, bytes([file.read(position + 17, 1)[0] ^ 0x40]))
+    world.bridge.run(400)
+    assert f"{SHARD}: the local store is damaged (body log at" in caplog.text
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["a", "b"]
 
 
 def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -> None:

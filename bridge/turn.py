@@ -11,6 +11,7 @@ A crash before the commit of 5: the next life takes the store back to its checkp
 anything. A crash behind it: the next life reads (C, K) and the journal, and settles what was delivered.
 """
 
+import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +49,7 @@ _SOUND_MS = 15_000
 """A store that stood open for so long had no trouble with its disk."""
 _LOOK_AGAIN_MS = 5000
 """A client that fetches has brought something by then; where brokers throttle it, in twice the time, and so on."""
+_FREE_ROOM = "free room on the disk of data_dir, or name another directory; nothing is lost, Kafka has it all"
 _UNDER_WAY_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
@@ -214,8 +216,9 @@ class Bridge:
         """Complains where a sender's transaction has hidden what stands behind it since the last look."""
         now_ms, before = self._clock.now_ms(), self._hanging.now
         ends = self._history.open_ends(list(self._shards)) if self._shards else {}
-        self._hanging.look(ends, now_ms)
-        self._metrics.ends = {
+        silent = self._shards.keys() - ends.keys()
+        self._hanging.look(ends, now_ms, silent)
+        self._metrics.ends = {shard: told for shard, told in self._metrics.ends.items() if shard in silent} | {
             shard: End(max(0, end - self._shards[shard].store.next_offset), end - stable)
             for shard, (stable, end) in ends.items()
         }
@@ -239,7 +242,8 @@ class Bridge:
         now_ms = self._clock.now_ms()
         # A transaction that is under way may have written a newer record.
         last_ms = None if self._publisher.is_idle else now_ms
-        skews = {shard: skew_ms(at, written[shard][0], last_ms or written[shard][1]) for shard, at in stamped.items()}
+        skews = {shard: told for shard, told in self._metrics.skew_ms.items() if shard in written}
+        skews |= {shard: skew_ms(at, written[shard][0], last_ms or written[shard][1]) for shard, at in stamped.items()}
         self._metrics.skew_ms = skews
         most_ms = max(skews.values(), key=abs, default=0)
         if abs(most_ms) <= self._options.max_clock_skew_ms:
@@ -367,11 +371,10 @@ class Bridge:
             self._complaints.say(now_ms, f"disk {shard}", told, shard, wrong)
             self._preparing[shard] = _NextTry(self._clock)
         except OSError as wrong:
-            told = (
-                "%s: its local store cannot be made ready (%s), so its timers wait: free room on the disk of data_dir,"
-                " or name another directory; nothing is lost, Kafka has it all"
-            )
-            self._complaints.say(self._clock.now_ms(), f"disk {shard}", told, shard, wrong)
+            is_limit = wrong.errno in (errno.EMFILE, errno.ENFILE)
+            told = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
+            remedy = "let it open more files (ulimit -n, LimitNOFILE)" if is_limit else _FREE_ROOM
+            self._complaints.say(self._clock.now_ms(), f"disk {shard}", told, shard, wrong, remedy)
             self._preparing[shard] = _NextTry(self._clock)
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:

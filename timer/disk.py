@@ -8,6 +8,7 @@ is synced survives the loss of power. Syncing is slow (tens of ms), so it is sta
 A simulated Disk (timer.testing.SimDisk) keeps the same promises and breaks everything that is not promised.
 """
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from timer.errors import UnreadableError
+
+_DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE})
+"""What a disk, or who keeps it far away, says of bytes that it cannot give back."""
 
 
 class File(Protocol):
@@ -202,7 +206,12 @@ class RealDisk:
 
     def read(self, name: str) -> bytes | None:
         path = self._root / name
-        return path.read_bytes() if path.exists() else None
+        try:
+            return path.read_bytes() if path.exists() else None
+        except OSError as wrong:
+            if wrong.errno in _DAMAGE:
+                raise UnreadableError(str(path), f"it cannot be read: {wrong}") from wrong
+            raise
 
     def names(self, folder: str) -> list[str]:
         path = self._root / folder

@@ -112,6 +112,8 @@ class IdIndex:
         """`expected`: about how many are to come at once; the table has room for them."""
         self._table = _Table(_slots_for(expected))
         self._old: _Table | None = None
+        self._old_live = 0
+        """Still to be moved. The table always has room for them: with them and what comes, a third of it is empty."""
         self._moved = 0
         self._live = 0
 
@@ -150,23 +152,30 @@ class IdIndex:
 
     def remove(self, hashes: Ints, units: Ints) -> None:
         """Pairs that are not here are passed over."""
-        for table in (self._table, self._old):
-            if table is not None:
-                self._live -= table.remove(hashes, units)
+        self._live -= self._table.remove(hashes, units)
+        if self._old is not None:
+            gone = self._old.remove(hashes, units)
+            self._live -= gone
+            self._old_live -= gone
 
     def _make_room(self, coming: int) -> None:
-        slots = len(self._table.units)
-        if self._old is None and (self._table.used + coming) * 3 > slots * 2:
-            self._old, self._table, self._moved = self._table, _Table(_slots_for(self._live + coming)), 0
-        while self._old is not None:
+        if self._is_too_small(coming):
+            while self._old is not None:
+                self._move_some()
+            if self._is_too_small(coming):
+                self._old, self._old_live, self._moved = self._table, self._live, 0
+                self._table = _Table(_slots_for(self._live + coming))
+        if self._old is not None:
             self._move_some()
-            if (self._table.used + coming) * 3 <= len(self._table.units) * 2:
-                break
+
+    def _is_too_small(self, coming: int) -> bool:
+        return (self._table.used + self._old_live + coming) * 3 > len(self._table.units) * 2
 
     def _move_some(self) -> None:
         assert self._old is not None
         part = slice(self._moved, self._moved + _MOVED_AT_ONCE)
         live = self._old.units[part] > 0
+        self._old_live -= int(live.sum())
         self._table.insert(self._old.hashes[part][live], self._old.units[part][live] - _ABOVE)
         self._old.units[part][live] = _GONE
         self._moved += _MOVED_AT_ONCE

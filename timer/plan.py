@@ -44,6 +44,11 @@ class DueQueue:
         kept = [run[~is_among(run["unit"], units)] for run in self._runs]
         self._hold([run for run in kept if len(run)])
 
+    def remove_targets(self, hashes: Ints) -> None:
+        """Those of these targets leave without being taken."""
+        kept = [run[~is_among(run["topic_hash"], hashes)] for run in self._runs]
+        self._hold([run for run in kept if len(run)])
+
     def _hold(self, runs: list[Rows]) -> None:
         self._runs = runs
         self._first_ms = min((int(run["visit_ms"][0]) for run in runs), default=None)

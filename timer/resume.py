@@ -9,6 +9,7 @@ Both are believed only with a `closed` that is the checkpoint itself; that is em
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from math import prod
 from typing import Any, NamedTuple
 
@@ -119,15 +120,21 @@ def _parts(told: Checkpoint, state: State) -> Iterator[bytes]:
 
 def read(disk: Disk, told: Checkpoint) -> State | None:
     """The state in which the store of this checkpoint was closed; None where it was not closed cleanly then."""
-    if disk.read(CLOSED) != told.to_bytes():
-        return None
-    file = disk.open(RESUME)
     try:
-        return _read(file, zlib.crc32(told.to_bytes()))
+        if disk.read(CLOSED) != told.to_bytes():
+            return None
+        with closing(disk.open(RESUME)) as file:
+            return _read(file, zlib.crc32(told.to_bytes()))
     except UnreadableError:  # it spares a look at the log, which has it all
         return None
-    finally:
-        file.close()
+
+
+def may_be_closed(disk: Disk) -> bool:
+    """Whether what says so has to be emptied."""
+    try:
+        return bool(disk.read(CLOSED))
+    except UnreadableError:
+        return True
 
 
 def _read(file: File, checkpoint_crc: int) -> State | None:

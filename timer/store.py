@@ -14,8 +14,8 @@ Rules:
 5. The disk is a cache: bytes that cannot be right raise CorruptStoreError, and the owner rebuilds the shard from Kafka.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -144,7 +144,7 @@ class Store:
             self._bodies = FrameLog(disk, BODIES, segment_bytes, bodies)
             opened.callback(self._bodies.close)
             self._resumed = resume.read(disk, found) if found is not None and self._fits(found, progress) else None
-            if disk.read(CLOSED):
+            if resume.may_be_closed(disk):
                 disk.start_replace(CLOSED, b"").wait()  # a removed one could be back after a loss of power
             if self._resumed is None:
                 disk.remove(WHEEL)
@@ -281,8 +281,9 @@ class Store:
     def _markers(self, ended: Rows) -> Rows:
         """Delete markers at the end of the log; their segments stay until the ticks of what they end have passed."""
         if len(ended):
-            for at in range(self._units.end, self._units.end + len(ended)):
-                self._upkeep.see(at, int(ended["visit_ms"].max()))
+            first, last, last_ms = self._units.end, self._units.end + len(ended) - 1, int(ended["visit_ms"].max())
+            for at in (*range(first, last, self._units.per_segment), last):  # one in each segment
+                self._upkeep.see(at, last_ms)
         return markers(ended, self._units.positions(ended["unit"]), np.zeros(len(ended), np.bool_))
 
     # -- staging
@@ -466,6 +467,8 @@ class Store:
                 row = self._row(unit)
                 if self.peek(row).id == ids[at]:
                     found[ids[at]] = row
+                else:  # another id of that hash, or a damaged one
+                    self.bodies(row)
         return found
 
     def _row(self, unit: int) -> Rows:
@@ -515,7 +518,7 @@ class Store:
                 break
             target = self._dues.name(hash_)
             if self._waiting.get(target) is None:
-                self._begin_to_wait(target, self._settled)
+                self._begin_to_wait({target: self._settled})
             run = self._held.take_blocked(hash_, limit, now_ms, limit_bytes)
             limit, limit_bytes = limit - len(run), max(0, limit_bytes - int(run["body_size"].sum()))
             parts.append(run)
@@ -544,8 +547,7 @@ class Store:
         Those that are held, and those that wait in their order, take turns in being the first.
         """
         rows, begin = release.let_through(rows, before)
-        for target, after in begin.items():
-            self._begin_to_wait(target, after)
+        self._begin_to_wait(begin)
         self._settle(rows)
         if self._turns % 2:
             released, old_released = self._of_held(release, old_before_ms)
@@ -607,11 +609,11 @@ class Store:
             self._wheel.settle(rows["visit_ms"])
             self._count_out(rows)
 
-    def _begin_to_wait(self, target: str, after: Key, *, is_paused: bool = False) -> None:
-        waiting = self._waiting.begin(target, after, is_paused=is_paused)
-        mine = self._queue.rows()
-        self._queue.remove(mine["unit"][mine["topic_hash"] == waiting.hash])
-        self._has_staged = True
+    def _begin_to_wait(self, begin: Mapping[str, Key], *, is_paused: bool = False) -> None:
+        hashes = [self._waiting.begin(target, after, is_paused=is_paused).hash for target, after in begin.items()]
+        if hashes:
+            self._queue.remove_targets(np.array(hashes, np.int64))
+            self._has_staged = True
 
     def _end_wait(self, waiting: WaitingTarget, now_ms: int, until_tick: int) -> None:
         """Where nothing of it waits any more, it goes on in the order of all."""
@@ -655,7 +657,7 @@ class Store:
             self._waiting.wake(waiting)
             waiting.is_paused = is_paused
         elif is_paused:
-            self._begin_to_wait(target, self._settled, is_paused=True)
+            self._begin_to_wait({target: self._settled}, is_paused=True)
         self._has_staged = True
 
     def paused(self) -> set[str]:
@@ -817,14 +819,14 @@ class Store:
         """The lowest live offset. The search only moves forward: over the life of a store it reads each unit once."""
         spans = self._waiting.spans()
         for start, end in blocks(self._units, self._low_unit, _FIRST_BLOCK):
-            units = self._units.read(start, end)
-            run = run_of(units, np.zeros(end - start, BESIDE), start)
+            units, beside = self._units.read_checked(start, end)  # what L passes over no rebuild would read again
+            run = run_of(units, beside, start)
             ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.among(start, end)
             live = run[(to_come(units, run, self._settled, spans) | self._is_held(run)) & ~ended]
             if len(live):
                 self._low_unit = int(live["unit"][0])
                 self._low_row = live[:1].copy()
-                return self.peek(live[:1]).offset  # a copy's own offset is not its origin
+                return self.bodies(live[:1])[0].offset  # a copy's own offset is not its origin
             self._low_unit = end
         self._low_row = NO_ROWS
         return self._next_offset
@@ -941,10 +943,11 @@ class Store:
         self._upkeep.abandon()
         if self._upkeep.durable is not None and self._is_as(self._upkeep.durable):
             self._note_closed(self._upkeep.durable)
-        self._wheel.close()
-        self._mapping.close()
-        self._units.close()
-        self._bodies.close()
+        with ExitStack() as ends:
+            ends.callback(self._bodies.close)
+            ends.callback(self._units.close)
+            ends.callback(self._mapping.close)
+            ends.callback(self._wheel.close)
 
     def _is_as(self, told: Checkpoint) -> bool:
         """Nothing has changed since `told`."""
@@ -954,9 +957,9 @@ class Store:
 
     def _note_closed(self, told: Checkpoint) -> None:
         """For the next opening, which takes over, and for `verify`. Without it, it is as after a kill."""
-        with suppress(OSError):
+        with suppress(OSError), closing(self._disk.open(WHEEL)) as wheel:
+            # Units may point elsewhere since `told`, and who takes over does not look at them.
+            dirty = self._units.take_dirty() + self._bodies.take_dirty()
             resume.write(self._disk, told, self._state())
-            wheel = self._disk.open(WHEEL)
-            self._disk.start_sync([wheel]).wait()
-            wheel.close()
+            self._disk.start_sync([*dirty, wheel]).wait()
             self._disk.start_replace(CLOSED, told.to_bytes()).wait()

@@ -1,5 +1,7 @@
 """The pure parts of the store: bytes of a unit, a frame, a slot; the order of release."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.headers import Headers
 from schemas.progress import Key, Progress
-from timer import record
+from timer import ids, record, waiting
 from timer.checkpoint import Checkpoint, runs
 from timer.entry import RUN, UNIT, Ints, Rows, counted, stable_order, topic_hash
 from timer.errors import CorruptStoreError, WheelFullError
@@ -15,6 +17,7 @@ from timer.ids import IdIndex, hash_of, hashes_of
 from timer.plan import DueQueue
 from timer.record import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.roll import most_wait_ms, rest_of_window_ms, visit_ms
+from timer.waiting import LoadedTicks
 from timer.wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
@@ -355,6 +358,101 @@ def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
         found = index.find(np.array(asked, np.int64))
         assert {asked[at]: set(units) for at, units in found.items()} == {h: u for h, u in model.items() if u}
         assert len(index) == sum(map(len, model.values()))
+
+
+def test_a_tick_is_loaded_once_for_all_that_ask_in_turn_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_MOST_KEPT_ROWS", 10)
+    loaded: list[int] = []
+
+    def load(tick: int) -> Rows:
+        loaded.append(tick)
+        return np.zeros({1: 100, 2: 3, 3: 200}[tick], RUN)
+
+    ticks = LoadedTicks(load)
+    for tick in (1, 1, 2, 1, 2, 3, 3, 2):
+        rows = ticks.get(tick)
+        assert rows is not None
+        assert len(rows) == {1: 100, 2: 3, 3: 200}[tick]
+    assert loaded == [1, 2, 3]
+
+
+def test_targets_leave_a_queue_together() -> None:
+    queue, run = DueQueue(), np.zeros(6, RUN)
+    run["visit_ms"], run["topic_hash"], run["unit"] = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9], range(6)
+    queue.push(run[:3])
+    queue.push(run[3:])
+    queue.remove_targets(np.array([9, 7]))
+    assert queue.rows()["unit"].tolist() == [1, 4]
+    assert queue.next_visit_ms() == 2
+    queue.remove_targets(np.array([8]))
+    assert queue.next_visit_ms() is None
+
+
+def test_a_plan_for_nothing_lets_the_buffer_go() -> None:
+    """A mapped file cannot be closed while anything looks at it."""
+    buffer, none = bytearray(64 * SLOT_SIZE), np.empty(0, np.int64)
+    wheel = Wheel(memoryview(buffer), tick_ms=1, slots=64)
+    links = wheel.plan(none, none, np.empty(0, np.bool_))
+    wheel.close()
+    buffer.append(0)
+    assert len(links.slots) == 0
+
+
+def test_the_index_of_ids_takes_a_burst_while_it_still_shrinks() -> None:
+    """Behind a peak a trickle fills the large table with what has left; the next one is small, and a burst comes."""
+    rng, index, unit = np.random.default_rng(1), IdIndex(), 0
+
+    def hashes(count: int) -> Ints:
+        return rng.integers(1, 2**62, count)
+
+    def come(count: int) -> tuple[Ints, Ints]:
+        nonlocal unit
+        came = hashes(count), np.arange(unit, unit + count)
+        unit += count
+        index.insert(*came)
+        return came
+
+    index.remove(*come(40_000))
+    for burst in range(1, 300):
+        kept = come(50)
+        if burst % 40 == 0:
+            many = come(2_000)
+            assert len(index.find(many[0])) == 2_000
+            index.remove(*many)
+        assert len(index.find(hashes(10))) == 0
+        index.remove(*kept)
+    assert len(index) == 0
+    index.state()
+
+
+@given(
+    st.integers(4, 64),
+    st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 1)), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_the_index_of_ids_has_room_whatever_comes_and_goes(
+    moved: int,
+    steps: list[tuple[int, float]],
+    is_closed: bool,  # noqa: FBT001
+) -> None:
+    """With parts as small as `moved`, so that a move to a new table is always under way."""
+    rng, index, unit = np.random.default_rng(7), IdIndex(), 0
+    live = np.empty((2, 0), np.int64)
+    with mock.patch.object(ids, "_MOVED_AT_ONCE", moved):
+        for count, share in steps:
+            came = np.stack([rng.integers(1, 2**62, count), np.arange(unit, unit + count)])
+            unit += count
+            index.insert(*came)
+            live = np.concatenate([live, came], axis=1)
+            goes = rng.random(live.shape[1]) < share
+            index.remove(*live[:, goes])
+            live = live[:, ~goes]
+            assert len(index) == live.shape[1]
+            found = index.find(live[0])
+            assert [found[at] for at in range(live.shape[1])] == [[unit] for unit in live[1].tolist()]
+        if is_closed:
+            index = IdIndex.restored(*index.state())
+            assert sorted(index.find(live[0])) == list(range(live.shape[1]))
 
 
 @given(

@@ -260,6 +260,8 @@ class SimDisk:
     def read(self, name: str) -> bytes | None:
         self.step("disk.read")
         node = self._now.get(name)
+        if node is not None and node.is_unreadable:
+            raise UnreadableError(name, "it cannot be read")
         return None if node is None else bytes(node.now)
 
     def names(self, folder: str) -> list[str]:
@@ -302,10 +304,10 @@ class SimDisk:
 
     # What happens to it
 
-    def fail_read(self, folder: str) -> None:
-        """Sectors of the files that are there now are bad."""
-        found = [node for name, node in self._now.items() if name.startswith(f"{folder}/")]
-        assert found, f"no file in {folder}"
+    def fail_read(self, place: str) -> None:
+        """Sectors are bad: of a file, or of those that are in a folder now."""
+        found = [node for name, node in self._now.items() if name == place or name.startswith(f"{place}/")]
+        assert found, f"no file in {place}"
         for node in found:
             node.is_unreadable = True
 

@@ -116,18 +116,21 @@ class LoadedTicks:
     def __init__(self, load: Callable[[int], Rows]) -> None:
         self._load = load
         self._rows: dict[int, Rows] = {}
+        self._large: tuple[int, Rows] = -1, NO_ROWS
         self._kept = 0
         self._left = _MOST_TICKS
 
     def get(self, tick: int) -> Rows | None:
         """None where this turn has loaded enough."""
-        rows = self._rows.get(tick)
+        rows = self._large[1] if tick == self._large[0] else self._rows.get(tick)
         if rows is None and self._left > 0:
             rows = self._load(tick)
             self._left -= 1
             if self._kept + len(rows) <= _MOST_KEPT_ROWS:
                 self._rows[tick] = rows
                 self._kept += len(rows)
+            else:  # the last one, as the next target asks for the same
+                self._large = tick, rows
         return rows
 
 

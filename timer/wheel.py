@@ -76,7 +76,7 @@ class Wheel:
         """
         times = visits_ms // self.tick_ms
         if len(times) == 0:
-            return Links(times, times, self._table[:0])
+            return Links(times, times, np.empty(0, SLOT))  # no view: the buffer may have to go before these
         order = stable_order(times)
         ordered, chained = times[order], positions[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
