@@ -16,7 +16,7 @@ class Complaints:
     def say(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
         """Logs `message` with its %-arguments, unless one of the same `key` was logged within the last minute."""
         times = self._times[key] = self._times.get(key, 0) + 1
-        if now_ms - self._said_ms.get(key, -_EACH_MS) >= _EACH_MS:
+        if key not in self._said_ms or not 0 <= now_ms - self._said_ms[key] < _EACH_MS:  # a clock may be set back
             self._said_ms[key] = now_ms
             self._log.warning(f"{message}%s", *arguments, f" ({times} times so far)" if times > 1 else "")
 

@@ -6,7 +6,7 @@
 What has hung for shorter than the time between two looks may go unseen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from schemas.origin import Shard
@@ -30,12 +30,13 @@ class Hanging:
         self.now: dict[Shard, Hang] = {}
         """What hangs, as of the last look."""
 
-    def look(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int) -> None:
-        """`ends`: last stable offset and end of each partition."""
-        self.now = {hang.shard: hang for hang in self._compared(ends, now_ms)}
+    def look(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int, silent: Set[Shard] = frozenset()) -> None:
+        """`ends`: last stable offset and end of each partition, without the `silent` ones: they stay as they were."""
+        kept = {shard: hang for shard, hang in self.now.items() if shard in silent}
+        self.now = kept | {hang.shard: hang for hang in self._compared(ends, now_ms)}
         open_ = {shard: stable for shard, (stable, end) in ends.items() if stable < end}
         known = self._seen
-        self._seen = {
+        self._seen = {shard: seen for shard, seen in known.items() if shard in silent} | {
             shard: known[shard] if known.get(shard, (-1, 0))[0] == stable else (stable, now_ms)
             for shard, stable in open_.items()
         }

@@ -118,7 +118,7 @@ class Metrics:
         _add(self.refused, (refusal.code for _, refusal in staged.refused))
         for kind, count in owned.told(sealed).items():
             self.receipts.add(kind, amount=count)
-        self.rolled.add(amount=len(staged.rolled))
+        self.rolled.add(amount=len(staged.copies))
         self.landed.add(amount=len(staged.landed))
         if sealed.journal is not None:
             self.decided_ms[owned.shard] = (at_ms, now_ms)

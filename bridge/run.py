@@ -6,6 +6,8 @@ in the same process: Kafka knows what stands. So does a timer topic that has gro
 """
 
 import logging
+import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_S = 5.0
+_INIT = 1
+"""The process of a container that has no other: signals do nothing there unless it says what."""
 
 _CHECK_EACH_S = 600.0
 """How often retention is looked at again: somebody may have shortened it."""
@@ -84,12 +88,24 @@ class Stop:
         self._patience.give_up_in(0 if self.bridge is None else END_S)
         if self.bridge is not None:
             self.bridge.request_stop()
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, _die if os.getpid() == _INIT else signal.SIG_DFL)
+
+
+def _die(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def _open_many_files() -> None:
+    """A store has a file open for each 64 MiB of bodies and of units."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    log.debug("open files: at most %d, %d before", hard, soft)
 
 
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
     expect_batches()
+    _open_many_files()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
     asked = Asked(status, Desk(), Metrics(time.monotonic, status.traffic))
     patience = Patience(status=asked.status)

@@ -21,3 +21,11 @@ def test_it_is_said_when_it_begins_then_each_minute_and_anew_when_it_was_over(ca
     complaints.over("broker")
     complaints.say(121_000, "broker", "no broker answers")
     assert caplog.records[-1].getMessage() == "no broker answers"
+
+
+def test_a_clock_that_is_set_back_silences_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints(logging.getLogger("bridge"))
+    hour_ms = 3_600_000
+    for now_ms in (3 * hour_ms, 1000, 2000, 61_000):
+        complaints.say(now_ms, "disk", "the disk is full")
+    assert len(caplog.records) == 3

@@ -10,7 +10,7 @@ from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.metrics import End
 from bridge.options import TurnOptions
 from bridge.test_histories import SMALL, two_partitions
-from bridge.testing import FakeInstance
+from bridge.testing import FakeHistory, FakeInstance
 from bridge.timer_world import TIMERS
 from bridge.turn import Bridge
 from schemas.origin import Shard
@@ -113,6 +113,54 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
         told(one, 65, 1, times=" (2 times so far)"),
         told(other, 76, 3, times=" (6 times so far)"),
     ]
+
+
+def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_other_partition(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, (one, other), instance = two_partitions()
+    look = running(instance).look_at_open_transactions
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
+    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
+    look()
+    instance.run(3000)
+    assert len(warnings(caplog, look)) == 1
+    hanging, ends = instance.metrics.hanging[one], instance.metrics.ends[one]
+    real = FakeHistory.open_ends
+    silent = {one}
+
+    def open_ends(history: FakeHistory, shards: list[Shard]) -> dict[Shard, tuple[int, int]]:
+        return {shard: told for shard, told in real(history, shards).items() if shard not in silent}
+
+    monkeypatch.setattr(FakeHistory, "open_ends", open_ends)
+    send(kafka, other, 10_000)
+    look()
+    assert (instance.metrics.hanging[one], instance.metrics.ends[one]) == (hanging, ends)
+    assert instance.metrics.ends[other] == End(1, 0)
+    instance.run(1000)
+    silent.clear()
+    look()
+    assert instance.metrics.hanging[one].since_ms == hanging.since_ms
+
+
+def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, (one, other), instance = two_partitions()
+    for shard in (one, other):
+        send(kafka, shard, 50)
+    instance.run(1000)
+    running(instance).look_at_clocks()
+    known = dict(instance.metrics.skew_ms)
+    assert known.keys() == {one, other}
+    real = FakeHistory.newest_decisions
+    monkeypatch.setattr(
+        FakeHistory,
+        "newest_decisions",
+        lambda history, shards: {shard: ms for shard, ms in real(history, shards).items() if shard != one},
+    )
+    running(instance).look_at_clocks()
+    assert instance.metrics.skew_ms == known
 
 
 def test_without_a_partition_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

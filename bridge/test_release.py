@@ -15,7 +15,7 @@ from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.policy import Policy
 from bridge.shard import OwnedShard, Sealed
-from bridge.test_histories import TROUBLE, Trouble, World
+from bridge.test_histories import TROUBLE, Trouble, World, go_on
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.journal import Flight
@@ -590,6 +590,9 @@ def test_what_is_moved_again_and_again_can_still_be_ended(trouble: Trouble) -> N
     assert world.delivered() == []
     world.bridge.run(500)
     assert world.delivered() == ["m"]
+    if trouble is go_on:
+        copies = sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
+        assert world.bridge.metrics.rolled.read() == world.bridge.metrics.landed.read() == {(): copies}
     world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"1")])
     world.bridge.run(1000)
     assert world.delivered() == ["m"]

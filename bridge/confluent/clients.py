@@ -21,7 +21,8 @@ Config = dict[str, Any]
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """A dead instance's open transaction holds readers back for no longer, unless the broker is slow."""
-LONGEST_TRANSACTION_MS = 320_000
+LONGEST_TRANSACTION_MS = 240_000
+"""Below max.poll.interval.ms, 300 s by default: who waits for one does not poll."""
 
 READER = {
     # One record ends a fetch, so waiting long costs nothing but idle requests.

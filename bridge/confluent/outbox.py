@@ -1,5 +1,6 @@
 """What bridge.client sends by: a producer without transactions."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from bridge.client import Sent
 from bridge.confluent.clients import LIBRDKAFKA_LOG, is_denied, not_taken
 from bridge.confluent.waiting import CALL_S, error_of, reason, unwrapped
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
+
+log = logging.getLogger(__name__)
 
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
 _CUT_OFF = frozenset(
@@ -114,7 +117,10 @@ class ConfluentOutbox:
 
     def _serve(self) -> None:
         while not self._is_closing.is_set():
-            self._call(self._producer.poll, _POLL_S)
+            try:
+                self._call(self._producer.poll, _POLL_S)
+            except Exception:  # a callback of the sender's own: without this thread no future would ever end
+                log.exception("a callback in the producer's settings has failed: mend it")
 
     def _left(self, timeout_s: float | None) -> int:
         """How many are neither acknowledged nor refused when all are, or the time is over."""

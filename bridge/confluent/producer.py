@@ -33,7 +33,7 @@ from bridge.confluent.clients import Config, explained, is_passing, make
 from bridge.confluent.sending import Sending
 from bridge.confluent.timely import HungError, Timely
 from bridge.confluent.waiting import CALL_S, Patience, error_of, unwrapped
-from bridge.errors import FencedError, OutcomeUnknownError
+from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.ports import Outgoing
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -50,6 +50,10 @@ _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # no
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
 )
+
+
+class TimeoutRefusedError(BridgeError):
+    """Brokers allow no transaction that takes so long (transaction.max.timeout.ms)."""
 
 
 @dataclass(slots=True)
@@ -316,5 +320,7 @@ class TransactionalProducer:
             self._patience.insist(what, again, is_passing)
         except KafkaException as failure:
             if self._began_s == 0.0:  # not one transaction yet
+                if error_of(failure).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                    raise TimeoutRefusedError(f"{what}: {error_of(failure).str()}") from failure
                 raise explained(what, error_of(failure)) from failure
             raise

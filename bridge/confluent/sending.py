@@ -57,11 +57,12 @@ class Sending:
     def await_acknowledgements(self, records: Sequence[Outgoing], *, beyond_failures: bool) -> None:
         """Of all; else until one has failed. `records`: their topics are looked up when it takes long."""
         slow_s = time.monotonic() + _SLOW_S
-        while self._producer.flush(SLICE_S) and (beyond_failures or not self.failures):
-            self._patience.demand_time("publishing", "records are not acknowledged")
-            if time.monotonic() > slow_s:
-                slow_s = math.inf
-                self._look_at({record.topic for record in records})
+        with self._patience.long_wait() as still_waits:
+            while self._producer.flush(SLICE_S) and (beyond_failures or not self.failures):
+                still_waits("publishing", "records are not acknowledged")
+                if time.monotonic() > slow_s:
+                    slow_s = math.inf
+                    self._look_at({record.topic for record in records})
 
     def partitions_of(self, topic: str) -> int | KafkaError:
         """How many there are, asked now; or why not. Also makes the producer forget that it did not know the topic."""

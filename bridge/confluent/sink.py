@@ -18,7 +18,7 @@ With `ahead` (at-least-once) a fill begins with the deliveries, which then stand
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Event
@@ -31,7 +31,7 @@ from bridge.confluent.ahead import Ahead
 from bridge.confluent.clients import explained, is_denied
 from bridge.confluent.culprits import OF_DENIAL, Culprits
 from bridge.confluent.fence import is_member
-from bridge.confluent.producer import Batch, Failed, TransactionalProducer
+from bridge.confluent.producer import Batch, Failed, TimeoutRefusedError, TransactionalProducer
 from bridge.confluent.waiting import CALL_S, Patience, log
 from bridge.confluent.worker import Worker
 from bridge.connection import Connection
@@ -52,6 +52,7 @@ _BEHIND_ANOTHER = Aborted({}, "earlier")
 _END_S = CALL_S + 1.0
 _MOST_FORGIVEN = 3
 """In a row: two processes with one id, both in trouble, would put each other out for ever."""
+_MOST_NAMED = 3
 
 
 class _Sent(NamedTuple):
@@ -137,13 +138,15 @@ class Lane:
         self._config = clients.producer(connection, number)
         self._patience = patience
         self.producer = TransactionalProducer(self._config, patience)
+        self._longest_ms = clients.LONGEST_TRANSACTION_MS
         self._forgiven = 0
         """Fences in a row that might be of our own making."""
         self.worker = Worker(f"publishes {number}")
 
     def heal(self) -> None:
-        if self.producer.is_hurried and self._config["transaction.timeout.ms"] < clients.LONGEST_TRANSACTION_MS:
-            self._config = clients.patient(self._config)
+        usual = self._config
+        if self.producer.is_hurried and usual["transaction.timeout.ms"] < self._longest_ms:
+            self._config = clients.patient(usual)
             self.producer.is_broken = True
             log.warning(
                 "a transaction could not be written in time, perhaps for a quota: they may take %d s from now on",
@@ -152,9 +155,18 @@ class Lane:
         if self.producer.is_broken:
             self.producer.close()
             self._forgiven = 0 if self.producer.is_proven else self._forgiven + self.producer.was_forgiven
-            self.producer = TransactionalProducer(
-                self._config, self._patience, forgives=self._forgiven < _MOST_FORGIVEN, is_successor=True
-            )
+            try:
+                self.producer = self._successor()
+            except TimeoutRefusedError as refused:
+                if self._config is usual:
+                    raise
+                log.warning("%s: brokers do not allow that, so it stays as it was", refused)
+                self._config, self._longest_ms = usual, usual["transaction.timeout.ms"]
+                self.producer = self._successor()
+
+    def _successor(self) -> TransactionalProducer:
+        forgives = self._forgiven < _MOST_FORGIVEN
+        return TransactionalProducer(self._config, self._patience, forgives=forgives, is_successor=True)
 
     def close(self) -> None:
         self.worker.close(_END_S)
@@ -309,7 +321,7 @@ class ConfluentSink:
             if failed.codes & OF_DENIAL:
                 of_journal |= self._denied_journal(way)
             self._demand_journal(of_journal)
-            self._note_fruitless(failed)
+            self._note_fruitless(failed, {outgoing[index].topic for index in named})
         return refused
 
     def _denied_journal(self, way: OnItsWay) -> set[int]:
@@ -326,13 +338,14 @@ class ConfluentSink:
             why = KafkaError(lasting.pop()).str()
             raise BridgeError(f"{journals} does not take the journal ({why}): mend the topic")
 
-    def _note_fruitless(self, failed: Failed) -> None:
-        """Raises BridgeError for what only the operator can mend."""
+    def _note_fruitless(self, failed: Failed, topics: Collection[str] = ()) -> None:
+        """`topics`: of records that failed. Raises BridgeError for what only the operator can mend."""
         if failed.is_echo:
             return
         if failed.cause is not None and is_denied(failed.cause) and failed.cause.code() not in OF_DENIAL:
             raise explained("publishing", failed.cause)
-        self._wait(str(failed), quietly=_is_stale(failed))
+        of = f", of {', '.join(sorted(topics)[:_MOST_NAMED])}" if topics and failed.cause is None else ""
+        self._wait(f"{failed}{of}", quietly=_is_stale(failed))
 
     def _wait(self, why: str, *, quietly: bool) -> None:
         """The first time at once again: it may be over."""

@@ -235,6 +235,15 @@ def test_first_offsets_are_those_of_the_leaders_that_answer(monkeypatch: pytest.
     assert read.firsts(shards) == {shards[0]: 7, shards[4]: 0}
 
 
+def test_a_leader_that_hangs_hides_neither_ends_nor_decisions_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "_GLANCE_S", 0)
+    read = history(Saying())
+    read._admin = Admin({0: 7, 2: 9})
+    shards = [Shard(PLACE.topic, number) for number in range(3)]
+    assert read.open_ends(shards) == {shards[0]: (7, 7), shards[2]: (9, 9)}
+    assert read.newest_decisions(shards) == {shards[0]: 7, shards[2]: 9}
+
+
 def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
     """Throttled answers, errors and log lines stay in the clients of a process that runs for months."""
     said = Saying()

@@ -1,6 +1,7 @@
 """What becomes of requests whose client is of no use any more, by a producer that says what a test gives it."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -154,6 +155,19 @@ def test_an_error_callback_that_raises_does_not_end_the_serving() -> None:
         timers.flush(0)
     assert not timers.is_broken
     waiting = timers.schedule("orders", b"v", delay="1h")
+    producer.fail(FATAL)
+    assert WHY in failure(waiting)
+    timers.close()
+
+
+def test_a_callback_that_fails_is_logged_and_does_not_end_the_serving(caplog: pytest.LogCaptureFixture) -> None:
+    timers, producer = client()
+    producer.say(ValueError("somebody's stats_cb"))
+    waiting = timers.schedule("orders", b"v", delay="1h")
+    until_s = time.monotonic() + SOON_S
+    while "somebody's stats_cb" not in caplog.text and time.monotonic() < until_s:
+        threading.Event().wait(0.01)
+    assert "somebody's stats_cb" in caplog.text
     producer.fail(FATAL)
     assert WHY in failure(waiting)
     timers.close()

@@ -33,6 +33,8 @@ _OPENSSL = "SSL routines:"
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
+_LONG_S = 5.0
+"""A slow broker is no trouble before."""
 
 
 class Patience:
@@ -100,6 +102,22 @@ class Patience:
             self._wider.demand_time(what, self._heard or why)
         if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
             raise BrokerUnavailableError(f"{what}: {self._heard or why}")
+
+    @contextmanager
+    def long_wait(self) -> Iterator[Callable[[str, str], None]]:
+        """For a wait in slices: what it gives is called in each, and tells `status` of it beyond the first seconds."""
+        begin_s, is_told = time.monotonic(), False
+
+        def still(what: str, why: str) -> None:
+            nonlocal is_told
+            self.demand_time(what, why)
+            if time.monotonic() - begin_s >= _LONG_S:
+                is_told = True
+                self.status.waits(f"{what}: {why}")
+
+        yield still
+        if is_told:
+            self.status.waits(None)
 
     def _say(self, key: str, message: str) -> None:
         self._complaints.say(int(time.monotonic() * 1000), key, "%s", message)

@@ -15,6 +15,8 @@ from bridge.errors import BridgeError
 from bridge.page.access import Token
 from bridge.page.testing import TIMERS, MemoryOutbox, Page, Place
 from bridge.pending_sources import RunningBridges
+from bridge.ports import Record
+from bridge.testing import FakeHistory
 from schemas.origin import Shard
 
 HOUR_MS = 3_600_000
@@ -395,6 +397,32 @@ def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: 
     assert place.pages[0].get("/api/v1/rejected?topic=nowhere")[1]["records"][0]["is_redriven"] is True
     assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["orders/0/1"]})[0] == 400
     assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["timer.rejected/0/²"]})[0] == 400
+
+
+def test_chosen_records_that_lie_near_each_other_are_read_together(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(300):
+        place.producer.schedule("nowhere", f"{number}", delay="1s", id=f"{number}").result(0)
+    place.run(2000)
+    place.kafka.create("nowhere")
+    listed = [each["parked"] for each in place.pages[0].get("/api/v1/rejected?limit=300")[1]["records"]]
+    assert len(listed) == 300
+    asked: list[tuple[int, int]] = []
+    real = FakeHistory.requests
+
+    def requests(history: FakeHistory, shard: Shard, first: int, end: int) -> Iterator[list[Record]]:
+        asked.append((first, end))
+        return real(history, shard, first, end)
+
+    monkeypatch.setattr(FakeHistory, "requests", requests)
+    by_offset = sorted(listed, key=lambda name: int(name.rpartition("/")[2]))
+    chosen = [*by_offset[:3], by_offset[5], *by_offset[200:203]]
+    names = {"records": [*chosen, chosen[0]]}
+    assert place.pages[0].post("/api/v1/rejected/redrive", names)[1] == {"sent": 7, "refused": {}, "not_sent": 0}
+    assert len(asked) == 2
+    place.run(2000)
+    assert len(place.kafka.read("nowhere")) == 7
 
 
 def test_what_says_it_came_from_another_topic_is_not_sent_there(place: Place) -> None:
