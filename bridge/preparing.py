@@ -66,12 +66,10 @@ class Preparing:
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
-        match None if self.process is None else self.process.poll():
-            case code if code == _REFUSED:
-                return OSError("its preparation has said by what")
-            case code if code == _UNREADABLE:
-                return UnreadableError("the local store", "its preparation has said where")
-        return None
+        code = None if self.process is None else self.process.poll()
+        if code == _REFUSED:
+            return OSError("its preparation has said by what")
+        return UnreadableError("the local store", "its preparation has said where") if code == _UNREADABLE else None
 
     def give_up(self) -> None:
         """When this returns, nobody writes any more."""

@@ -23,11 +23,12 @@ from schemas.headers import Rules
 from schemas.journal import Decisions, JournalRecord, Wait
 from schemas.origin import Shard, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
-from timer.checkpoint import CLOSED, MOST_SLOTS, NAME, Checkpoint
+from timer.checkpoint import MOST_SLOTS, NAME, Checkpoint
 from timer.disk import Disk
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.names import UNITS
 from timer.options import StoreOptions
+from timer.resume import is_closed_as
 from timer.store import Store
 
 log = logging.getLogger(__name__)
@@ -71,10 +72,7 @@ def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Ou
         found = None
     if found is None:
         return Outlook(progress, None, progress.next_offset - progress.low_offset, is_adopted)
-    try:
-        was_closed = disk.read(CLOSED) == found.to_bytes()
-    except UnreadableError:
-        was_closed = False
+    was_closed = is_closed_as(disk, found)
     unread = progress.next_offset - found.progress.next_offset
     return Outlook(progress, found, unread + (0 if was_closed else found.pending), is_adopted)
 

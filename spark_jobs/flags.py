@@ -46,12 +46,11 @@ def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str,
     """`given` by argparse, with `access` in place of the flags that make it, and each topic. Raises UsageError."""
     given = dict(given)
     layers = [_from_file(given.pop("config")), from_environment(environment)]
-    for name in sorted(given.keys() & {"bootstrap_servers", *_DEFAULTS}, key=lambda name: name == "journal_topic"):
-        if name == "journal_topic" and given[name] is None:  # last, as it follows from the timer topic
-            given[name] = _own_journal(given["timer_topic"], layers[0])
-        for layer in layers[::-1]:
-            if given[name] is None and layer.get(name) is not None:
-                given[name] = str(layer[name])
+    missing = {name for name in given.keys() & {"bootstrap_servers", *_DEFAULTS} if given[name] is None}
+    said = {name: str(layer[name]) for layer in layers for name in missing if layer.get(name) is not None}
+    given |= said
+    if "journal_topic" in missing:  # of a timer topic that has another than the main one
+        given["journal_topic"] = _own_journal(given["timer_topic"], layers[0]) or given["journal_topic"]
     for name in given.keys() & _DEFAULTS.keys():
         given[name] = _DEFAULTS[name] if given[name] is None else given[name]
     servers, tables = given.pop("bootstrap_servers"), [*(layer.get("kafka", {}) for layer in layers)]

@@ -41,12 +41,14 @@ class DueQueue:
 
     def remove(self, units: Ints) -> None:
         """Those of `units` that are here leave without being taken."""
-        kept = [run[~is_among(run["unit"], units)] for run in self._runs]
-        self._hold([run for run in kept if len(run)])
+        self._remove("unit", units)
 
     def remove_targets(self, hashes: Ints) -> None:
         """Those of these targets leave without being taken."""
-        kept = [run[~is_among(run["topic_hash"], hashes)] for run in self._runs]
+        self._remove("topic_hash", hashes)
+
+    def _remove(self, column: str, values: Ints) -> None:
+        kept = [run[~is_among(run[column], values)] for run in self._runs]
         self._hold([run for run in kept if len(run)])
 
     def _hold(self, runs: list[Rows]) -> None:

@@ -120,21 +120,31 @@ def _parts(told: Checkpoint, state: State) -> Iterator[bytes]:
 
 def read(disk: Disk, told: Checkpoint) -> State | None:
     """The state in which the store of this checkpoint was closed; None where it was not closed cleanly then."""
+    if not is_closed_as(disk, told):
+        return None
     try:
-        if disk.read(CLOSED) != told.to_bytes():
-            return None
         with closing(disk.open(RESUME)) as file:
             return _read(file, zlib.crc32(told.to_bytes()))
     except UnreadableError:  # it spares a look at the log, which has it all
         return None
 
 
+def is_closed_as(disk: Disk, told: Checkpoint) -> bool:
+    """Whether the store of this checkpoint was closed cleanly; False where that cannot be read."""
+    return _closed(disk) == told.to_bytes()
+
+
 def may_be_closed(disk: Disk) -> bool:
     """Whether what says so has to be emptied."""
+    return _closed(disk) != b""
+
+
+def _closed(disk: Disk) -> bytes | None:
+    """Empty where nothing says so, None where it cannot be read."""
     try:
-        return bool(disk.read(CLOSED))
+        return disk.read(CLOSED) or b""
     except UnreadableError:
-        return True
+        return None
 
 
 def _read(file: File, checkpoint_crc: int) -> State | None:

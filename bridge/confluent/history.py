@@ -10,7 +10,6 @@ a read     a consumer of its own, with one assignment: over the one that librdka
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import chain
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -93,17 +92,17 @@ class ConfluentHistory:
 
     def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         journals = {self._journal_of(shard): shard for shard in shards}
-        answers = self._each_alone(journals, _NEWEST)
+        answers = self._list_offsets(journals, _NEWEST)
         found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
         return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
 
     def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        answers = self._each_alone(shards, _FIRST)
+        answers = self._list_offsets(shards, _FIRST)
         return {Shard(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _GLANCE_S)}
 
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-        answers = [self._each_alone(shards, _END, level) for level in levels]
+        answers = [self._list_offsets(shards, _END, level) for level in levels]
         until_s = time.monotonic() + _GLANCE_S
         stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
         return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
@@ -155,20 +154,15 @@ class ConfluentHistory:
 
         return self._insist(f"{place}: asking for offsets", ask)
 
-    def _each_alone(
-        self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    ) -> Mapping[TopicPartition, Any]:
-        """A future for each. What is asked together is answered together, and one leader may hang."""
-        return dict(chain.from_iterable(self._list_offsets([place], spec, level).items() for place in places))
-
     def _list_offsets(
         self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> Mapping[TopicPartition, Any]:
-        """A future for each."""
+        """A future for each. One by one: what is asked together is answered together, and one leader may hang."""
         serve(self._admin)
-        asked = {TopicPartition(*place): spec for place in places}
-        answers: Mapping[TopicPartition, Any]
-        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S)
+        answers: dict[TopicPartition, Any] = {}
+        for place in places:
+            asked = {TopicPartition(*place): spec}
+            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S)
         return answers
 
     def _demand_there(self, place: Shard, cluster: Any) -> None:
