@@ -29,6 +29,7 @@ from timer.checkpoint import Checkpoint
 from timer.record import Body
 from timer.scan import LiveScan
 from timer.store import Due, Store
+from timer.testing import SimFile
 from timer.waiting import Gate, WaitingTargets
 
 Patches = ExitStack
@@ -116,6 +117,11 @@ def ahead_not_taken_back(patches: Patches) -> None:
 
     _replace(patches, Store, "_take_back", take_back)
     _replace(patches, LiveScan, "_check_count", lambda _: None)
+
+
+def failed_not_rewritten(patches: Patches) -> None:
+    """A sync that succeeds behind one that failed is believed: it says nothing of what that one was to write."""
+    _replace(patches, SimFile, "rewrite", lambda _: None)
 
 
 def _without(kind: str) -> Callable[[Patches], None]:
@@ -342,6 +348,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "cut inside equal times": cut_inside_equal_times,
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
+    "failed sync tried again": failed_not_rewritten,
     "below L kept": below_l_kept,
     "C left behind what leaves": _c_left_behind("bodies"),
     "C left behind what has ended": _c_left_behind("ended"),

@@ -464,7 +464,7 @@ class World:
     def vex_disks(self) -> None:
         disks = [disk for life in self.instances for disk in life.instance.disks.values()]
         for disk in disks:
-            match self.rng.choice(("mend", "mend", "full", "nearly full", "sync")):
+            match self.rng.choice(("mend", "mend", "full", "nearly full", "sync", "sync", "sync")):
                 case "mend":
                     mend(disk)
                 case "full":
@@ -476,6 +476,7 @@ class World:
                     self.counts["nearly full"] += 1
                     disk.free = MIN_FREE_BYTES - 1
                 case _:
+                    self.counts["sync fails"] += 1
                     disk.fail_sync()
 
     def change_topics(self) -> None:
@@ -622,7 +623,8 @@ class Life:
         self.instance.kill(noticed=noticed)
         if not noticed:
             world.timeline.at(world.timeline.now_ms + rng.randint(0, 300), lambda: world.group.expire(member))
-        fate = rng.choices(("kill", "power", "deleted", "old"), (4, 3, 2, 2))[0]
+        power = 50 if any(disk.has_given_up for disk in self.instance.disks.values()) else 3
+        fate = rng.choices(("kill", "power", "deleted", "old"), (4, power, 2, 2))[0]
         world.tell(f"{self.name} dies at {where}: {fate}")
         world.counts[fate] += 1
         if fate == "power":

@@ -24,6 +24,7 @@ FOUND_BY = {
     "C left behind what has ended": 1427,
     "copies judged again": 50,
     "dropped not journalled": 458,
+    "failed sync tried again": 81,
     "journal behind the transaction": 41,
     "pause forgotten by a start": 36,
     "released not journalled": 352,

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from timer.errors import UnreadableError
 
+_CHUNK_BYTES = 1 << 20
 _DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE})
 """What a disk, or who keeps it far away, says of bytes that it cannot give back."""
 
@@ -39,6 +40,13 @@ class File(Protocol):
 
     def overwrite(self, at: int, data: bytes) -> None:
         """`data` in place of what stands at `at`, all of it within the file."""
+        ...
+
+    def rewrite(self) -> None:
+        """All it holds is written again: behind a sync that failed, the system takes it for written, and it is not.
+
+        Raises OSError, then all of it is to be rewritten still, and UnreadableError.
+        """
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -132,7 +140,14 @@ class RealFile:
 
     def overwrite(self, at: int, data: bytes) -> None:
         assert at + len(data) <= self._size, f"{at} + {len(data)} lies beyond {self._size}"
-        os.pwrite(self._descriptor, data, at)
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, at)
+            at, view = at + written, view[written:]
+
+    def rewrite(self) -> None:
+        for at in range(0, self._size, _CHUNK_BYTES):
+            self.overwrite(at, self.read(at, _CHUNK_BYTES))
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)

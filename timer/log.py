@@ -49,6 +49,10 @@ class _Segments:
         self.bases = _bases(disk, folder, only)
         self.files: dict[int, File] = {}
         self._dirty: set[int] = set()
+        self._syncing: set[int] = set()
+        """Taken last."""
+        self._failed: set[int] = set()
+        """What the system takes for written of them may not be."""
         with ExitStack() as opened:  # an error leaves none of them open
             opened.callback(self.close)
             for base in self.bases:
@@ -89,12 +93,16 @@ class _Segments:
     def size_bytes(self) -> int:
         return sum(file.size() for file in self.files.values())
 
-    def mark_dirty(self) -> None:
+    def mark_failed(self) -> None:
         self._dirty = set(self.bases)
+        self._failed |= self._syncing
 
     def take_dirty(self) -> list[File]:
-        dirty, self._dirty = self._dirty, set()
-        return [self.files[base] for base in sorted(dirty)]
+        for base in sorted(self._failed & self.files.keys()):
+            self.files[base].rewrite()
+        self._failed = set()
+        self._syncing, self._dirty = self._dirty, set()
+        return [self.files[base] for base in sorted(self._syncing)]
 
     def drop(self, base: int) -> None:
         if base not in self.files:
@@ -261,13 +269,16 @@ class UnitLog:
         return self._segments.size_bytes + self._ids.size_bytes
 
     def take_dirty(self) -> list[File]:
-        """Files changed since the last call: what a sync has to cover."""
+        """Files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
+
+        What a sync had failed for is written again: the system would take it for written, and say that all is well.
+        """
         return self._segments.take_dirty() + self._ids.take_dirty()
 
-    def mark_dirty(self) -> None:
-        """A sync failed: nothing is known to be durable."""
-        self._segments.mark_dirty()
-        self._ids.mark_dirty()
+    def mark_failed(self) -> None:
+        """The sync of what was taken last failed: nothing is known to be durable."""
+        self._segments.mark_failed()
+        self._ids.mark_failed()
 
     def close(self) -> None:
         self._segments.close()
@@ -358,12 +369,15 @@ class FrameLog:
         self._segments.drop(base)
 
     def take_dirty(self) -> list[File]:
-        """Files changed since the last call: what a sync has to cover."""
+        """Files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
+
+        What a sync had failed for is written again: the system would take it for written, and say that all is well.
+        """
         return self._segments.take_dirty()
 
-    def mark_dirty(self) -> None:
-        """A sync failed: nothing is known to be durable."""
-        self._segments.mark_dirty()
+    def mark_failed(self) -> None:
+        """The sync of what was taken last failed: nothing is known to be durable."""
+        self._segments.mark_failed()
 
     def close(self) -> None:
         self._segments.close()

@@ -29,6 +29,9 @@ class ReadOnlyFile:
     def overwrite(self, at: int, data: bytes) -> None:
         _refuse(self._name, at, data)
 
+    def rewrite(self) -> None:
+        _refuse(self._name)
+
     def truncate(self, size: int) -> None:
         _refuse(self._name, size)
 

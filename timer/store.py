@@ -42,7 +42,7 @@ from timer.entry import (
     topic_hash,
     visits_ms,
 )
-from timer.errors import CorruptStoreError, WheelFullError
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.held import HeldTimers
 from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits
@@ -957,7 +957,7 @@ class Store:
 
     def _note_closed(self, told: Checkpoint) -> None:
         """For the next opening, which takes over, and for `verify`. Without it, it is as after a kill."""
-        with suppress(OSError), closing(self._disk.open(WHEEL)) as wheel:
+        with suppress(OSError, UnreadableError), closing(self._disk.open(WHEEL)) as wheel:
             # Units may point elsewhere since `told`, and who takes over does not look at them.
             dirty = self._units.take_dirty() + self._bodies.take_dirty()
             resume.write(self._disk, told, self._state())

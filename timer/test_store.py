@@ -763,6 +763,25 @@ def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypat
     assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
 
 
+def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself() -> None:
+    """Linux holds what it could not write to be written: a second fsync says that all is well."""
+    for seed in range(50):
+        disk = SimDisk(random.Random(seed))
+        store = Store.create(disk, OPTIONS, FRESH)
+        store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
+        store.committed(store.progress())
+        disk.fail_sync()
+        with pytest.raises(OSError, match="simulated"):
+            checkpointed(store)
+        store.add(batch_of(body(30, START_MS + 1000)), 31)
+        store.committed(store.progress())
+        checkpointed(store)
+        disk.lose_power(random.Random(seed))
+        disk = disk.reopen()
+        found = found_in(disk)
+        assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
+
+
 def refusing(files: object) -> Syncing:
     del files
     raise OSError(errno.EMFILE, "Too many open files")

@@ -1,7 +1,8 @@
 """A disk in memory that dies as real ones do: it keeps what `timer.disk` promises, and breaks all that is not promised.
 
     bytes of a file    now   what the running system sees (the page cache)
-                       kept  what the platter holds; a sync copies now -> kept, the kernel any sector at any time
+                       kept  what the platter holds; a sync copies now -> kept, the kernel any sector at any time;
+                             what a sync failed for the kernel takes for written: only writing it again helps
 
     kill()         the process dies      now stays; work that was on its way has happened or not
     lose_power()   the machine stops     per sector of 512 bytes: now or kept; any length between the two;
@@ -82,7 +83,7 @@ class DeadHandleError(RuntimeError):
 class _Node:
     """A file's bytes, whatever its name: as seen now, and as they would be found after a loss of power."""
 
-    __slots__ = ("is_overwritten", "is_unreadable", "kept", "now")
+    __slots__ = ("_given_up", "is_overwritten", "is_unreadable", "kept", "now")
 
     def __init__(self, now: bytes | bytearray = b"", kept: bytes = b"") -> None:
         self.now = bytearray(now)
@@ -90,10 +91,55 @@ class _Node:
         self.is_overwritten = False
         """In place, since it was last synced: a loss of power may tear what had been durable."""
         self.is_unreadable = False
+        self._given_up: set[int] = set()
+        """Sectors that the kernel holds to be written, as Linux does behind a sync that failed."""
 
     def write_back(self, rng: Random) -> None:
         """The kernel writes some of the sectors, in no order."""
-        self.kept = _mixed(self.kept, self.now, rng)
+        self.kept = _mixed(self.kept, self._reaching(self.now), rng)
+
+    def write_all(self, data: bytes) -> None:
+        """A sync, begun when the file held `data`."""
+        self.kept = self._reaching(data)
+        self.is_overwritten &= self.kept != self.now
+
+    def give_up(self, data: bytes) -> None:
+        """A sync, begun when the file held `data`, has failed: of what was not written since, nobody tries again."""
+        for sector in range(_sectors(len(data))):
+            part = slice(sector * SECTOR, (sector + 1) * SECTOR)
+            if self.now[part] == data[part] != self.kept[part]:
+                self._given_up.add(sector)
+
+    def touch(self, start: int, end: int) -> None:
+        """[start, end) was written."""
+        self._given_up.difference_update(range(start // SECTOR, _sectors(end)))
+
+    @property
+    def has_given_up(self) -> bool:
+        return bool(self._given_up)
+
+    def found(self, rng: Random) -> bytes:
+        """After a loss of power."""
+        return _mixed(self.kept, self._reaching(self.now), rng)
+
+    def copy(self) -> "_Node":
+        twin = _Node(self.now, self.kept)
+        twin.is_overwritten, twin.is_unreadable = self.is_overwritten, self.is_unreadable
+        twin._given_up = set(self._given_up)
+        return twin
+
+    def _reaching(self, data: bytes | bytearray) -> bytes:
+        """What of `data` may come to the platter: all but what was given up, which is as it was there, or zeros."""
+        reaching = bytearray(data)
+        for sector in self._given_up:
+            part = reaching[sector * SECTOR : (sector + 1) * SECTOR]
+            old = self.kept[sector * SECTOR :][: len(part)]
+            reaching[sector * SECTOR : sector * SECTOR + len(part)] = old.ljust(len(part), b"\0")
+        return bytes(reaching)
+
+
+def _sectors(size: int) -> int:
+    return -(-size // SECTOR)
 
 
 def _mixed(kept: bytes, now: bytes | bytearray, rng: Random) -> bytes:
@@ -132,6 +178,7 @@ class SimFile:
         node = self.alive_node()
         self._disk.step("disk.append")
         taken = self._disk.room_for(len(data))
+        node.touch(len(node.now), len(node.now) + taken)
         node.now += memoryview(data)[: min(taken, len(data) // 2)]
         if taken:
             self._disk.step("disk.append half")
@@ -145,12 +192,23 @@ class SimFile:
         self._disk.step("file.overwrite")
         assert at + len(data) <= len(node.now), f"{at} + {len(data)} lies beyond {len(node.now)}"
         node.now[at : at + len(data)] = data
+        node.touch(at, at + len(data))
         node.is_overwritten = True
         self._disk.step("file.overwrite done")
+
+    def rewrite(self) -> None:
+        node = self.alive_node()
+        self._disk.step("disk.rewrite")
+        self.read(0, len(node.now))
+        if self._disk.room_for(len(node.now)) < len(node.now):
+            raise self._disk.append_error()
+        node.touch(0, len(node.now))
+        self._disk.step("disk.rewrite done")
 
     def truncate(self, size: int) -> None:
         node = self.alive_node()
         self._disk.step("disk.truncate")
+        node.touch(min(size, len(node.now)), max(size, len(node.now)))
         if size <= len(node.now):
             del node.now[size:]
         else:
@@ -188,11 +246,20 @@ class SimMapping:
 class SimSyncing:
     """Work that is done at some later `done()`. A replace that dies on its way may leave `scratch` behind."""
 
-    def __init__(self, disk: "SimDisk", names: frozenset[str], work: Callable[[], None], scratch: str = "") -> None:
+    def __init__(
+        self,
+        disk: "SimDisk",
+        names: frozenset[str],
+        work: Callable[[], None],
+        *,
+        scratch: str = "",
+        failing: Callable[[], None] = lambda: None,
+    ) -> None:
         self._disk = disk
         self.names = names
         self.scratch = scratch
         self._work = work
+        self._failing = failing
         self.finished = False
         self._error: OSError | None = None
 
@@ -218,6 +285,7 @@ class SimSyncing:
     def fail(self, error: OSError) -> None:
         self.finished = True
         self._error = error
+        self._failing()
 
 
 class SimDisk:
@@ -285,12 +353,15 @@ class SimDisk:
 
         def work() -> None:
             for (name, node), copy in zip(parts, copies, strict=True):
-                node.kept = copy
-                node.is_overwritten &= copy != node.now
+                node.write_all(copy)
                 if self._now.get(name) is node:
                     self._kept[name] = node
 
-        return self._begin(SimSyncing(self, frozenset(name for name, _ in parts), work))
+        def failing() -> None:
+            for (_, node), copy in zip(parts, copies, strict=True):
+                node.give_up(copy)
+
+        return self._begin(SimSyncing(self, frozenset(name for name, _ in parts), work, failing=failing))
 
     def start_replace(self, name: str, data: bytes) -> SimSyncing:
         self.step("disk.start_replace")
@@ -300,7 +371,12 @@ class SimDisk:
             self._now.pop(scratch, None)
             self._now[name] = self._kept[name] = _Node(data, data)
 
-        return self._begin(SimSyncing(self, frozenset({name}), work, scratch))
+        return self._begin(SimSyncing(self, frozenset({name}), work, scratch=scratch))
+
+    @property
+    def has_given_up(self) -> bool:
+        """What it shows is not what a loss of power would leave, though a sync may have said that all is well."""
+        return any(node.has_given_up for node in self._now.values())
 
     # What happens to it
 
@@ -316,12 +392,12 @@ class SimDisk:
         self._appends_left, self._taken_share, self._errno = after, share, error
 
     def fail_sync(self, error: int = errno.EIO) -> None:
-        """The next work that comes to its end fails instead."""
+        """The next work that comes to its end fails instead, whenever that is."""
         self._sync_error = OSError(error, "simulated")
 
     def mend(self) -> None:
         """There is room again, and what could not be read can be."""
-        self._appends_left, self._sync_error = math.inf, None
+        self._appends_left = math.inf
         for node in self._now.values():
             node.is_unreadable = False
 
@@ -345,7 +421,7 @@ class SimDisk:
             node = self._survivor(name, rng)
             if node is not None:
                 self.may_be_torn |= node.is_overwritten
-                content = _mixed(node.kept, node.now, rng)
+                content = node.found(rng)
                 found[name] = _Node(content, content)
         self._now, self._kept = found, dict(found)
 
@@ -362,9 +438,7 @@ class SimDisk:
         nodes: dict[int, _Node] = {}
         for theirs, ours in ((self._now, twin._now), (self._kept, twin._kept)):
             for name, node in theirs.items():
-                ours[name] = nodes.setdefault(id(node), _Node(node.now, node.kept))
-                ours[name].is_overwritten = node.is_overwritten
-                ours[name].is_unreadable = node.is_unreadable
+                ours[name] = nodes[id(node)] if id(node) in nodes else nodes.setdefault(id(node), node.copy())
         return twin
 
     def contents(self) -> dict[str, bytes]:

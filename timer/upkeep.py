@@ -95,18 +95,22 @@ class Upkeep:
         return self.units.dead(self._unit_log.segments()[:-1], before_ms), self._bodies.dead(bases, MAX_INT64)
 
     def start(self, told: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
-        """Begins to make `told` durable, which knows nothing of the dead segments any more."""
-        files = self._unit_log.take_dirty() + self._body_log.take_dirty()
+        """Begins to make `told` durable, which knows nothing of the dead segments any more.
+
+        Raises OSError where the disk refuses, UnreadableError.
+        """
         try:
+            files = self._unit_log.take_dirty() + self._body_log.take_dirty()
             self._checkpointing = Checkpointing.start(self._disk, files, told, dead_units, dead_bodies)
         except OSError:
-            self._mark_dirty()
+            self._mark_failed()
             raise
 
-    def _mark_dirty(self) -> None:
-        """Nobody knows what of it is durable."""
-        self._unit_log.mark_dirty()
-        self._body_log.mark_dirty()
+    def _mark_failed(self) -> None:
+        """There is no checkpoint on its way, and nobody knows what of it is durable."""
+        self._checkpointing = None
+        self._unit_log.mark_failed()
+        self._body_log.mark_failed()
 
     def go_on(self) -> bool:
         """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
@@ -117,8 +121,7 @@ class Upkeep:
             if not going.durable():
                 return False
         except OSError:
-            self._checkpointing = None
-            self._mark_dirty()
+            self._mark_failed()
             raise
         self._checkpointing = None
         self._checkpointed = going.checkpoint.progress
@@ -134,8 +137,12 @@ class Upkeep:
 
     def finish(self) -> None:
         """Waits for the one on its way. Raises OSError where the disk refuses."""
-        if self._checkpointing is not None:
-            self._checkpointing.wait()
+        try:
+            if self._checkpointing is not None:
+                self._checkpointing.wait()
+        except OSError:
+            self._mark_failed()
+            raise
         self.go_on()
 
     def abandon(self) -> None:
