@@ -395,6 +395,28 @@ def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.Lo
     assert world.delivered() == ["m"]
 
 
+def test_an_end_at_which_a_failed_sync_cannot_be_made_good_is_told_and_loses_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it was to write cannot even be read any more."""
+    world = World()
+    world.send(delay_ms=3000)
+    world.bridge.run(10)
+    disk = world.bridge.disks[SHARD]
+    disk.fail_sync()
+    world.bridge.run(SMALL.store.checkpoint_interval_ms + 10)
+    assert any("no checkpoint: [Errno 5]" in line for line in caplog.messages)
+    world.send(delay_ms=3000)
+    world.bridge.run(10)
+    disk.fail_read("timer")
+    world.bridge.stop()
+    assert any("no checkpoint at the end" in line and "cannot be read" in line for line in caplog.messages)
+    disk.mend()
+    world.bridge.start()
+    world.bridge.run(4000)
+    assert world.delivered() == ["m", "m"]
+
+
 def test_a_clean_end_waits_for_the_checkpoint_on_its_way_and_makes_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

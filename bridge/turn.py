@@ -428,7 +428,7 @@ class Bridge:
                 if owned.store.may_checkpoint:
                     self._start_checkpoint(owned)
                     owned.store.finish_checkpoint()
-        except (OSError, BridgeError) as wrong:  # what ends us is told by others
+        except (OSError, BridgeError, CorruptStoreError) as wrong:  # what ends us is told by others
             log.warning("%s: no checkpoint at the end (%s); the next start reads more", shard, wrong)
         finally:
             owned.store.close()

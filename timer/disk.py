@@ -147,7 +147,10 @@ class RealFile:
 
     def rewrite(self) -> None:
         for at in range(0, self._size, _CHUNK_BYTES):
-            self.overwrite(at, self.read(at, _CHUNK_BYTES))
+            held = self.read(at, _CHUNK_BYTES)
+            if len(held) < min(_CHUNK_BYTES, self._size - at):
+                raise UnreadableError(str(self._path), f"it ends at {at + len(held)}, and held {self._size} bytes")
+            self.overwrite(at, held)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)

@@ -93,9 +93,14 @@ class _Segments:
     def size_bytes(self) -> int:
         return sum(file.size() for file in self.files.values())
 
-    def mark_failed(self) -> None:
+    def mark_dirty(self) -> None:
+        """All of them."""
         self._dirty = set(self.bases)
-        self._failed |= self._syncing
+
+    def give_back(self, *, has_failed: bool) -> None:
+        self._dirty |= self._syncing & self.files.keys()
+        if has_failed:
+            self._failed |= self._syncing
 
     def take_dirty(self) -> list[File]:
         for base in sorted(self._failed & self.files.keys()):
@@ -140,6 +145,7 @@ class UnitLog:
             opened.callback(self._segments.close)
             self._ids = _Segments(disk, ids_folder, only)
             opened.pop_all()
+        self._segments.mark_dirty()  # a former life may have repointed units, and died before that was synced
         self.end = self._find_end()
 
     def _find_end(self) -> int:
@@ -275,10 +281,10 @@ class UnitLog:
         """
         return self._segments.take_dirty() + self._ids.take_dirty()
 
-    def mark_failed(self) -> None:
-        """The sync of what was taken last failed: nothing is known to be durable."""
-        self._segments.mark_failed()
-        self._ids.mark_failed()
+    def give_back(self, *, has_failed: bool) -> None:
+        """What was taken last is to be synced still; `has_failed`: a sync of it was tried."""
+        self._segments.give_back(has_failed=has_failed)
+        self._ids.give_back(has_failed=has_failed)
 
     def close(self) -> None:
         self._segments.close()
@@ -375,9 +381,9 @@ class FrameLog:
         """
         return self._segments.take_dirty()
 
-    def mark_failed(self) -> None:
-        """The sync of what was taken last failed: nothing is known to be durable."""
-        self._segments.mark_failed()
+    def give_back(self, *, has_failed: bool) -> None:
+        """What was taken last is to be synced still; `has_failed`: a sync of it was tried."""
+        self._segments.give_back(has_failed=has_failed)
 
     def close(self) -> None:
         self._segments.close()

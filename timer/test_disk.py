@@ -1,6 +1,7 @@
 """What every Disk promises, the real one and the simulated one alike; then how the simulated one dies."""
 
 import errno
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from random import Random
 import pytest
 
 from timer.disk import Disk, RealDisk, Syncing
+from timer.errors import UnreadableError
 from timer.testing import SECTOR, Crash, DeadHandleError, Fuse, SimDisk
 
 
@@ -64,6 +66,23 @@ class TestEveryDisk:
         file.rewrite()
         file.append(b"!")
         assert disk.read("a") == held + b"!"
+
+    def test_every_byte_is_written_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = RealDisk(tmp_path / "disk").open("a")
+        written: list[tuple[int, int]] = []
+        really = os.pwrite
+        file.append(b"x" * ((1 << 20) + 700))
+
+        def pwrite(descriptor: int, data: memoryview, at: int) -> int:
+            written.append((at, len(data)))
+            return really(descriptor, data[: 1 << 19], at)  # a system may take a part
+
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        file.rewrite()
+        assert written == [(0, 1 << 20), (1 << 19, 1 << 19), (1 << 20, 700)]
+        (tmp_path / "disk" / "a").write_bytes(b"x")
+        with pytest.raises(UnreadableError, match=r"it ends at 1, and held 1049276 bytes"):
+            file.rewrite()
 
     def test_a_closed_file_opens_again_with_its_bytes(self, disk: Disk) -> None:
         file = disk.open("a")

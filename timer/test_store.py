@@ -20,8 +20,9 @@ from timer.batch import Batch
 from timer.checkpoint import CLOSED, NAME, Checkpoint
 from timer.disk import Disk, RealDisk, RealFile, Syncing
 from timer.dues import HOUR_MS
-from timer.entry import UNIT
-from timer.errors import CorruptStoreError, WheelFullError
+from timer.entry import BESIDE, UNIT, UNIT_SIZE
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.log import UnitLog
 from timer.options import StoreOptions
 from timer.record import Body
 from timer.store import Due, Store
@@ -763,23 +764,64 @@ def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypat
     assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
 
 
-def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself() -> None:
+@pytest.mark.parametrize("failures", [1, 2])
+def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself(failures: int) -> None:
     """Linux holds what it could not write to be written: a second fsync says that all is well."""
     for seed in range(50):
-        disk = SimDisk(random.Random(seed))
+        disk, store = SimDisk(random.Random(seed)), None
         store = Store.create(disk, OPTIONS, FRESH)
-        store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
+        for number in range(failures):
+            store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
+            store.committed(store.progress())
+            disk.fail_sync()
+            with pytest.raises(OSError, match="simulated"):
+                checkpointed(store)
+        store.add(batch_of(body(30 * failures, START_MS + 1000)), 30 * failures + 1)
         store.committed(store.progress())
-        disk.fail_sync()
+        disk.fail_append(0)  # there is no room to write it again
         with pytest.raises(OSError, match="simulated"):
             checkpointed(store)
-        store.add(batch_of(body(30, START_MS + 1000)), 31)
-        store.committed(store.progress())
+        disk.mend()
         checkpointed(store)
         disk.lose_power(random.Random(seed))
         disk = disk.reopen()
-        found = found_in(disk)
-        assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
+        again = reopen(disk, found_in(disk).progress, set())
+        assert origins(again, again.due(START_MS + 1000, 99, 1 << 20)) == [*range(30 * failures + 1)]
+
+
+def test_what_cannot_be_read_to_be_written_again_is_not_vouched_for() -> None:
+    disk = SimDisk(random.Random(3))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
+    store.committed(store.progress())
+    disk.fail_sync()
+    with pytest.raises(OSError, match="simulated"):
+        checkpointed(store)
+    disk.fail_read("body")
+    with pytest.raises(UnreadableError):
+        checkpointed(store)
+    store.close()
+    assert not disk.read("closed")
+    assert not disk.read(NAME)
+
+
+def test_what_a_former_life_repointed_is_synced_before_its_old_place_goes() -> None:
+    """It was killed before: the system has it, and the disk may not."""
+    units = np.zeros(9, UNIT)
+    units["size"], units["magic"] = UNIT_SIZE, 1
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        log = UnitLog(disk, "timer", "ids", 68 * 4, ())
+        log.append(units, np.zeros(9, BESIDE))
+        disk.start_sync(log.take_dirty()).wait()
+        log.repoint(0, 4711)
+        disk = disk.reopen()
+        bases = [int(name) for name in disk.names("timer")]
+        again = UnitLog(disk, "timer", "ids", 68 * 4, bases)
+        disk.start_sync(again.take_dirty()).wait()
+        disk.lose_power(random.Random(seed))
+        found = UnitLog(disk.reopen(), "timer", "ids", 68 * 4, bases)
+        assert found.read(0, 1)["body"].tolist() == [4711]
 
 
 def refusing(files: object) -> Syncing:

@@ -15,6 +15,7 @@ from timer.checkpointing import Checkpointing
 from timer.compaction import Compaction
 from timer.disk import Disk
 from timer.entry import Ints, Rows
+from timer.errors import UnreadableError
 from timer.live import EndedUnits, LiveCounts
 from timer.log import FrameLog, UnitLog
 from timer.options import StoreOptions
@@ -102,15 +103,15 @@ class Upkeep:
         try:
             files = self._unit_log.take_dirty() + self._body_log.take_dirty()
             self._checkpointing = Checkpointing.start(self._disk, files, told, dead_units, dead_bodies)
-        except OSError:
-            self._mark_failed()
+        except (OSError, UnreadableError):
+            self._give_back(has_failed=False)
             raise
 
-    def _mark_failed(self) -> None:
-        """There is no checkpoint on its way, and nobody knows what of it is durable."""
+    def _give_back(self, *, has_failed: bool) -> None:
+        """There is no checkpoint on its way. `has_failed`: nobody knows what of the logs is durable."""
         self._checkpointing = None
-        self._unit_log.mark_failed()
-        self._body_log.mark_failed()
+        self._unit_log.give_back(has_failed=has_failed)
+        self._body_log.give_back(has_failed=has_failed)
 
     def go_on(self) -> bool:
         """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
@@ -121,7 +122,7 @@ class Upkeep:
             if not going.durable():
                 return False
         except OSError:
-            self._mark_failed()
+            self._give_back(has_failed=going.replacing is None)
             raise
         self._checkpointing = None
         self._checkpointed = going.checkpoint.progress
@@ -137,11 +138,13 @@ class Upkeep:
 
     def finish(self) -> None:
         """Waits for the one on its way. Raises OSError where the disk refuses."""
+        going = self._checkpointing
+        if going is None:
+            return
         try:
-            if self._checkpointing is not None:
-                self._checkpointing.wait()
+            going.wait()
         except OSError:
-            self._mark_failed()
+            self._give_back(has_failed=going.replacing is None)
             raise
         self.go_on()
 
