@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -109,7 +110,8 @@ class World:
         self.send(topic or self.orders, [record], commit=commit)
 
     def reject(self, origin: bytes, code: str) -> None:
-        headers = [("tenant", b"a"), (names.ERROR, code.encode()), (names.ORIGIN, origin)]
+        reason = [(names.ERROR, code.encode()), (names.ERROR_DETAIL, b"why"), (names.ORIGIN, origin)]
+        headers = [("tenant", b"a"), *reason]
         self.send(self.rejected, [{"headers": headers}])
 
     def audit(self, out: Path, *more: str) -> int:
@@ -215,6 +217,44 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     verdict = run_audit(span)
     assert (verdict.clean, verdict.requests, verdict.counts["delivered"]) == (True, 1, 1)
     assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 of the origins on these topics.",)
+
+
+def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:
+    """Another sender's, on the real topic and on the rejected one: what stands behind it may not be read yet."""
+    now = now_ms()
+    came, refused, lost = world.request(due(now)), world.request((names.DELAY_MS, b"-1")), world.request(due(now))
+    name = f"other-{world.orders}"
+    other = Producer({"bootstrap.servers": world.servers, "transactional.id": name, "transaction.timeout.ms": 600_000})
+    other.init_transactions(PATIENCE_S)
+    other.begin_transaction()
+    for topic in (world.orders, world.rejected):
+        other.produce(topic, b"not ours", partition=0)
+    other.flush(PATIENCE_S)
+    world.deliver(came.origin, now)
+    world.reject(refused.origin, "bad-header")
+
+    def told(name: str) -> dict[bytes, str]:
+        assert world.audit(tmp_path / name) == 3
+        rows = pq.read_table(tmp_path / name / "requests").to_pylist()
+        return {row["origin"].encode(): row["class"] for row in rows}
+
+    assert told("open") == {came.origin: "pending", refused.origin: "pending", lost.origin: "missing"}
+    assert "Pending, though due: 2 timers" in (tmp_path / "open" / "report.html").read_text()
+    other.commit_transaction(PATIENCE_S)
+    assert told("decided") == {came.origin: "delivered", refused.origin: "rejected", lost.origin: "missing"}
+
+
+def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world: World, tmp_path: Path) -> None:
+    """`bills` has the times that senders say."""
+    now = now_ms()
+    timer = world.request(due(now), target=world.bills)
+    world.send(world.bills, [{"timestamp": now + 1_800_000}])
+    world.deliver(timer.origin, now, topic=world.bills)
+    time.sleep(0.01)
+    as_of = datetime.fromtimestamp(now_ms() / 1000, UTC).isoformat()
+    assert world.audit(tmp_path, "--daily", "--as-of", as_of) == 0
+    (rows,) = (pq.read_table(day).to_pylist() for day in (tmp_path / "requests").iterdir())
+    assert [(row["origin"].encode(), row["class"]) for row in rows] == [(timer.origin, "delivered")]
 
 
 @pytest.mark.slow

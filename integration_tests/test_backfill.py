@@ -96,6 +96,19 @@ def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_fo
     assert (world.cluster.values(world.orders), world.cluster.values(compacted)) == ([b"v"], [b"v"])
 
 
+def test_what_the_rejected_topic_may_have_forgotten_is_not_sent(world: World) -> None:
+    """What was refused there may have been sent anew by hand: nothing else tells."""
+    with world.bridge():
+        nowhere = f"nowhere-{world.orders}"
+        world.send(b"v", 0, target=nowhere)
+        rejected = world.topics.rejected
+        until(lambda: len(world.cluster.values(rejected)) == 1)
+        world.lose(rejected, 0, 1)
+        world.cluster.create(nowhere)
+        assert world.audit("first") == 3
+        assert world.backfill("first", "--apply") == {"cannot-tell": 1}
+
+
 def test_what_was_cancelled_or_sent_anew_since_the_audit_is_not_sent(world: World) -> None:
     """To the bridge nothing was pending any more, so neither journal nor progress tells."""
     with world.bridge():

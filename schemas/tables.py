@@ -172,6 +172,9 @@ REQUESTS = Table(
             Kind.INT64,
             "when it was to be delivered, moves counted; null: its headers do not say, or it is a cancel",
         ),
+        Column(
+            "moved_low_ms", Kind.INT64, "the earliest of its time and those that requests moved it to; null: none did"
+        ),
         Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
         Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
         Column("faults", Kind.STRINGS, "every fault that was found, worst first; empty: none"),

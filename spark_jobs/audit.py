@@ -24,13 +24,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, REQUESTS, TOPICS
 from spark_jobs import continuing, ranges, reading, summary
+from spark_jobs.alone import alone
 from spark_jobs.archive import archived
 from spark_jobs.arguments import AuditArguments, iso, make_folder
 from spark_jobs.brokers import Cluster
 from spark_jobs.classes import Limits, classify
 from spark_jobs.command import parse
 from spark_jobs.ending import exit_code
-from spark_jobs.judgement import Seen, judged
+from spark_jobs.judgement import Seen, Unjudged, hidden, judged
 from spark_jobs.report import write_report
 from spark_jobs.session import job_session
 from spark_jobs.stream import run_stream
@@ -44,10 +45,11 @@ def run_audit(arguments: AuditArguments) -> Verdict:
     Raises AuditTroubleError where it cannot audit, UsageError where `out` cannot be made.
     """
     make_folder(arguments.out)
-    cluster = Cluster(arguments.access)
-    cluster.demand_existing(arguments.timer_topic)
-    with job_session("audit", arguments.out, arguments.master) as spark:
-        return _audit(spark, cluster, arguments)
+    with alone(arguments.out):
+        cluster = Cluster(arguments.access)
+        cluster.demand_existing(arguments.timer_topic)
+        with job_session("audit", arguments.out, arguments.master) as spark:
+            return _audit(spark, cluster, arguments)
 
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> Verdict:
@@ -70,23 +72,24 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
         census = reading.census(parsed, cluster, arguments)
         since = arguments.from_ms - reading.CLOCK_SKEW_MS if arguments.from_ms is not None else None
         others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
-        ends = reading.ends(spark, arguments, cluster.spans(others, from_ms=since))
+        ends = reading.ends(spark, arguments, cluster, cluster.spans(others, from_ms=since))
         seen = Seen(
             parsed=parsed,
             rejections=ends.rejections,
             ends=ends.others,
+            undecided=ends.undecided,
             gone=plan.gone,
             unread=plan.unread,
             has_claims=census.has_claims,
             has_ids=census.has_ids,
             has_moves=census.has_moves,
         )
-        elsewhere = _write_requests(judged(seen, as_evidence=False), plan, arguments, limits)
-    notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, census.topics)
-    if elsewhere:
-        notes.append(
-            f"Not judged, as their requests lie outside the range: {elsewhere:,} of the origins on these topics."
-        )
+        unjudged = _write_requests(judged(seen, as_evidence=False), plan, arguments, limits)
+    notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, arguments, census.topics)
+    notes += unjudged.notes
+    if unjudged.elsewhere:
+        some = f"{unjudged.elsewhere:,} of the origins on these topics"
+        notes.append(f"Not judged, as their requests lie outside the range: {some}.")
     return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps)
 
 
@@ -99,15 +102,15 @@ def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
     )
 
 
-def _write_requests(outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: Limits) -> int:
-    """Returns how many origins on the other topics lie outside the requests that were asked for: not judged."""
+def _write_requests(outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: Limits) -> Unjudged:
     # A request that retention took is outside the log, but its copy was read and speaks for it.
     outside = ranges.outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & _is_gone(arguments, plan))
     marked = outcomes.withColumn("outside", outside)
     seen = Observation("outside")
-    counted = marked.observe(seen, F.count_if(F.col("outside") & ~F.col("requested")).alias("count"))
+    elsewhere, is_hidden = F.col("outside") & ~F.col("requested"), ~F.col("outside") & hidden(limits)
+    counted = marked.observe(seen, F.count_if(elsewhere).alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
     write_table(classify(counted.where(~F.col("outside")), limits), arguments.out, REQUESTS)
-    return int(seen.get["count"])
+    return Unjudged(**seen.get)
 
 
 def _is_gone(arguments: AuditArguments, plan: reading.Reading) -> Column:

@@ -146,7 +146,9 @@ def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     table = _judged(spark, arguments.audit)
     lost = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
     timers = lost.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
-    return timers.select("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
+    earliest_ms = F.greatest("requested_ms", F.least("due_ms", "moved_low_ms")).alias("earliest_ms")
+    told = ("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
+    return timers.select(*told, earliest_ms)
 
 
 def _judged(spark: SparkSession, audit: Path) -> DataFrame:
@@ -182,22 +184,24 @@ def _with_what_came(
     seen = came.distinct().withColumn("has_come", F.lit(True))
     found = judged.join(seen, "origin", "left").join(sent, "origin", "left")
     # Behind the ranges that are read: what is taken from now on, Spark finds gone.
-    remembered = {} if arguments.although_unknown else cluster.remembered_from_ms(targets)
-    return decided(found, dict.fromkeys(targets, 0) | remembered, now_ms())
+    rejected = {arguments.rejected_topic} & cluster.partitions.keys()
+    remembered = {} if arguments.although_unknown else cluster.remembered_from_ms({*targets, *rejected})
+    refused_ms = max((remembered.pop(topic, 0) for topic in rejected), default=0)
+    return decided(found, dict.fromkeys(targets, 0) | remembered, now_ms(), refused_ms)
 
 
 def _rejected(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> list[Span]:
     return cluster.decided({arguments.rejected_topic} & cluster.partitions.keys(), from_ms=since_ms)
 
 
-def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFrame:
-    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come`, `waits` and `ended_by`.
+def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
+    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come`, `waits`, `ended_by`, and
+    `earliest_ms`, before which a bridge cannot have delivered it.
 
-    `targets`: from when on (epoch ms) each still has all that came to it.
+    `targets`: from when on (epoch ms) each still has all that came to it; `refused_ms`: the rejected topic.
     """
     since_ms = F.create_map(*(column for name, ms in targets.items() for column in (F.lit(name), F.lit(ms))))
     remembered_ms = F.try_element_at(since_ms, F.col("target")) if targets else F.lit(None)
-    expected_ms = F.greatest("due_ms", "requested_ms")
     outcome = (
         F.when(F.col("is_marked"), "backfilled-before")
         .when(F.col("has_come"), "came")
@@ -205,11 +209,12 @@ def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int) -> DataFr
         .when(F.col("ended_by").isNotNull(), "superseded")
         .when(F.col("expire_ms") <= now_ms, "expired")
         .when(remembered_ms.isNull(), "no-topic")
-        .when((remembered_ms > 0) & (expected_ms - SKEW_MS < remembered_ms), "cannot-tell")
+        .when((remembered_ms > 0) & (F.col("earliest_ms") - SKEW_MS < remembered_ms), "cannot-tell")
+        .when((F.lit(refused_ms) > 0) & (F.col("requested_ms") - SKEW_MS < refused_ms), "cannot-tell")
     )
     told = found.withColumn("outcome", outcome)
     detail = F.when(F.col("outcome") == "superseded", F.col("ended_by"))
-    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by")
+    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "earliest_ms")
 
 
 def _with_what_ended(

@@ -92,6 +92,15 @@ class Cluster:
                 raise AuditTroubleError(f"{late[0].topic}/{late[0].partition}: a transaction stays open: run it again")
             time.sleep(_NAP_S)
 
+    def undecided(self, spans: Iterable[Span]) -> list[Span]:
+        """What stands behind these, each of which ends with the last stable offset: others' open transactions hide it.
+
+        Some of it has been decided by now, and the rest may be aborted.
+        """
+        ended = {(span.topic, span.partition): span.end for span in spans}
+        ends = self._offsets([*ended], OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        return [Span(*place, end, ends[place]) for place, end in ended.items() if end < ends[place]]
+
     def demand_existing(self, topic: str, *, flag: str = "--timer-topic") -> None:
         """Raises AuditTroubleError where there is none of that name; `flag` is what names it."""
         if topic not in self.partitions:
@@ -126,25 +135,33 @@ class Cluster:
     def remembered_from_ms(self, topics: Iterable[str]) -> dict[str, int]:
         """From when on nothing can be gone; without the topics that never lost a record, FOREVER_MS for compacted ones.
 
-        A topic whose settings are not told to us is taken for compacted.
+        A topic whose settings are not told to us is taken for compacted. Where senders say the time, others' may be
+        far behind ours: then what retention has left to stay is what counts, and no first record.
         """
-        resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
-        found: dict[str, int] = {}
-        answers = self._admin.describe_configs([*resources.values()]) if resources else {}
-        for topic, resource in resources.items():
-            try:
-                compacted = "compact" in answers[resource].result(_TIMEOUT_S)["cleanup.policy"].value
-            except (KafkaException, TimeoutError):
-                compacted = True
-            if compacted:
-                found[topic] = FOREVER_MS
-        starts = self._starts(
-            [(topic, partition) for topic in resources for partition in range(self.partitions[topic])]
-        )
+        told = self._settings(topics)
+        kept_ms = {topic: _kept_ms(settings) for topic, settings in told.items()}
+        found = {topic: FOREVER_MS for topic, settings in told.items() if _is_compacted(settings)}
+        starts = self._starts([(topic, partition) for topic in told for partition in range(self.partitions[topic])])
         gone = [place for place, start in starts.items() if start > 0]
         for (topic, _), first in self._listed(gone, OffsetSpec.for_timestamp(0)).items():
             since_ms = first.timestamp if first.offset >= 0 else FOREVER_MS
-            found[topic] = max(found.get(topic, 0), since_ms)
+            found[topic] = max(found.get(topic, 0), since_ms, kept_ms[topic])
+        return found
+
+    def compacted(self, topics: Iterable[str]) -> list[str]:
+        """Those that are, as far as we may know."""
+        return [topic for topic, settings in self._settings(topics).items() if settings and _is_compacted(settings)]
+
+    def _settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Of each; none where they are not told to us."""
+        resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
+        answers = self._admin.describe_configs([*resources.values()]) if resources else {}
+        found: dict[str, dict[str, str]] = {}
+        for topic, resource in resources.items():
+            try:
+                found[topic] = {name: entry.value for name, entry in answers[resource].result(_TIMEOUT_S).items()}
+            except (KafkaException, TimeoutError):
+                found[topic] = {}
         return found
 
     def _offsets(
@@ -267,6 +284,20 @@ class Outgoing(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+
+
+def _is_compacted(settings: Mapping[str, str]) -> bool:
+    """Also where nobody tells."""
+    return "compact" in settings.get("cleanup.policy", "compact")
+
+
+def _kept_ms(settings: Mapping[str, str]) -> int:
+    """From when on retention by time has left what the bridge delivered, by our clock; 0: its first record tells."""
+    if _is_compacted(settings) or settings["message.timestamp.type"] == "LogAppendTime":
+        return 0
+    retention_ms = int(settings["retention.ms"])
+    by_size = int(settings["retention.bytes"]) >= 0
+    return FOREVER_MS if by_size or retention_ms < 0 else int(time.time() * 1000) - retention_ms
 
 
 ENDED_BY_ANOTHER = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")

@@ -67,7 +67,7 @@ RULES = (
     Rule(
         _A.CANCELLED_BUT_DELIVERED,
         True,
-        "deliveries > 0 AND next.kind IS NOT NULL AND (told_ended > 0 OR read_before_release)",
+        "deliveries > 0 AND (told_ended > 0 OR (next.kind IS NOT NULL AND read_before_release))",
         "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
     ),
     Rule(
@@ -83,7 +83,8 @@ RULES = (
         _A.MISSING,
         True,
         "deliveries = 0 AND (wrongly_expired OR"
-        " (rejections = 0 AND kind_of_timer AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
+        " (rejections = 0 AND kind_of_timer AND NOT is_undecided"
+        " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
         "due, but neither delivered nor rejected; or gone before what should have ended it came",
     ),
     Rule(_A.EXPIRED, False, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
@@ -120,7 +121,12 @@ RULES = (
     ),
     Rule(_A.SWITCH, False, "is_switch", "pauses or resumes a real topic"),
     Rule(_A.MOVE, False, "is_move", "gives what is pending under its id another time"),
-    Rule(_A.PENDING, False, "true", "not due yet, or so lately that it may still be on its way"),
+    Rule(
+        _A.PENDING,
+        False,
+        "true",
+        "not due yet; or still on its way: due so lately, or behind an open transaction",
+    ),
 )
 
 FAULTS = tuple(rule.name for rule in RULES if rule.fault)
@@ -137,7 +143,8 @@ _FACTS = {
     # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.
     "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
     " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",
-    "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0 OR next.ms <= settled_ms), false)",
+    "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0"
+    " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
@@ -166,7 +173,7 @@ def classify(outcomes: DataFrame, limits: Limits) -> DataFrame:
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
     faults = standing(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
     found = known.withColumns({"class": _first_that_holds(), "faults": faults})
-    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS)
+    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, "is_undecided")
 
 
 def is_fault(column: str = "class") -> Column:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from schemas.headers import CONTROL, ERROR, ERROR_DETAIL
+from schemas.headers import CONTROL
 
 HEADERS_DDL = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 _FEW = 8
@@ -109,7 +109,7 @@ def delivered(headers: Column) -> Column:
 
 
 def _is_ours(name: Column) -> Column:
-    return name.isin(*CONTROL, ERROR, ERROR_DETAIL)
+    return name.isin(*CONTROL)
 
 
 def standing(texts: Iterable[Column]) -> Column:

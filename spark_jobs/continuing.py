@@ -213,18 +213,21 @@ def judge_new(
     ends = reading.ends(
         spark,
         arguments,
+        cluster,
         read_on(
             cluster,
             (others - {timer}) & cluster.partitions.keys(),
             reached,
             new_from_ms=new.since_ms - reading.CLOCK_SKEW_MS if new.since_ms is not None else None,
-            to_ms=arguments.as_of_ms,
+            # To their ends: others who send there may say any time, and one from tomorrow would hide what is behind.
+            to_ms=None,
         ),
     )
     seen = Seen(
         parsed=new.parsed,
         rejections=ends.rejections,
         ends=ends.others,
+        undecided=ends.undecided,
         carried=evidence,
         carried_claims=claims,
         gone=gone,
@@ -233,10 +236,13 @@ def judge_new(
         has_ids=census.has_ids,
         has_moves=census.has_moves,
     )
-    elsewhere = daily.judge(spark, seen, part, limits, tell)
+    unjudged = daily.judge(spark, seen, part, limits, tell)
     notes = reading.notes(cluster, arguments, census.unknown)
-    if elsewhere:
-        notes.append(f"Not judged, as their requests lie before the first day: {elsewhere:,} origins.")
+    if not reached:
+        notes += reading.truncated(cluster, arguments, census.topics)
+    notes += unjudged.notes
+    if unjudged.elsewhere:
+        notes.append(f"Not judged, as their requests lie before the first day: {unjudged.elsewhere:,} origins.")
     spans = (*new.read, *ends.spans)
     rows = [_row(span, reached, arguments) for span in spans]
     return Done(tuple(notes), tuple(never_read(spans, reached)), spans, rows)

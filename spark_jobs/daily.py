@@ -23,7 +23,7 @@ from spark_jobs import copies, ranges
 from spark_jobs.brokers import Span
 from spark_jobs.classes import Limits, classify
 from spark_jobs.evidence import evidence
-from spark_jobs.judgement import Seen, claims_of, judged
+from spark_jobs.judgement import Seen, Unjudged, claims_of, hidden, judged
 from spark_jobs.table_io import folder, nothing, read_table, rows_in, write_table
 
 
@@ -70,22 +70,25 @@ def open_folder(out: Path, part: str) -> Path:
 
 def judge(
     spark: SparkSession, new: Seen, part: Part, limits: Limits, tell: Callable[[DataFrame], None] | None = None
-) -> int:
-    """Writes `requests`, `evidence` and `claims` of the part. Returns how many origins were not judged.
+) -> Unjudged:
+    """Writes `requests`, `evidence` and `claims` of the part.
 
     `new` holds what is new, and what `carried` gave. `tell` writes `requests` in its own way.
     """
     again = _closed_ones_named(spark, new, part)
     seen = replace(new, closed=again)
-    outcomes = judged(seen)
+    outcomes = judged(seen, with_told=True)
     before = ranges.before(part.timer_topic, part.so_far) & ~F.col("requested")
     # Refused today, but taken for a copy while it was new, of a timer that has ended since: nothing hangs on it.
     refused_late = F.expr("NOT requested AND deliveries = 0 AND error = 'not-ours'") & ~ranges.outside(
         part.timer_topic, part.earlier
     )
     marked = outcomes.withColumns({"before": before, "ahead": ranges.behind(part.timer_topic, part.so_far)})
+    # A receipt that was read before its request: the next run has it no more.
+    known = marked.where(~F.col("is_only_told") | F.col("ahead")).drop("is_only_told")
     counter = Observation("before")
-    observed = marked.observe(counter, F.count_if("before").alias("count"))
+    is_hidden = ~F.col("ahead") & hidden(limits)
+    observed = known.observe(counter, F.count_if("before").alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
     kept = classify(observed.where(~F.col("before") & ~refused_late), limits).persist(StorageLevel.DISK_ONLY)
     try:
         rows = kept.where(~F.col("ahead"))
@@ -96,7 +99,7 @@ def judge(
         _keep(kept, seen, part)
     finally:
         kept.unpersist()
-    return int(counter.get["count"])
+    return Unjudged(**counter.get)
 
 
 def _keep(kept: DataFrame, seen: Seen, part: Part) -> None:

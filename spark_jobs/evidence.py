@@ -21,6 +21,7 @@ from schemas.audit_state import EVIDENCE
 from spark_jobs import columns as c
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
+_REASON = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
 _ENDS = ("cancelled", "replaced")
 _MISSES = ("not-found", "too-late")
 _ANSWERS = ("accepted", *_ENDS, *_MISSES)
@@ -70,9 +71,14 @@ def deliveries(records: DataFrame) -> DataFrame:
     return evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
+def origins(records: DataFrame) -> DataFrame:
+    """Those that the records name, each once, as `origin`."""
+    return records.where(c.has(F.col("headers"), names.ORIGIN)).select(_last_origin().alias("origin")).distinct()
+
+
 def rejections(records: DataFrame) -> DataFrame:
     """The records of the rejected topic. One that was too large for it, too, has no contents there."""
-    contents = F.when(~_is_bare(), c.contents(F.col("key"), F.col("value"), F.col("headers")))
+    contents = F.when(~_is_bare(), c.contents(F.col("key"), F.col("value"), _without_reason(F.col("headers"))))
     code = c.readable(c.last_value_of(F.col("headers"), names.ERROR))
     seen = records.select(
         _last_origin().alias("origin"),
@@ -105,8 +111,16 @@ def requests(parsed: DataFrame) -> DataFrame:
     return evidence(parsed.where(F.col("asked.kind") != "copy").select("origin", "asked"))
 
 
+def _without_reason(headers: Column) -> Column:
+    """What the bridge adds stands last; a sender's own headers may have the same names."""
+    rest = F.size(headers) - len(_REASON)
+    last = F.slice(headers, F.greatest(rest + 1, F.lit(1)), F.lit(len(_REASON)))
+    is_there = (rest >= 0) & (last["key"] == F.array(*map(F.lit, _REASON)))
+    return F.when(is_there, F.slice(headers, F.lit(1), F.greatest(rest, F.lit(0)))).otherwise(headers)
+
+
 def _is_bare() -> Column:
-    reasons = F.array(*map(F.lit, (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)))
+    reasons = F.array(*map(F.lit, _REASON))
     detail = c.value_of(F.col("headers"), names.ERROR_DETAIL).cast("string")
     says_so = (F.col("headers")["key"] == reasons) & detail.endswith(names.BARE.decode())
     return F.col("key").isNull() & F.col("value").isNull() & F.coalesce(says_so, F.lit(False))

@@ -7,13 +7,15 @@ real, rejected, receipts topics, the last run's evidence ---------+
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs import copies, evidence
 from spark_jobs.brokers import Span
-from spark_jobs.outcomes import compared, outcomes, without_contents
+from spark_jobs.classes import Limits
+from spark_jobs.outcomes import compared, is_only_told, outcomes, without_contents
 from spark_jobs.succession import in_line
 
 _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
@@ -31,6 +33,8 @@ class Seen:
     carried_claims: DataFrame | None = None
     closed: DataFrame | None = None
     """Evidence of what earlier runs closed, and something new names; its copies are counted there."""
+    undecided: DataFrame | None = None
+    """Origins that stand behind the end of what could be read of the real topics and the rejected one."""
     gone: Sequence[Span] = ()
     """Before these spans the timer topic holds nothing any more."""
     unread: Sequence[Span] = ()
@@ -38,6 +42,28 @@ class Seen:
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
+
+
+class Unjudged(NamedTuple):
+    """How many were not. `elsewhere`: origins outside what was asked for; `hidden`: timers that should have left."""
+
+    elsewhere: int
+    hidden: int
+
+    @property
+    def notes(self) -> list[str]:
+        """On those that are hidden."""
+        told = (
+            f"Pending, though due: {self.hidden:,} timers. Something of each stands behind a transaction (anybody's)"
+            " that is still open on its topic, where no consumer reads it yet."
+        )
+        return [told] if self.hidden else []
+
+
+def hidden(limits: Limits) -> Column:
+    """Whether an open transaction alone keeps it from being missing, of what `judged` gives."""
+    left = F.expr("is_undecided AND requested AND deliveries = 0 AND rejections = 0")
+    return left & (F.col("expected_ms") <= limits.as_of_ms - limits.settle_ms)
 
 
 def claims_of(seen: Seen) -> DataFrame:
@@ -51,8 +77,9 @@ def claims_of(seen: Seen) -> DataFrame:
     return copies.judged(claimed, asked, refused, seen.gone, seen.unread, seen.parsed)
 
 
-def judged(seen: Seen, *, as_evidence: bool = True) -> DataFrame:
-    """For spark_jobs.classes. `as_evidence`: with all that a later run has to know."""
+def judged(seen: Seen, *, as_evidence: bool = True, with_told: bool = False) -> DataFrame:
+    """For spark_jobs.classes. `as_evidence`: with all that a later run has to know. `with_told`: also those of which
+    receipts alone are known, with `is_only_told`."""
     rows = evidence.requests(seen.parsed)
     for more in (seen.rejections, *seen.ends, *_kept(seen)):
         rows = rows.unionByName(more)
@@ -63,8 +90,19 @@ def judged(seen: Seen, *, as_evidence: bool = True) -> DataFrame:
         folded = without_contents(folded)
     if not seen.has_ids:
         empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
-        return outcomes(folded.withColumn("previous", F.expr(empty)))
-    return outcomes(in_line(folded, has_moves=seen.has_moves))
+        found = outcomes(folded.withColumn("previous", F.expr(empty)))
+    else:
+        found = outcomes(in_line(folded, has_moves=seen.has_moves))
+    told = found.withColumn("is_only_told", is_only_told()) if with_told else found.where(~is_only_told())
+    return _marked(told, seen.undecided)
+
+
+def _marked(found: DataFrame, undecided: DataFrame | None) -> DataFrame:
+    """With `is_undecided`."""
+    if undecided is None:
+        return found.withColumn("is_undecided", F.lit(False))
+    marked = undecided.withColumn("is_undecided", F.lit(True))
+    return found.join(marked, "origin", "left").withColumn("is_undecided", F.coalesce("is_undecided", F.lit(False)))
 
 
 def _kept(seen: Seen) -> list[DataFrame]:

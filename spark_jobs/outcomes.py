@@ -29,11 +29,15 @@ def without_contents(compared_: DataFrame) -> DataFrame:
     return compared_.drop("got_low", "got_high", "returned_low", "returned_high").withColumn("asked", lean)
 
 
+def is_only_told() -> Column:
+    """Receipts alone make no row of a table: they prove, they do not ask."""
+    found = [F.coalesce(F.col(count) > 0, F.lit(False)) for count in ("deliveries", "rejections", "copies")]
+    return ~reduce(or_, found, F.col("asked").isNotNull())
+
+
 def outcomes(lined: DataFrame) -> DataFrame:
-    """From spark_jobs.succession. Receipts alone make no row: they prove, they do not ask."""
-    found = [F.col(count) > 0 for count in ("deliveries", "rejections", "copies")]
-    seen = lined.where(reduce(or_, found, F.col("asked").isNotNull()))
-    counted = seen.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
+    """From spark_jobs.succession."""
+    counted = lined.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
     requested = counted.select(
         "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")
     )
@@ -47,6 +51,7 @@ def outcomes(lined: DataFrame) -> DataFrame:
             "lateness_ms": F.col("delivered_ms") - F.col("due_ms"),
             "ended_by": F.col("next.origin"),
             "ended_by_ms": F.col("next.ms"),
+            "moved_low_ms": F.when(is_moved, F.least("asked.due_ms", "moved_low")),
         }
     )
 
@@ -68,7 +73,8 @@ def _parts_that_differ() -> Column:
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
     parts.append(F.when(place["delivered_partition"] != asked["want_partition"], "partition"))
     # It may have been delivered from an earlier copy than the last; not from one that is not there.
-    parts.append(F.when(place["delivered_rolls"] > F.coalesce("rolls", F.lit(0)), names.ROLLS))
+    fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
+    parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))
     parts += [_differs("returned", part, want[part], part) for part in ("value", "headers")]
     # Parked after intake or refused at it: the rejected record may have either key.
     other_key = asked["own_key"] != F.col("returned_low.key")

@@ -163,17 +163,22 @@ class Ends:
     rejections: DataFrame
     others: tuple[DataFrame, ...]
     spans: tuple[Span, ...]
+    undecided: DataFrame | None
+    """See judgement.Seen."""
 
 
-def ends(spark: SparkSession, arguments: AuditArguments, spans: Iterable[Span]) -> Ends:
-    """`spans`: of the real topics, the rejected topic and the receipts topic."""
+def ends(spark: SparkSession, arguments: AuditArguments, cluster: Cluster, spans: Iterable[Span]) -> Ends:
+    """`spans`: of the real topics, the rejected topic and the receipts topic, up to their last stable offsets."""
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
     everything = tuple(spans)
     for span in everything:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
     others = (evidence.deliveries(real), evidence.receipts(told))
-    return Ends(evidence.rejections(rejected), others, everything)
+    hidden = cluster.undecided(span for span in everything if span.topic != arguments.receipts_topic)
+    behind = read_records(spark, arguments.access, hidden, committed=False)
+    undecided = evidence.origins(behind) if hidden else None
+    return Ends(evidence.rejections(rejected), others, everything, undecided)
 
 
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:
@@ -187,9 +192,23 @@ def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -
     return found
 
 
-def truncated(cluster: Cluster, topics: Sequence[str]) -> list[str]:
-    """Real topics of which something is gone."""
-    gone = sorted({span.topic for span in cluster.spans(topics) if span.start > 0})
-    if not gone:
-        return []
-    return [f"The beginning of {shown(gone)} is gone (retention): what was delivered there counts as missing."]
+def truncated(cluster: Cluster, arguments: AuditArguments, topics: Sequence[str]) -> list[str]:
+    """Notes on what is gone of these real topics, and of the rejected one."""
+    found = []
+    gone = {span.topic for span in cluster.spans(topics) if span.start > 0}
+    if gone:
+        found.append(
+            f"The beginning of {shown(sorted(gone))} is gone (retention): what was delivered there counts as missing."
+        )
+    rejected = {arguments.rejected_topic} & cluster.partitions.keys()
+    if any(span.start > 0 for span in cluster.spans(rejected)):
+        found.append(
+            f"The beginning of {arguments.rejected_topic} is gone (retention): what it held counts as missing."
+        )
+    compacted = cluster.compacted(topics)
+    if compacted:
+        found.append(
+            f"Compacted: {shown(sorted(compacted))}. A delivery there that a later record of its key has replaced"
+            " counts as missing."
+        )
+    return found

@@ -18,13 +18,11 @@ what is open.
 SIGTERM and Ctrl-C end it behind the batch at work; kill -9 may end it anywhere.
 """
 
-import fcntl
 import json
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -32,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.alone import alone
 from spark_jobs.arguments import CHECKPOINT, AuditArguments, iso, make_folder
 from spark_jobs.batches import Batches, Planned, last_part, row_of
 from spark_jobs.brokers import Cluster, Span
@@ -47,7 +46,7 @@ def run_stream(arguments: AuditArguments) -> int:
     Raises AuditTroubleError, UsageError.
     """
     make_folder(arguments.out)
-    with _alone(arguments.out):
+    with alone(arguments.out):
         return _stream(arguments)
 
 
@@ -59,17 +58,6 @@ def _stream(arguments: AuditArguments) -> int:
     with job_session("audit --stream", arguments.out, arguments.master) as spark:
         work.run(spark, starts)
     return work.conclude()
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Raises AuditTroubleError where another process is at work there; its death ends that."""
-    with (out / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise AuditTroubleError(f"another streaming audit is at work in --out {out}: end it first") from None
-        yield
 
 
 class _Work:

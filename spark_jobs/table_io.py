@@ -1,6 +1,6 @@
 """The only ways in and out: Kafka's topics in, Parquet out (and back in, for the summary).
 
-records   topic partition offset timestamp_ms clock key value headers      committed ones alone, within fixed spans
+records   topic partition offset timestamp_ms clock key value headers      within fixed spans
 """
 
 import json
@@ -24,12 +24,13 @@ RECORDS_DDL = (
 )
 _RECORDS_PER_TASK = 250_000
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+_ALL = _COMMITTED | {"kafka.isolation.level": "read_uncommitted"}
 _IN_BULK = {"kafka.max.partition.fetch.bytes": 2 << 20, "kafka.max.poll.records": 2_000}
 """A task waits for its next records, as nothing is fetched beside its work: so more at a time than Kafka's defaults."""
 
 
-def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
-    """The committed records of the spans. A long partition is read by several tasks."""
+def read_records(spark: SparkSession, access: Access, spans: Sequence[Span], *, committed: bool = True) -> DataFrame:
+    """The records of the spans, by default the committed ones alone. A long partition is read by several tasks."""
     spans = [span for span in spans if span.start < span.end]
     if not spans:
         return nothing(spark, RECORDS_DDL)
@@ -37,7 +38,7 @@ def read_records(spark: SparkSession, access: Access, spans: Sequence[Span]) -> 
         spark.read.format("kafka")
         .options(**_IN_BULK)
         .options(**access.for_spark())
-        .options(**_COMMITTED)
+        .options(**_COMMITTED if committed else _ALL)
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
         .option("assign", _partitions(spans))
         .option("startingOffsets", offsets_option(spans, lambda span: span.start))

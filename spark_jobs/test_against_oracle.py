@@ -131,7 +131,8 @@ class Plain:
             return "rejected-but-delivered"
         if came and (not readable or is_cancel):
             return "malformed-but-delivered"
-        if came and next_ and self._was_read(asked, next_, min(d.timestamp_ms for d in came)):
+        was_read = next_ and self._was_read(next_, min((d.timestamp_ms for d in came), default=0))
+        if came and (was_read or self._ended_by_receipt(asked)):
             return "cancelled-but-delivered"
         expire = asked.header("timer-expire-ms")
         if came and expire and min(d.timestamp_ms for d in came) > int(expire) + TOLERANCE_MS:
@@ -191,10 +192,8 @@ class Plain:
         overdue = self._expected_ms(last) + TOLERANCE_MS < asked.timestamp_ms
         return "cancel-not-found" if overdue else "cancel-done"
 
-    def _was_read(self, asked: Record, next_: Record, came_ms: int) -> bool:
+    def _was_read(self, next_: Record, came_ms: int) -> bool:
         answered_ms = self._answered_ms(next_)
-        if self._ended_by_receipt(asked):
-            return True
         read_ms = next_.timestamp_ms + TOLERANCE_MS if answered_ms is None else answered_ms + SKEW_MS
         return read_ms < came_ms
 

@@ -1,5 +1,6 @@
 """Histories on the topics -> exactly one class for each request, and no fault that hides."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from pyspark.sql import SparkSession
 from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.brokers import Span
-from spark_jobs.classes import RULES
+from spark_jobs.classes import RULES, Limits, classify
+from spark_jobs.judgement import judged
 from spark_jobs.testing import AS_OF_MS, History, Record, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -80,6 +82,7 @@ DIFFERENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("headers", {}, {"foreign": (("tenant", b"a"), ("tenant", b"a"))}),
     ("headers", {"foreign": (("x", b"1"), ("x", b"2"))}, {"foreign": (("x", b"2"), ("x", b"1"))}),
     ("headers", {}, {"also": (("extra", b""),)}),
+    ("headers", {"foreign": ((names.ERROR, b"the sender's own"),)}, {"foreign": ()}),
     ("topic", {"target": "bills"}, {}),
     ("partition", {"also": ((names.PARTITION, b"3"),)}, {"partition": 2}),
     ("timer-deliver-ms", {}, {"due_ms": 4_999, "at_ms": 5_003}),
@@ -103,6 +106,41 @@ def test_a_rejected_record_must_be_kept_as_it_was(spark: SparkSession) -> None:
         ("rejected", None, "bad-header"),
         ("altered", ["value"], "unknown-topic"),
     ]
+
+
+def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too(spark: SparkSession) -> None:
+    """It may have sent a rejected record as it was."""
+    own = ((names.ERROR, b"unknown-topic"), (names.ERROR_DETAIL, b"why"))
+    kept, lost = request(0, foreign=own), request(1, foreign=own)
+    taken_off = rejection(lost)._replace(headers=rejection(request(1, foreign=())).headers)
+    found = History([kept, lost], [], [rejection(kept), taken_off]).judged(spark).orderBy("offset").collect()
+    assert [(row["class"], row.altered) for row in found] == [("rejected", []), ("altered", ["headers"])]
+
+
+def test_rolls_that_are_no_number_are_told(spark: SparkSession) -> None:
+    asked = request(0)
+    came = delivery(asked)
+    odd = [(name, b"none" if name == names.ROLLS else value) for name, value in came.headers]
+    (found,) = History([asked], [came._replace(headers=odd)]).judged(spark).collect()
+    assert (found["class"], found.altered) == ("altered", [names.ROLLS])
+
+
+def test_what_stands_behind_an_open_transaction_is_pending(spark: SparkSession) -> None:
+    """Of one with an id, the next request came long after: it is not lost either. Nothing else is left open by it."""
+    waits, named, lost = request(0), request(1, id=b"x"), request(2)
+    wrong, late = request(3), request(4, id=b"x", at_ms=60_000, due_ms=AS_OF_MS + 1)
+    history = History([waits, named, lost, wrong, late], [delivery(wrong, value=b"other")])
+    hidden = spark.createDataFrame([(asked.origin,) for asked in (waits, named, wrong)], "origin STRING")
+    seen = replace(history.seen(spark), undecided=hidden)
+    limits = Limits(as_of_ms=AS_OF_MS, settle_ms=0, tolerance_ms=1_000)
+    found = {row.offset: (row["class"], row.open) for row in classify(judged(seen), limits).collect()}
+    assert found == {
+        0: ("pending", True),
+        1: ("pending", True),
+        2: ("missing", True),
+        3: ("altered", False),
+        4: ("pending", True),
+    }
 
 
 def test_one_that_was_too_large_for_the_rejected_topic_too_is_rejected(spark: SparkSession) -> None:

@@ -27,7 +27,8 @@ DUE_MS = 1_000_000
 
 
 def test_the_first_reason_not_to_send_is_told(spark: SparkSession) -> None:
-    due_ms = DUE_MS
+    due_ms, refused_ms = DUE_MS, 50
+    sent_ms = refused_ms + SKEW_MS
     cases = [
         (True, True, "held", "t/0/9", 1, 1, due_ms, "gone", "backfilled-before"),
         (None, True, "live", "t/0/9", 1, 1, due_ms, "gone", "came"),
@@ -35,19 +36,22 @@ def test_the_first_reason_not_to_send_is_told(spark: SparkSession) -> None:
         (None, None, None, "t/0/9", 1, 1, due_ms, "gone", "superseded"),
         (None, None, None, None, NOW_MS, 1, due_ms, "gone", "expired"),
         (None, None, None, None, NOW_MS + 1, 1, due_ms, "gone", "no-topic"),
-        (None, None, None, None, None, 1, due_ms, "compacted", "cannot-tell"),
-        (None, None, None, None, None, 1, due_ms + SKEW_MS - 1, "short", "cannot-tell"),
-        (None, None, None, None, None, 1, due_ms + SKEW_MS, "short", None),
-        (None, None, None, None, None, due_ms + SKEW_MS, 1, "short", None),
-        (None, None, None, None, None, 1, 1, "orders", None),
+        (None, None, None, None, None, sent_ms, due_ms, "compacted", "cannot-tell"),
+        (None, None, None, None, None, sent_ms, due_ms + SKEW_MS - 1, "short", "cannot-tell"),
+        (None, None, None, None, None, sent_ms, due_ms + SKEW_MS, "short", None),
+        (None, None, None, None, None, sent_ms, 1, "orders", None),
+        (None, None, None, None, None, sent_ms - 1, due_ms, "orders", "cannot-tell"),
     ]
     columns = (
-        "is_marked BOOLEAN, has_come BOOLEAN, waits STRING, ended_by STRING, expire_ms BIGINT, requested_ms BIGINT,"
-        " due_ms BIGINT, target STRING, wanted STRING"
+        "is_marked BOOLEAN, has_come BOOLEAN, waits STRING, ended_by STRING, expire_ms BIGINT,"
+        " requested_ms BIGINT, earliest_ms BIGINT, target STRING, wanted STRING"
     )
     targets = {"orders": 0, "short": due_ms, "compacted": FOREVER_MS}
-    found = decided(spark.createDataFrame(cases, columns), targets, NOW_MS).collect()
+    asked = spark.createDataFrame(cases, columns)
+    found = decided(asked, targets, NOW_MS, refused_ms).collect()
     assert [row.outcome for row in found] == [row.wanted for row in found]
+    *_, last = decided(asked, targets, NOW_MS).collect()
+    assert last.outcome is None, "the rejected topic has all it ever had"
 
 
 def test_what_a_later_request_has_ended_is_known_from_the_audit(spark: SparkSession, tmp_path: Path) -> None:
@@ -62,6 +66,22 @@ def test_what_a_later_request_has_ended_is_known_from_the_audit(spark: SparkSess
     (tmp_path / "requests" / "_SUCCESS").touch()
     (found,) = missing(spark, arguments).collect()
     assert (found.origin, found.ended_by) == ("t/0/1", "t/0/2")
+
+
+@pytest.mark.parametrize(
+    ("requested_ms", "due_ms", "moved_low_ms", "earliest_ms"),
+    [(1, 9, None, 9), (5, 1, None, 5), (1, 9, 7, 7), (5, 9, 3, 5)],
+)
+def test_a_moved_timer_may_have_been_delivered_at_the_earliest_of_its_times(
+    spark: SparkSession, tmp_path: Path, requested_ms: int, due_ms: int, moved_low_ms: int | None, earliest_ms: int
+) -> None:
+    row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
+    times = {"requested_ms": requested_ms, "due_ms": due_ms, "moved_low_ms": moved_low_ms}
+    (tmp_path / "requests").mkdir()
+    pq.write_table(pa.Table.from_pylist([row | times], schema=REQUESTS.arrow()), tmp_path / "requests" / "0.parquet")
+    (tmp_path / "requests" / "_SUCCESS").touch()
+    arguments = BackfillArguments(access=Access("localhost:9092"), audit=tmp_path, out=tmp_path)
+    assert [found.earliest_ms for found in missing(spark, arguments).collect()] == [earliest_ms]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """What a job reads of a partition, whatever stands between the records."""
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from spark_jobs import brokers
 from spark_jobs.access import Access
-from spark_jobs.brokers import Span
+from spark_jobs.brokers import FOREVER_MS, Cluster, Span
 from spark_jobs.errors import AuditTroubleError
 
 END_OF_PARTITION, NOT_IN_TOPIC, NOT_IN_GROUP = -191, 29, 30
@@ -63,7 +65,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, span: Span, messages: list[Message]) -
         def close(self) -> None:
             pass
 
-    class Cluster:
+    class Ended:
         def __init__(self, access: Access) -> None:
             pass
 
@@ -71,7 +73,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, span: Span, messages: list[Message]) -
             return [span]
 
     monkeypatch.setattr(brokers, "Consumer", Consumer)
-    monkeypatch.setattr(brokers, "Cluster", Cluster)
+    monkeypatch.setattr(brokers, "Cluster", Ended)
     return (record.key for record in brokers.read(Access("localhost:9092"), span.topic, span.partition))
 
 
@@ -84,6 +86,69 @@ def test_what_stands_behind_the_last_record_is_not_waited_for(monkeypatch: pytes
     """The mark of a transaction has an offset too."""
     messages = [Message(3), Message(5, END_OF_PARTITION)]
     assert [*kept(monkeypatch, Span("journal", 0, 3, 5), messages)] == [b"3"]
+
+
+HOUR_MS = 3_600_000
+DELETED = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": str(HOUR_MS)}
+BY_SENDERS = DELETED | {"message.timestamp.type": "CreateTime"}
+
+
+class Answer:
+    """Of the admin client, at once."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+
+    def result(self, timeout_s: float = 0) -> Any:
+        if isinstance(self._told, Exception):
+            raise self._told
+        return self._told
+
+
+class Offset(NamedTuple):
+    offset: int
+    timestamp: int
+
+
+def remembered_ms(settings: dict[str, str] | None, start: int, first_ms: int) -> int | None:
+    """Of a topic with one partition, whose first record is at `start` and has this time. None: nothing is gone."""
+
+    class Admin:
+        def describe_configs(self, resources: list[Any]) -> dict[Any, Answer]:
+            told = TimeoutError()
+            entries = {name: SimpleNamespace(value=value) for name, value in (settings or {}).items()}
+            return {resource: Answer(told if settings is None else entries) for resource in resources}
+
+        def list_offsets(self, asked: dict[Any, Any], **_: object) -> dict[Any, Answer]:
+            return {place: Answer(Offset(start, first_ms)) for place in asked}
+
+    cluster = Cluster.__new__(Cluster)
+    cluster._admin, cluster.partitions = cast("Any", Admin()), {"orders": 1}
+    return cluster.remembered_from_ms(["orders"]).get("orders")
+
+
+@pytest.mark.parametrize(
+    ("settings", "first_ms", "wanted_ms"),
+    [
+        (DELETED | {"message.timestamp.type": "LogAppendTime"}, 5, 5),
+        (BY_SENDERS | {"retention.bytes": "1000"}, 5, FOREVER_MS),
+        (BY_SENDERS | {"retention.ms": "-1"}, 5, FOREVER_MS),
+        (BY_SENDERS | {"cleanup.policy": "compact,delete"}, 5, FOREVER_MS),
+        (None, 5, FOREVER_MS),
+    ],
+)
+def test_from_when_on_nothing_can_be_gone(settings: dict[str, str] | None, first_ms: int, wanted_ms: int) -> None:
+    assert remembered_ms(settings, 7, first_ms) == wanted_ms
+
+
+def test_a_time_that_a_sender_said_does_not_tell_what_is_gone() -> None:
+    """Its first record may say it is old, and what the bridge delivered before it, an hour ago, is gone."""
+    before_ms = int(time.time() * 1000)
+    found_ms = remembered_ms(BY_SENDERS, 7, first_ms=5)
+    assert found_ms is not None
+    assert before_ms - HOUR_MS <= found_ms <= int(time.time() * 1000) - HOUR_MS
+    assert remembered_ms(BY_SENDERS, 7, first_ms=before_ms + HOUR_MS) == before_ms + HOUR_MS
+    assert remembered_ms(BY_SENDERS, 0, first_ms=5) is None
 
 
 def test_another_error_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from schemas.audit_state import DAYS, SPANS
 from spark_jobs import reading
 from spark_jobs.access import Access
+from spark_jobs.alone import alone
 from spark_jobs.archive import demand_no_hole
 from spark_jobs.arguments import AuditArguments
 from spark_jobs.brokers import Cluster, Span
@@ -121,6 +122,32 @@ def test_what_stands_before_a_range_is_not_gone_but_was_not_asked_for(tmp_path: 
     cluster, whole, part = Now(Span(TIMERS, 0, 3, 30)), [Span(TIMERS, 0, 3, 30)], [Span(TIMERS, 0, 5, 20)]
     found = [reading.once(cluster, asked, {}) for asked in (everything, replace(everything, offsets={0: (5, 20)}))]
     assert [(plan.gone, plan.unread) for plan in found] == [(whole, ()), ((), part)]
+
+
+class Compacted(Now):
+    def compacted(self, topics: Iterable[str]) -> list[str]:
+        return [topic for topic in topics if topic == "latest"]
+
+
+def test_what_topics_can_no_longer_show_is_noted(tmp_path: Path) -> None:
+    whole = AuditArguments(access=Access("localhost:9092"), out=tmp_path)
+    kept = Compacted(Span("orders", 0, 0, 9), Span(whole.rejected_topic, 0, 0, 9))
+    assert reading.truncated(kept, whole, ["orders"]) == []
+    gone = Compacted(Span("orders", 0, 3, 9), Span("latest", 0, 0, 9), Span(whole.rejected_topic, 0, 4, 9))
+    assert reading.truncated(gone, whole, ["orders", "latest"]) == [
+        "The beginning of orders is gone (retention): what was delivered there counts as missing.",
+        "The beginning of timer.rejected is gone (retention): what it held counts as missing.",
+        "Compacted: latest. A delivery there that a later record of its key has replaced counts as missing.",
+    ]
+    assert reading.truncated(Compacted(Span("orders", 0, 0, 9)), whole, ["orders"]) == []
+
+
+def test_of_two_audits_in_one_folder_the_second_is_refused(tmp_path: Path) -> None:
+    told = pytest.raises(AuditTroubleError, match=f"another audit is at work in --out {tmp_path}")
+    with alone(tmp_path), told, alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
 
 
 def test_a_gap_is_not_clean(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from spark_jobs.classes import Limits
 from spark_jobs.continuing import Diary
 from spark_jobs.summary import Lateness, Verdict
 from spark_jobs.table_io import RECORDS_DDL
-from spark_jobs.testing import History, Record, copy, delivery, request
+from spark_jobs.testing import History, Record, cancel, copy, delivery, receipt, request
 
 pytestmark = pytest.mark.spark
 
@@ -44,8 +44,15 @@ class Topics(Cluster):
         later = [record.offset for record in held if record.timestamp_ms >= from_ms]
         return Span(topic, 0, min(later, default=end) if from_ms else 0, end)
 
-    def read(self, spark: SparkSession, access: Access, spans: Sequence[Span]) -> DataFrame:
+    def undecided(self, spans: Iterable[Span]) -> list[Span]:
+        return []
+
+    def compacted(self, topics: Iterable[str]) -> list[str]:
+        return []
+
+    def read(self, spark: SparkSession, access: Access, spans: Sequence[Span], *, committed: bool = True) -> DataFrame:
         """As `read_records` does."""
+        assert committed or not spans
         bounds = {(span.topic, span.partition): range(span.start, span.end) for span in spans}
         found = [r for r in self.records() if r.offset in bounds.get((r.topic, r.partition), ())]
         return spark.createDataFrame(found, RECORDS_DDL)
@@ -98,3 +105,18 @@ def test_copies_of_what_was_sent_before_the_first_day_are_not_judged(
     assert runs.run(40_000) == ({12: "delivered"}, (note,))
     history.requests.append(copy(before, 20, rolls=2, at_ms=45_000))
     assert runs.run(DAY_MS) == ({}, (note,))
+
+
+def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer topic's end is looked up first. Without it, a cancel that found nothing would hide a lost timer."""
+    lost = request(0, id=b"x", due_ms=50_000)
+    stop = cancel(b"x", 1, at_ms=40_001)
+    history = History([lost], [], [], [receipt("not-found", stop), receipt("replaced", request(5), request(6))])
+    topics = Topics(history)
+    monkeypatch.setattr(reading, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(40_000) == ({0: "pending"}, ())
+    history.requests.append(stop)
+    assert runs.run(DAY_MS) == ({0: "missing", 1: "cancel-not-found"}, ())

@@ -65,6 +65,8 @@ def bad_requests() -> list[Story]:
         ("too-far", 2_002, False),
         ("too-large", 2_002, False),
         ("too-large", 60_000, True),
+        ("bad-target", 2_002, False),
+        ("bad-target", 60_000, True),
         ("denied-target", 60_000, False),
         ("quota-exceeded", 60_000, False),
         ("unknown-topic", 60_000, True),
@@ -74,6 +76,14 @@ def bad_requests() -> list[Story]:
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]
         stories.append(Story(f"{code} at {at_ms}", [a, b], after, came, [rejection(b, code, at_ms=at_ms)]))
+    for code, ends in (
+        ("bad-target", False),
+        ("too-large", True),
+    ):  # another timer topic, which the audit does not know
+        at_once = timer(1, at_ms=20_000, due_ms=20_000, target="more.timers")
+        after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
+        came = [] if ends else [delivery(a)]
+        stories.append(Story(f"{code} at once", [a, at_once], after, came, [rejection(at_once, code)]))
     illegible = request(1, id=X, due_ms=None)
     stories.append(Story("illegible", [a, illegible], ["delivered", "rejected"], [delivery(a)], [rejection(illegible)]))
     waiting = request(1, id=X, due_ms=None, at_ms=AS_OF_MS)
@@ -113,6 +123,7 @@ def ignored() -> list[Story]:
         Story("by time", [a, c], [bad, "cancel-too-late"], came),
         Story("by time, replaced", [a, b], [bad, "delivered"], [*came, delivery(b)]),
         Story("by its receipt", [a, quick], [bad, "cancel-done"], came, (), [receipt("cancelled", quick, a)]),
+        Story("by a receipt of one not in sight", [a], [bad], came, (), [receipt("cancelled", cancel(X, 900), a)]),
         Story("read before", [a, quick], [bad, "cancel-not-found"], late, (), [receipt("not-found", quick)]),
         Story(
             "read late",

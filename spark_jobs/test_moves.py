@@ -86,6 +86,27 @@ def test_a_move_that_was_refused_moves_nothing(spark: SparkSession) -> None:
     assert history.classes(spark) == {"0": "delivered", "1": "rejected", "2": "rejected"}
 
 
+def test_a_move_that_found_nothing_moves_nothing(spark: SparkSession) -> None:
+    """Its receipt says so: the timer, told as delivered or not, has its own time."""
+    came, lost = request(0, id=b"came"), request(1, id=b"lost")
+    moves = [move(b"came", 10, 60_000, at_ms=6_000), move(b"lost", 11, AS_OF_MS + 5, at_ms=6_000)]
+    told = [receipt("too-late", moves[0]), receipt("not-found", moves[1])]
+    history = History([came, lost, *moves], [delivery(came)], [], told)
+    assert history.classes(spark) == {"0": "delivered", "1": "missing", "10": "move", "11": "move"}
+
+
+def test_the_earliest_of_its_times_is_told(spark: SparkSession) -> None:
+    """A backfill asks whether a delivery of then would still be there."""
+    asked, own, plain = request(0, id=b"x", due_ms=50_000), request(1, id=b"y"), request(2)
+    moves = [move(b"x", 10, 9_000), move(b"x", 11, 70_000, at_ms=3_000), move(b"y", 12, 70_000)]
+    rows = {row.offset: row for row in History([asked, own, plain, *moves]).judged(spark).collect()}
+    assert [(rows[n]["class"], rows[n].due_ms, rows[n].moved_low_ms) for n in range(3)] == [
+        ("missing", 70_000, 9_000),
+        ("missing", 70_000, 5_000),
+        ("missing", 5_000, None),
+    ]
+
+
 def test_one_that_was_moved_while_the_audit_read_is_pending(spark: SparkSession) -> None:
     """Its move and the copy, or the copy alone, lie behind what was read of the timer topic."""
     far_ms, now_ms = AS_OF_MS + 10**6, AS_OF_MS + 3
