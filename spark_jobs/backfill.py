@@ -102,6 +102,7 @@ def run_backfill(arguments: BackfillArguments) -> Backfilled:
     cluster = Cluster(arguments.access)
     cluster.demand_existing(arguments.timer_topic)
     cluster.demand_existing(arguments.journal_topic, flag="--journal-topic")
+    cluster.demand_existing(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
         cluster.demand_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
     with job_session("backfill", arguments.out, arguments.master) as spark:
@@ -184,14 +185,15 @@ def _with_what_came(
     seen = came.distinct().withColumn("has_come", F.lit(True))
     found = judged.join(seen, "origin", "left").join(sent, "origin", "left")
     # Behind the ranges that are read: what is taken from now on, Spark finds gone.
-    rejected = {arguments.rejected_topic} & cluster.partitions.keys()
-    remembered = {} if arguments.although_unknown else cluster.remembered_from_ms({*targets, *rejected})
-    refused_ms = max((remembered.pop(topic, 0) for topic in rejected), default=0)
-    return decided(found, dict.fromkeys(targets, 0) | remembered, now_ms(), refused_ms)
+    remembered, refused_ms = dict.fromkeys(targets, 0), 0
+    if not arguments.although_unknown:
+        remembered |= cluster.remembered_from_ms(targets)
+        refused_ms = cluster.refused_from_ms(arguments.rejected_topic)
+    return decided(found, remembered, now_ms(), refused_ms)
 
 
 def _rejected(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> list[Span]:
-    return cluster.decided({arguments.rejected_topic} & cluster.partitions.keys(), from_ms=since_ms)
+    return cluster.decided([arguments.rejected_topic], from_ms=since_ms)
 
 
 def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:

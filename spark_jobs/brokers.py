@@ -148,6 +148,21 @@ class Cluster:
             found[topic] = max(found.get(topic, 0), since_ms, kept_ms[topic])
         return found
 
+    def refused_from_ms(self, topic: str) -> int:
+        """From when on nothing can be gone of the rejected topic; 0: nothing is, FOREVER_MS: nobody can tell.
+
+        A bridge alone writes it, by its clock, and makes it: so its first record tells, and settings that are not told
+        to us are taken for those it was made with.
+        """
+        settings = self._settings([topic])[topic]
+        if settings and _is_compacted(settings):
+            return FOREVER_MS
+        starts = self._starts([(topic, partition) for partition in range(self.partitions[topic])])
+        gone = [place for place, start in starts.items() if start > 0]
+        firsts = self._listed(gone, OffsetSpec.for_timestamp(0)).values()
+        empty_ms = _by_retention_ms(settings)
+        return max((first.timestamp if first.offset >= 0 else empty_ms for first in firsts), default=0)
+
     def compacted(self, topics: Iterable[str]) -> list[str]:
         """Those that are, as far as we may know."""
         return [topic for topic, settings in self._settings(topics).items() if settings and _is_compacted(settings)]
@@ -295,8 +310,13 @@ def _kept_ms(settings: Mapping[str, str]) -> int:
     """From when on retention by time has left what the bridge delivered, by our clock; 0: its first record tells."""
     if _is_compacted(settings) or settings["message.timestamp.type"] == "LogAppendTime":
         return 0
-    retention_ms = int(settings["retention.ms"])
-    by_size = int(settings["retention.bytes"]) >= 0
+    return _by_retention_ms(settings)
+
+
+def _by_retention_ms(settings: Mapping[str, str]) -> int:
+    """What was written since then is there, by our clock; FOREVER_MS where it is not time that takes it."""
+    retention_ms = int(settings.get("retention.ms", "-1"))
+    by_size = int(settings.get("retention.bytes", "-1")) >= 0
     return FOREVER_MS if by_size or retention_ms < 0 else int(time.time() * 1000) - retention_ms
 
 

@@ -45,7 +45,7 @@ class Seen:
 
 
 class Unjudged(NamedTuple):
-    """How many were not. `elsewhere`: origins outside what was asked for; `hidden`: timers that should have left."""
+    """How many could not be. `elsewhere`: origins outside what was asked for; `hidden`: see there."""
 
     elsewhere: int
     hidden: int
@@ -61,8 +61,8 @@ class Unjudged(NamedTuple):
 
 
 def hidden(limits: Limits) -> Column:
-    """Whether an open transaction alone keeps it from being missing, of what `judged` gives."""
-    left = F.expr("is_undecided AND requested AND deliveries = 0 AND rejections = 0")
+    """Of what `judged` gives: an open transaction alone keeps it from being missing."""
+    left = F.expr("is_undecided AND requested AND deliveries = 0 AND rejections = 0 AND told_ended = 0")
     return left & (F.col("expected_ms") <= limits.as_of_ms - limits.settle_ms)
 
 
@@ -71,9 +71,11 @@ def claims_of(seen: Seen) -> DataFrame:
     claimed, asked = copies.claims(seen.parsed), evidence.requests(seen.parsed).select(*_ASKED)
     if seen.carried_claims is not None:
         claimed = claimed.unionByName(seen.carried_claims)
-    for kept in _kept(seen):
-        asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
     refused = seen.rejections.select(F.col("origin").alias("place"))
+    for kept in _kept(seen):
+        # A refusal may be read a run before what it refuses.
+        refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
+        asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
     return copies.judged(claimed, asked, refused, seen.gone, seen.unread, seen.parsed)
 
 

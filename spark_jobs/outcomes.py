@@ -30,9 +30,9 @@ def without_contents(compared_: DataFrame) -> DataFrame:
 
 
 def is_only_told() -> Column:
-    """Receipts alone make no row of a table: they prove, they do not ask."""
-    found = [F.coalesce(F.col(count) > 0, F.lit(False)) for count in ("deliveries", "rejections", "copies")]
-    return ~reduce(or_, found, F.col("asked").isNotNull())
+    """Of `outcomes`. Receipts alone make no row of a table: they prove, they do not ask."""
+    found = [F.col(count) > 0 for count in ("deliveries", "rejections", "copies")]
+    return ~reduce(or_, found, F.col("requested"))
 
 
 def outcomes(lined: DataFrame) -> DataFrame:

@@ -110,21 +110,54 @@ class Offset(NamedTuple):
     timestamp: int
 
 
-def remembered_ms(settings: dict[str, str] | None, start: int, first_ms: int) -> int | None:
-    """Of a topic with one partition, whose first record is at `start` and has this time. None: nothing is gone."""
+def told(settings: dict[str, str] | None, start: int, first_ms: int | None) -> Cluster:
+    """A topic with one partition, whose first record is at `start` and has this time; None: it is empty."""
 
     class Admin:
         def describe_configs(self, resources: list[Any]) -> dict[Any, Answer]:
-            told = TimeoutError()
             entries = {name: SimpleNamespace(value=value) for name, value in (settings or {}).items()}
-            return {resource: Answer(told if settings is None else entries) for resource in resources}
+            return {resource: Answer(TimeoutError() if settings is None else entries) for resource in resources}
 
         def list_offsets(self, asked: dict[Any, Any], **_: object) -> dict[Any, Answer]:
-            return {place: Answer(Offset(start, first_ms)) for place in asked}
+            """Starts are asked for without a timestamp, first records with one."""
+            by_time = all(hasattr(spec, "timestamp") for spec in asked.values())
+            first = (
+                Offset(start, -1) if not by_time else Offset(-1, -1) if first_ms is None else Offset(start, first_ms)
+            )
+            return dict.fromkeys(asked, Answer(first))
 
     cluster = Cluster.__new__(Cluster)
     cluster._admin, cluster.partitions = cast("Any", Admin()), {"orders": 1}
-    return cluster.remembered_from_ms(["orders"]).get("orders")
+    return cluster
+
+
+def remembered_ms(settings: dict[str, str] | None, start: int, first_ms: int) -> int | None:
+    """None: nothing is gone."""
+    return told(settings, start, first_ms).remembered_from_ms(["orders"]).get("orders")
+
+
+@pytest.mark.parametrize(
+    ("settings", "start", "first_ms", "wanted_ms"),
+    [
+        (BY_SENDERS, 0, None, 0),
+        (BY_SENDERS, 7, 5, 5),
+        (BY_SENDERS | {"retention.ms": "-1"}, 7, None, FOREVER_MS),
+        (BY_SENDERS | {"cleanup.policy": "compact"}, 0, None, FOREVER_MS),
+        (None, 0, None, 0),
+        (None, 7, 5, 5),
+        (None, 7, None, FOREVER_MS),
+    ],
+)
+def test_from_when_on_no_refusal_can_be_gone(
+    settings: dict[str, str] | None, start: int, first_ms: int | None, wanted_ms: int
+) -> None:
+    assert told(settings, start, first_ms).refused_from_ms("orders") == wanted_ms
+
+
+def test_of_an_emptied_rejected_topic_its_retention_tells() -> None:
+    before_ms = int(time.time() * 1000)
+    found_ms = told(BY_SENDERS, 7, None).refused_from_ms("orders")
+    assert before_ms - HOUR_MS <= found_ms <= int(time.time() * 1000) - HOUR_MS
 
 
 @pytest.mark.parametrize(

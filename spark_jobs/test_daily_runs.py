@@ -16,7 +16,7 @@ from spark_jobs.classes import Limits
 from spark_jobs.continuing import Diary
 from spark_jobs.summary import Lateness, Verdict
 from spark_jobs.table_io import RECORDS_DDL
-from spark_jobs.testing import History, Record, cancel, copy, delivery, receipt, request
+from spark_jobs.testing import History, Record, cancel, copy, delivery, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -120,3 +120,19 @@ def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(
     assert runs.run(40_000) == ({0: "pending"}, ())
     history.requests.append(stop)
     assert runs.run(DAY_MS) == ({0: "missing", 1: "cancel-not-found"}, ())
+
+
+def test_a_refusal_that_is_read_before_what_it_refuses_is_there_when_that_comes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forged copy would be taken for one."""
+    asked = request(0, due_ms=50_000)
+    forged = copy(asked, 1, at_ms=40_001)
+    history = History([asked], [], [rejection(forged, "not-ours")])
+    topics = Topics(history)
+    monkeypatch.setattr(reading, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(40_000) == ({0: "pending"}, ())
+    history.requests.append(forged)
+    history.deliveries.append(delivery(asked))
+    assert runs.run(DAY_MS) == ({0: "delivered", 1: "rejected"}, ())

@@ -49,8 +49,10 @@ class _Segments:
         self.bases = _bases(disk, folder, only)
         self.files: dict[int, File] = {}
         self._dirty: set[int] = set()
-        self._syncing: set[int] = set()
-        """Taken last."""
+        self._former: set[int] = set()
+        """What a former life may have changed, and not synced."""
+        self._syncing: tuple[set[int], set[int]] = (set(), set())
+        """Taken last, of both."""
         self._failed: set[int] = set()
         """What the system takes for written of them may not be."""
         with ExitStack() as opened:  # an error leaves none of them open
@@ -93,21 +95,24 @@ class _Segments:
     def size_bytes(self) -> int:
         return sum(file.size() for file in self.files.values())
 
-    def mark_dirty(self) -> None:
-        """All of them."""
-        self._dirty = set(self.bases)
+    def mark_former(self) -> None:
+        """All of them: to be synced once, and not to be written again where that fails, as they may be many."""
+        self._former = set(self.bases)
 
     def give_back(self, *, has_failed: bool) -> None:
-        self._dirty |= self._syncing & self.files.keys()
+        own, former = self._syncing
+        self._dirty |= own
+        self._former |= former
         if has_failed:
-            self._failed |= self._syncing
+            self._failed |= own
 
     def take_dirty(self) -> list[File]:
         for base in sorted(self._failed & self.files.keys()):
             self.files[base].rewrite()
         self._failed = set()
-        self._syncing, self._dirty = self._dirty, set()
-        return [self.files[base] for base in sorted(self._syncing)]
+        own, former = self._syncing = self._dirty, self._former
+        self._dirty, self._former = set(), set()
+        return [self.files[base] for base in sorted((own | former) & self.files.keys())]
 
     def drop(self, base: int) -> None:
         if base not in self.files:
@@ -145,7 +150,7 @@ class UnitLog:
             opened.callback(self._segments.close)
             self._ids = _Segments(disk, ids_folder, only)
             opened.pop_all()
-        self._segments.mark_dirty()  # a former life may have repointed units, and died before that was synced
+        self._segments.mark_former()  # which may have repointed units, and died before that was synced
         self.end = self._find_end()
 
     def _find_end(self) -> int:
