@@ -228,7 +228,7 @@ def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: Wo
     other.init_transactions(PATIENCE_S)
     other.begin_transaction()
     for topic in (world.orders, world.rejected):
-        other.produce(topic, b"not ours", partition=0)
+        other.produce(topic, b"not ours", partition=0, headers=[(names.ORIGIN, b"other.timers/0/1")])
     other.flush(PATIENCE_S)
     world.deliver(came.origin, now)
     world.reject(refused.origin, "bad-header")
