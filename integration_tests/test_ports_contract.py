@@ -159,13 +159,15 @@ class ConfluentHarness:
         self._patience = Patience()
         self._closing: list[Callable[[], object]] = []
         append_time = {"message.timestamp.type": "LogAppendTime"}
+        # What is sent there is of 2023: half a minute after its start a broker deletes what is older than a week.
+        kept = {"retention.ms": "-1"}
         self._admin = AdminClient(self._connection)
         made = self._admin.create_topics(
             [
                 NewTopic(self.timers, 2, 1, config=append_time),
                 NewTopic(self.journal, 2, 1, config=append_time),
-                NewTopic(self.target, 3, 1),
-                NewTopic(self.small, 1, 1, config={"max.message.bytes": str(SMALL_BYTES)}),
+                NewTopic(self.target, 3, 1, config=kept),
+                NewTopic(self.small, 1, 1, config={**kept, "max.message.bytes": str(SMALL_BYTES)}),
             ]
         )
         for future in made.values():
