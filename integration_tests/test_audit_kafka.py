@@ -216,7 +216,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     )
     verdict = run_audit(span)
     assert (verdict.clean, verdict.requests, verdict.counts["delivered"]) == (True, 1, 1)
-    assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 of the origins on these topics.",)
+    assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 origins.",)
 
 
 def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:

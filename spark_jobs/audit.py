@@ -86,10 +86,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
         )
         unjudged = _write_requests(judged(seen, as_evidence=False), plan, arguments, limits)
     notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, arguments, census.topics)
-    notes += unjudged.notes
-    if unjudged.elsewhere:
-        some = f"{unjudged.elsewhere:,} of the origins on these topics"
-        notes.append(f"Not judged, as their requests lie outside the range: {some}.")
+    notes += unjudged.notes("outside the range")
     return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps)
 
 

@@ -59,14 +59,21 @@ class Cluster:
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
         """The records of these topics by their timestamps, all of them by default. Topics must exist."""
-        places = [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
+        places = self._places(topics)
         ends = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         starts = self._bounds(places, from_ms, ends) if from_ms is not None else self._starts(places)
         stops = self._bounds(places, to_ms, ends) if to_ms is not None else ends
         return [Span(*place, starts[place], max(starts[place], stops[place])) for place in places]
 
+    def _places(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        return [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
+
     def _starts(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def _all_ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Behind what is undecided too."""
+        return self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
     def _bounds(
         self, places: list[tuple[str, int]], at_ms: int, ends: dict[tuple[str, int], int]
@@ -80,8 +87,7 @@ class Cluster:
 
         That a commit is known does not mean that its marker has reached every topic.
         """
-        places = [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
-        ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        ends = self._all_ends(self._places(topics))
         until_s = time.monotonic() + _UNDECIDED_S
         while True:
             found = self.spans(topics, from_ms=from_ms)
@@ -98,7 +104,7 @@ class Cluster:
         Some of it has been decided by now, and the rest may be aborted.
         """
         ended = {(span.topic, span.partition): span.end for span in spans}
-        ends = self._offsets([*ended], OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        ends = self._all_ends([*ended])
         return [Span(*place, end, ends[place]) for place, end in ended.items() if end < ends[place]]
 
     def demand_existing(self, topic: str, *, flag: str = "--timer-topic") -> None:
@@ -141,27 +147,29 @@ class Cluster:
         told = self._settings(topics)
         kept_ms = {topic: _kept_ms(settings) for topic, settings in told.items()}
         found = {topic: FOREVER_MS for topic, settings in told.items() if _is_compacted(settings)}
-        starts = self._starts([(topic, partition) for topic in told for partition in range(self.partitions[topic])])
-        gone = [place for place, start in starts.items() if start > 0]
-        for (topic, _), first in self._listed(gone, OffsetSpec.for_timestamp(0)).items():
-            since_ms = first.timestamp if first.offset >= 0 else FOREVER_MS
+        for topic, first_ms in self._firsts_behind_what_is_gone(told):
+            since_ms = FOREVER_MS if first_ms is None else first_ms
             found[topic] = max(found.get(topic, 0), since_ms, kept_ms[topic])
         return found
 
     def refused_from_ms(self, topic: str) -> int:
         """From when on nothing can be gone of the rejected topic; 0: nothing is, FOREVER_MS: nobody can tell.
 
-        A bridge alone writes it, by its clock, and makes it: so its first record tells, and settings that are not told
-        to us are taken for those it was made with.
+        A bridge alone writes it and makes it: so its first record tells, and settings that are not told to us are taken
+        for those it was made with.
         """
         settings = self._settings([topic])[topic]
         if settings and _is_compacted(settings):
             return FOREVER_MS
-        starts = self._starts([(topic, partition) for partition in range(self.partitions[topic])])
-        gone = [place for place, start in starts.items() if start > 0]
-        firsts = self._listed(gone, OffsetSpec.for_timestamp(0)).values()
         empty_ms = _by_retention_ms(settings)
-        return max((first.timestamp if first.offset >= 0 else empty_ms for first in firsts), default=0)
+        firsts = self._firsts_behind_what_is_gone([topic])
+        return max((empty_ms if first_ms is None else first_ms for _, first_ms in firsts), default=0)
+
+    def _firsts_behind_what_is_gone(self, topics: Iterable[str]) -> Iterator[tuple[str, int | None]]:
+        """The time of the first record of each partition that has lost its beginning; None: it has no record."""
+        gone = [place for place, start in self._starts(self._places(topics)).items() if start > 0]
+        for (topic, _), first in self._listed(gone, OffsetSpec.for_timestamp(0)).items():
+            yield topic, first.timestamp if first.offset >= 0 else None
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
         """Those that are, as far as we may know."""

@@ -240,9 +240,7 @@ def judge_new(
     notes = reading.notes(cluster, arguments, census.unknown)
     if not reached:
         notes += reading.truncated(cluster, arguments, census.topics)
-    notes += unjudged.notes
-    if unjudged.elsewhere:
-        notes.append(f"Not judged, as their requests lie before the first day: {unjudged.elsewhere:,} origins.")
+    notes += unjudged.notes("before the first day")
     spans = (*new.read, *ends.spans)
     rows = [_row(span, reached, arguments) for span in spans]
     return Done(tuple(notes), tuple(never_read(spans, reached)), spans, rows)

@@ -50,14 +50,17 @@ class Unjudged(NamedTuple):
     elsewhere: int
     hidden: int
 
-    @property
-    def notes(self) -> list[str]:
-        """On those that are hidden."""
-        told = (
-            f"Pending, though due: {self.hidden:,} timers. Something of each stands behind a transaction (anybody's)"
-            " that is still open on its topic, where no consumer reads it yet."
-        )
-        return [told] if self.hidden else []
+    def notes(self, outside: str) -> list[str]:
+        """`outside`: where the requests of those elsewhere lie."""
+        told = []
+        if self.hidden:
+            told.append(
+                f"Pending, though due: {self.hidden:,} timers. Something of each stands behind a transaction"
+                " (anybody's) that is still open on its topic, where no consumer reads it yet."
+            )
+        if self.elsewhere:
+            told.append(f"Not judged, as their requests lie {outside}: {self.elsewhere:,} origins.")
+        return told
 
 
 def hidden(limits: Limits) -> Column:

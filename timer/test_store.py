@@ -768,7 +768,7 @@ def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypat
 def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself(failures: int) -> None:
     """Linux holds what it could not write to be written: a second fsync says that all is well."""
     for seed in range(50):
-        disk, store = SimDisk(random.Random(seed)), None
+        disk = SimDisk(random.Random(seed))
         store = Store.create(disk, OPTIONS, FRESH)
         for number in range(failures):
             store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)

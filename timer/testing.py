@@ -96,7 +96,7 @@ class _Node:
 
     def write_back(self, rng: Random) -> None:
         """The kernel writes some of the sectors, in no order."""
-        self.kept = _mixed(self.kept, self._reaching(self.now), rng)
+        self.kept = self.found(rng)
 
     def write_all(self, data: bytes) -> None:
         """A sync, begun when the file held `data`."""
@@ -435,10 +435,10 @@ class SimDisk:
         """The same bytes on a disk of its own: an old directory that may come back later."""
         twin = SimDisk(self._rng, fuse)
         twin.may_be_torn = self.may_be_torn
-        nodes: dict[int, _Node] = {}
-        for theirs, ours in ((self._now, twin._now), (self._kept, twin._kept)):
-            for name, node in theirs.items():
-                ours[name] = nodes[id(node)] if id(node) in nodes else nodes.setdefault(id(node), node.copy())
+        nodes = {id(node): node.copy() for files in (self._now, self._kept) for node in files.values()}
+        twin._now, twin._kept = (
+            {name: nodes[id(node)] for name, node in files.items()} for files in (self._now, self._kept)
+        )
         return twin
 
     def contents(self) -> dict[str, bytes]:
