@@ -23,6 +23,8 @@ from scripts.kafka_io import Delivery, Receiver
 from scripts.processes import BridgeProcess
 
 _HOUR_MS = 3_600_000
+_SHOWN = 3_000
+"""Characters of a log."""
 _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
 
 
@@ -154,8 +156,11 @@ class Field:
     def until(self, done: Callable[[], bool], what: str) -> None:
         end_s = time.monotonic() + PATIENCE_S
         while not done():
-            assert time.monotonic() < end_s, f"{what} did not come to be; {[i.owned() for i in self.instances]}"
+            assert time.monotonic() < end_s, f"{what} did not come to be; {self._told()}"
             self.seen += self._receiver.poll(0.1)
+
+    def _told(self) -> str:
+        return "\n".join(f"{each.owned()}\n{each.log[-_SHOWN:]}" for each in self.instances)
 
     def until_delivered(self, more: int) -> None:
         goal = len(self.seen) + more
