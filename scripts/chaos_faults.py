@@ -57,6 +57,11 @@ class Victim:
     def await_ready(self) -> None:
         self._process.await_ready()
 
+    @property
+    def has_folder(self) -> bool:
+        """It has claimed its data directory."""
+        return (self._data / "instance-id").exists()
+
     def demand_alive(self) -> None:
         """Raises BridgeError where it has ended by itself."""
         if self.is_up:
@@ -151,7 +156,9 @@ class Mischief:
         return self._of_one("clock", busy, lambda victim: victim.step_clock(back_ms), 8)
 
     def _fill(self, busy: set[str]) -> Fault | None:
-        return self._of_one("disk", busy, Victim.fill_disk, 8)
+        """Not of one that has still to claim its folder: as it should, it would end, and say why."""
+        unclaimed = {victim.name for victim in self._victims if not victim.has_folder}
+        return self._of_one("disk", busy | unclaimed, Victim.fill_disk, 8)
 
     def _slow(self, busy: set[str]) -> Fault | None:
         return self._of_link("slow", busy, delay_ms=self._rng.choice((20, 200, 700)), is_cut=False)
