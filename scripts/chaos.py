@@ -2,7 +2,7 @@
 
 load ----------------> timer.requests -> bridge one, two -> chaos.orders, chaos.bills
 faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, faults.jsonl, audit/
-at the end: all is mended, all has left, and the audit says exactly once, or shows the history of each exception
+at the end: all is mended, all has left, and the audit says exactly once; or exceptions.jsonl has the history of each
 
 python -m scripts.chaos --minutes 20 --seed 7        exit codes: 0 exactly once, 1 trouble, 2 wrong call, 3 a fault
 """
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from bridge.kafka_jars import DEFAULT_CACHE
 from scripts import command
 from scripts.chaos_faults import Fault, Mischief, Victim
 from scripts.chaos_load import LONGEST_MS, TARGETS, ChaosLoad
+from scripts.exceptions import exceptions
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.three_brokers import ThreeBrokers
 from spark_jobs.access import Access
@@ -94,7 +96,17 @@ class Chaos:
                 victim.stop()
             self._say("all has left; Spark reads Kafka's topics alone")
             access = Access(servers)
-            return run_audit(AuditArguments(access=access, out=self._folder / "audit", tolerance_ms=TOLERANCE_MS))
+            asked = AuditArguments(access=access, out=self._folder / "audit", tolerance_ms=TOLERANCE_MS)
+            verdict = run_audit(asked)
+            topics = {TIMER_TOPIC, *TARGETS, asked.rejected_topic}
+            self._show(exceptions(servers, asked.out, topics, asked.receipts_topic))
+            return verdict
+
+    def _show(self, found: list[dict[str, Any]]) -> None:
+        """Brokers and audit are gone with the folder."""
+        for each in found:
+            self._console.print_json(data=each)
+        (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
 
     def _hurt(self, brokers: ThreeBrokers, victims: list[Victim]) -> None:
         rng = random.Random(self._seed)

@@ -3,6 +3,7 @@
 Sender   -> any topic               idempotent, not transactional: a producer as users have it
 Receiver <- the real topics         read_committed, so it sees what a careful consumer sees
 Admin    <- topics, ends, progress
+read_all <- all that stands on some topics
 copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is measured against
 """
 
@@ -16,6 +17,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Message,
     Producer,
@@ -271,6 +273,29 @@ def _delivery(message: Message, seen_ms: int) -> Delivery:
     _, appended_ms = message.timestamp()
     origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
     return Delivery(str(message.topic()), origin, due_ms, appended_ms, seen_ms)
+
+
+def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]:
+    """What is committed on the topics now, each partition in its order. Raises BridgeError where it cannot be read."""
+    admin = Admin(bootstrap_servers)
+    ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
+    settings = {"group.id": f"reader-{uuid4().hex[:8]}", "isolation.level": "read_committed", **QUIET}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "enable.partition.eof": True, **settings})
+    consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
+    try:
+        while ends:
+            message = consumer.poll(_TIMEOUT_S)
+            if message is None:
+                raise BridgeError(f"nothing came of {sorted(ends)} within {_TIMEOUT_S:.0f} s")
+            wrong = message.error()
+            if wrong is None:
+                yield message
+            elif wrong.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                raise BridgeError(f"{message.topic()} could not be read: {wrong}")
+            else:  # markers at the end are no messages
+                ends.pop((str(message.topic()), int(message.partition() or 0)), None)
+    finally:
+        consumer.close()
 
 
 class Took(NamedTuple):

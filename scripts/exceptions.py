@@ -1,0 +1,76 @@
+"""What Kafka's topics hold about each timer that an audit finds fault with or no outcome of, for people to judge.
+
+OUT/requests, those of its rows      --+
+every record that is about one of      +--> per row: the row, and the records in order of time
+them, or about what follows its id   --+
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from confluent_kafka import Message
+
+from schemas import headers as names
+from schemas.tables import AuditClass
+from scripts.kafka_io import read_all
+
+MOST = 20
+_CLOCKS = {1: "CreateTime", 2: "LogAppendTime"}
+
+
+def exceptions(bootstrap_servers: str, out: Path, topics: Collection[str], receipts_topic: str) -> list[dict[str, Any]]:
+    """Of `MOST` rows, each with `row` and `records`; none where all is well. Raises BridgeError where the topics cannot
+    be read."""
+    table = pq.read_table(out / "requests")
+    is_odd = pc.or_(pc.greater(pc.list_value_length(table["faults"]), 0), pc.equal(table["class"], AuditClass.PENDING))
+    rows = table.filter(is_odd).slice(0, MOST).to_pylist()
+    found = [_Exception(row, {row["origin"], row["ended_by"]} - {None}) for row in rows]
+    for message in read_all(bootstrap_servers, {*topics, receipts_topic}) if found else ():
+        about = {*_about(message, is_receipt=message.topic() == receipts_topic)}
+        for each in found:
+            if each.origins & about:
+                each.records.append(_shown(message))
+    return [each.shown() for each in found]
+
+
+@dataclass
+class _Exception:
+    row: dict[str, Any]
+    origins: set[str]
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    def shown(self) -> dict[str, Any]:
+        row = {name: value for name, value in self.row.items() if value not in (None, [])}
+        return {"row": row, "records": sorted(self.records, key=lambda record: record["at_ms"])}
+
+
+def _about(message: Message, *, is_receipt: bool) -> Iterator[str]:
+    """Origins: its own place, the one that its header names, those that it tells of as a receipt."""
+    yield _place(message)
+    for name, value in _headers(message):
+        if name == names.ORIGIN:
+            yield (value or b"").decode(errors="replace")
+    if is_receipt:
+        said = json.loads(message.value() or b"{}")
+        yield from (said[name] for name in ("request", "origin") if name in said)
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    clock, at_ms = message.timestamp()
+    headers = {name: value.decode(errors="replace") for name, value in _headers(message) if value is not None}
+    value = (message.value() or b"")[:300].decode(errors="replace")
+    return {"at_ms": at_ms, "clock": _CLOCKS.get(clock), "place": _place(message), "headers": headers, "value": value}
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    found: Any = message.headers()
+    return found or []
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic()}/{message.partition()}/{message.offset()}"
