@@ -58,6 +58,11 @@ def test_what_is_missing_is_made_and_no_receipts_where_none_are_told(cluster: Cl
     )
 
 
+def test_what_is_made_has_the_brokers_time_as_the_audit_compares_it(cluster: Cluster) -> None:
+    own(cluster).prepare()
+    assert {config["message.timestamp.type"] for _, config in cluster.topics.values()} == {"LogAppendTime"}
+
+
 def test_a_retention_that_loses_timers_ends_a_start_but_no_running_bridge_whose_topic_grows(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
               retention.ms >= 3 x roll window: a rebuild finds every request that lives
 journal       as many partitions, the same retention, and room for what one transaction may decide
-rejected      takes what the timer topic takes, and the reason
+rejected      takes what the timer topic takes, and the reason; by the broker's time, as are receipts
 redriven      what of it was sent again: kept for ever, by key
 
 What the bridge's user has to be allowed on each (Kafka's ACLs) is looked at too: a journal that may be written but not
@@ -21,6 +21,8 @@ FILLED = frozenset({"WRITE"})
 """What is done with the others."""
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
+"""One clock tells what came before what, whichever instance wrote it and however far its own is set back."""
 _JOURNAL_BYTES = 8 << 20
 _FLIGHT_BYTES = 450
 """Of a copy that is told of: its real topic's name has 249 characters at most."""
@@ -43,7 +45,7 @@ def timer_topic(roll_window_ms: int) -> dict[str, str]:
     """Configuration of a timer or a journal topic that the bridge makes."""
     return {
         "cleanup.policy": "delete",
-        "message.timestamp.type": "LogAppendTime",
+        **_BROKERS_TIME,
         "retention.ms": str(max(RETENTION_WINDOWS * roll_window_ms, 604_800_000)),
         "retention.bytes": "-1",
     }
@@ -69,11 +71,11 @@ def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, l
 
 
 def receipts_topic() -> dict[str, str]:
-    return {"retention.ms": "604800000"}
+    return {**_BROKERS_TIME, "retention.ms": "604800000"}
 
 
 def rejected_topic(max_message_bytes: int) -> dict[str, str]:
-    return {"max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
+    return {**_BROKERS_TIME, "max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
 
 
 def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: int) -> list[str]:

@@ -101,6 +101,14 @@ def too_late() -> list[Story]:
         Story("crossed on the way", [a, soon], ["delivered", "cancel-too-late"], came),
         Story("long after", [a, later], ["delivered", "cancel-too-late"], came),
         Story("told", [a, later], ["delivered", "cancel-too-late"], came, (), [receipt("too-late", later)]),
+        Story(  # a receipts topic with senders' times
+            "told by a bridge whose clock is behind",
+            [a, later],
+            ["delivered", "cancel-too-late"],
+            came,
+            (),
+            [receipt("too-late", later, at_ms=3_000)],
+        ),
         Story("told otherwise", [a, later], ["delivered", "cancel-not-found"], came, (), [receipt("not-found", later)]),
         Story(
             "behind a rejected one",
