@@ -435,8 +435,8 @@ class OwnedShard:
     def _may_leave_ms(self, target: str) -> int:
         return 0 if self._limits is None else self._limits.next_ms(target)
 
-    def seal(self, now_ms: int, *, is_all: bool) -> Sealed:
-        """What is staged, for one transaction; from now on it changes by `park` alone.
+    def seal(self, now_ms: int, at_ms: int, *, is_all: bool) -> Sealed:
+        """What a turn at `now_ms` staged, for a transaction at `at_ms`; from now on it changes by `park` alone.
 
         Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_lag`).
         """
@@ -456,9 +456,9 @@ class OwnedShard:
         staged.parked |= {
             row: _TOO_LARGE_TO_WAIT for row, body in enumerate(staged.bodies) if body.origin in staged.too_large
         }
-        staged.park_expired(now_ms)
+        staged.park_expired(at_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
-        sealed = Sealed(staged, progress, self._journal(staged, progress, waits), now_ms, ids)
+        sealed = Sealed(staged, progress, self._journal(staged, progress, waits), at_ms, ids)
         self._sealed.append(sealed)
         self._sealed_offset = progress.next_offset
         self._sealed_waits = waits

@@ -863,6 +863,28 @@ def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int
     assert world.receipts("accepted", "delivered") == [("too-late", 2)]
 
 
+def test_a_cancel_that_has_waited_for_a_transaction_is_answered_when_its_fate_is_known() -> None:
+    waits: list[int] = []
+
+    def meanwhile(where: str) -> None:
+        if where == "sink.commit" and waits:
+            world.kafka.timeline.advance(waits.pop())
+
+    world = World(meanwhile=meanwhile)
+    world.send("a", 5, id_="x")
+    world.bridge.turn()
+    slow(world)
+    world.kafka.timeline.advance(5)
+    world.bridge.turn()  # "a" is under way, and a broker is away
+    waits.append(30_000)
+    world.cancel("x")
+    asked_ms = world.kafka.timeline.now_ms
+    world.bridge.turn()
+    world.bridge.stop()
+    told = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
+    assert [each["at_ms"] - asked_ms for each in told if each["kind"] == "too-late"] == [30_000]
+
+
 def test_what_was_polled_before_a_shard_was_opened_anew_is_read_once() -> None:
     def meanwhile(where: str) -> None:
         if where == "sink.abort":

@@ -76,6 +76,27 @@ def test_what_is_published_again_after_its_expiry_is_rejected() -> None:
     assert int(world.deliveries()[0]["timer-released-ms"]) >= passed[0] + 400
 
 
+def test_what_expires_while_transactions_before_it_are_waited_for_is_rejected() -> None:
+    waits: list[int] = []
+
+    def meanwhile(where: str) -> None:
+        if where == "sink.commit" and waits:
+            world.kafka.timeline.advance(waits.pop())
+
+    world = World(meanwhile=meanwhile)
+    world.bridge.run(100)
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow = True
+    for value in ("a", "b"):
+        world.send(value, 0)
+        world.bridge.turn()
+    waits.append(30_000)
+    world.send("m", 0, extra=until(world, 10_000))
+    world.bridge.turn()
+    world.bridge.stop()
+    assert (world.delivered(), world.rejected()) == (["a", "b"], [(b"expired", b"m")])
+
+
 # -- limits
 
 
@@ -610,8 +631,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
     found: list[tuple[int, int, set[str]]] = []
     seal = OwnedShard.seal
 
-    def sealed(self: OwnedShard, now_ms: int, *, is_all: bool) -> Sealed:
-        part = seal(self, now_ms, is_all=is_all)
+    def sealed(self: OwnedShard, now_ms: int, at_ms: int, *, is_all: bool) -> Sealed:
+        part = seal(self, now_ms, at_ms, is_all=is_all)
         bodies, copies = part.staged.bodies, part.staged.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
