@@ -1,6 +1,7 @@
 """The bridge's own topics on a cluster: made where they are missing, and looked at, at the start and while it runs."""
 
 import logging
+from collections.abc import Mapping
 
 from bridge.confluent import ConfluentTopics
 from bridge.errors import BridgeError, SettingsError
@@ -12,6 +13,7 @@ from bridge.topics import (
     LOGGED,
     RETENTION_WINDOWS,
     Found,
+    clock_faults,
     faults,
     journal_bytes,
     journal_faults,
@@ -62,7 +64,7 @@ class OwnTopics:
             self.complain()
         else:
             self._check_retention()
-        self._check_rejected(self._checked_rights(), largest)
+        self._check_filled(self._checked_rights(), largest)
         for name, each in found.items():
             if journals[name] < each.partitions:
                 self._grow(name, journals[name], each.partitions)
@@ -102,29 +104,37 @@ class OwnTopics:
         if wrong:
             raise SettingsError("; ".join(wrong))
 
-    def _checked_rights(self) -> frozenset[str] | None:
-        """What may be done with the rejected topic; None where the cluster does not tell.
+    def _checked_rights(self) -> dict[str, frozenset[str] | None]:
+        """What may be done with each topic; None where the cluster does not tell.
 
         Raises BridgeError where the bridge's user may not do what will have to be done some day.
         """
-        settings = self._settings
-        needed = {settings.rejected_topic: FILLED}
+        needed = dict.fromkeys(self._filled(), FILLED)
         for name, journal in self._journals.items():
             needed |= {name: LOGGED, journal: LOGGED}
-        if settings.receipts != "none":
-            needed[settings.receipts_topic] = FILLED
         found = {topic: self._topics.allowed(topic) for topic in needed}
         told = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
         if any(told):
             raise BridgeError("; ".join(filter(None, told)))
-        return found[settings.rejected_topic]
+        return found
 
-    def _check_rejected(self, allowed: frozenset[str] | None, largest: int) -> None:
+    def _filled(self) -> list[str]:
+        """Those that are written to and nothing else."""
+        settings = self._settings
+        return [settings.rejected_topic] + [settings.receipts_topic] * (settings.receipts != "none")
+
+    def _check_filled(self, allowed: Mapping[str, frozenset[str] | None], largest: int) -> None:
         """Where the bridge's user may look: it needs no such right, as nothing is lost by it."""
-        name = self._settings.rejected_topic
-        if allowed is None or "DESCRIBE_CONFIGS" in allowed:
-            for fault in rejected_faults(name, self._topics.config(name), largest):
-                log.warning("%s; what does not fit there is told without its key, value and headers", fault)
+        for name in self._filled():
+            may = allowed[name]
+            if may is not None and "DESCRIBE_CONFIGS" not in may:
+                continue
+            config = self._topics.config(name)
+            wrong = clock_faults(name, config)
+            if name == self._settings.rejected_topic:
+                wrong += rejected_faults(name, config, largest)
+            for each in wrong:
+                log.warning("%s", each)
 
     def _grow(self, name: str, before: int, partitions: int) -> None:
         log.warning(

@@ -96,6 +96,17 @@ def test_a_rejected_topic_with_little_room_is_told_where_it_may_be_looked_at(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("topic", ["timer.rejected", "timer.receipts"])
+def test_a_topic_with_the_bridges_own_time_is_told(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    own(cluster).prepare()
+    assert caplog.text == ""
+    cluster.topics[topic][1]["message.timestamp.type"] = "CreateTime"
+    own(cluster).prepare()
+    assert f"{topic}: message.timestamp.type is CreateTime: set it to LogAppendTime" in caplog.text
+
+
 def test_a_topic_that_would_lose_timers_ends_a_start_and_is_told_while_it_runs(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

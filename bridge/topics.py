@@ -83,7 +83,15 @@ def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: in
     found, least = int(config["max.message.bytes"]), max_message_bytes + REASON_BYTES
     if found >= least:
         return []
-    return [f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least}"]
+    return [
+        f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least};"
+        " what does not fit there is told without its key, value and headers"
+    ]
+
+
+def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
+    """What is wrong with a topic of receipts, or of what is rejected, made by hand or by an older bridge."""
+    return [f"{each}, as the audit compares its times with the brokers'" for each in _of_another_clock(topic, config)]
 
 
 def redriven_topic() -> dict[str, str]:
@@ -95,8 +103,7 @@ def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[s
     found = []
     if config["cleanup.policy"] != "delete":
         found.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}: set it to delete")
-    if config["message.timestamp.type"] != "LogAppendTime":
-        found.append(f"{topic}: message.timestamp.type is {config['message.timestamp.type']}: set it to LogAppendTime")
+    found += _of_another_clock(topic, config)
     if int(config["retention.bytes"]) != -1:
         found.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set it to -1")
     least_ms = RETENTION_WINDOWS * roll_window_ms
@@ -106,6 +113,11 @@ def faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[s
             f" {least_ms}: set retention.ms to that or more, or a shorter roll_window"
         )
     return found
+
+
+def _of_another_clock(topic: str, config: Mapping[str, str]) -> list[str]:
+    wrong = [(name, value) for name, value in _BROKERS_TIME.items() if config[name] != value]
+    return [f"{topic}: {name} is {config[name]}: set it to {value}" for name, value in wrong]
 
 
 def missing_right(topic: str, needed: frozenset[str], allowed: frozenset[str]) -> str | None:

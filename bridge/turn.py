@@ -565,12 +565,12 @@ class Bridge:
         fence = self._repeat(fence)
         if self._publisher.must_repeat:
             return
-        at_ms = max(now_ms, self._clock.now_ms())  # other transactions may have been waited for, room or their fate
         parts: list[Part] = []
 
         def seal(owned: OwnedShard) -> None:
             if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
                 whole = is_all or self._is_checkpoint_due(owned, now_ms)  # for which nothing may be staged
+                at_ms = max(now_ms, self._clock.now_ms())  # others may have been waited for, for room or for their fate
                 parts.append((owned, owned.seal(now_ms, at_ms, is_all=whole)))
 
         self._each(seal)

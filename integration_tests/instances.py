@@ -23,6 +23,7 @@ from scripts.kafka_io import Delivery, Receiver
 from scripts.processes import BridgeProcess
 
 _HOUR_MS = 3_600_000
+BEGUN_ANEW = "a commit broke off"
 _SHOWN = 3_000
 """Characters of a log."""
 _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
@@ -75,9 +76,14 @@ class Instance:
     def owned(self) -> set[int]:
         """Partitions, by the log."""
         found: set[int] = set()
-        for change in _CHANGE.finditer(self.log) if self.is_up else ():
+        for change in _CHANGE.finditer(self._lately) if self.is_up else ():
             (found.add if change[3] == "recovered" else found.discard)(int(change[2]))
         return found
+
+    @property
+    def _lately(self) -> str:
+        """Of the log what follows the last time that it began anew, as it could not know a commit's fate."""
+        return self.log.rpartition(BEGUN_ANEW)[2]
 
     def checkpoints(self) -> list[Path]:
         """Those that hold something."""

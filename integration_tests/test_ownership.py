@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 
 from bridge.embedded import EmbeddedKafka
 from integration_tests.conftest import FAST_RESTART, Broker, started
-from integration_tests.instances import Field, partition_of
+from integration_tests.instances import BEGUN_ANEW, Field, partition_of
 from scripts.kafka_io import Delivery
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -112,7 +112,7 @@ def test_case_29_an_instance_that_slept_past_its_session_publishes_nothing(make_
         finally:
             os.kill(sleeper.pid, signal.SIGCONT)
         # Where it fell asleep in the middle of a commit, whose fate it cannot know, it begins anew.
-        field.until(lambda: "has put us out" in sleeper.log or "a commit broke off" in sleeper.log, "its waking")
+        field.until(lambda: "has put us out" in sleeper.log or BEGUN_ANEW in sleeper.log, "its waking")
         field.until(lambda: bool(sleeper.owned()), "its coming back into the group")
         field.until_owned(sleeper, other)
         field.until_delivered(300)

@@ -5,17 +5,18 @@ every record that is about one of      +--> per row: the row, and the records in
 them, or about what follows its id   --+
 """
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from schemas import headers as names
+from schemas.receipts import Receipt
 from schemas.tables import AuditClass
 from scripts.kafka_io import read_all
 
@@ -24,11 +25,14 @@ _CLOCKS = {1: "CreateTime", 2: "LogAppendTime"}
 
 
 def exceptions(bootstrap_servers: str, out: Path, topics: Collection[str], receipts_topic: str) -> list[dict[str, Any]]:
-    """Of `MOST` rows, each with `row` and `records`; none where all is well. Raises BridgeError where the topics cannot
-    be read."""
+    """Of the first `MOST` rows, those with a fault before those without an outcome, each with `row` and `records`.
+
+    Raises BridgeError where the topics cannot be read.
+    """
     table = pq.read_table(out / "requests")
-    is_odd = pc.or_(pc.greater(pc.list_value_length(table["faults"]), 0), pc.equal(table["class"], AuditClass.PENDING))
-    rows = table.filter(is_odd).slice(0, MOST).to_pylist()
+    has_fault = pc.greater(pc.list_value_length(table["faults"]), 0)
+    is_open = pc.and_(pc.invert(has_fault), pc.equal(table["class"], AuditClass.PENDING))
+    rows = pa.concat_tables([table.filter(has_fault), table.filter(is_open)]).slice(0, MOST).to_pylist()
     found = [_Exception(row, {row["origin"], row["ended_by"]} - {None}) for row in rows]
     for message in read_all(bootstrap_servers, {*topics, receipts_topic}) if found else ():
         about = {*_about(message, is_receipt=message.topic() == receipts_topic)}
@@ -56,8 +60,8 @@ def _about(message: Message, *, is_receipt: bool) -> Iterator[str]:
         if name == names.ORIGIN:
             yield (value or b"").decode(errors="replace")
     if is_receipt:
-        said = json.loads(message.value() or b"{}")
-        yield from (said[name] for name in ("request", "origin") if name in said)
+        said = Receipt.model_validate_json(message.value() or b"")
+        yield from (origin for origin in (said.request, said.origin) if origin is not None)
 
 
 def _shown(message: Message) -> dict[str, Any]:

@@ -279,8 +279,17 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
     """What is committed on the topics now, each partition in its order. Raises BridgeError where it cannot be read."""
     admin = Admin(bootstrap_servers)
     ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
-    settings = {"group.id": f"reader-{uuid4().hex[:8]}", "isolation.level": "read_committed", **QUIET}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "enable.partition.eof": True, **settings})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"reader-{uuid4().hex[:8]}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            **QUIET,
+        }
+    )
     consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
     try:
         while ends:
@@ -292,8 +301,10 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
                 yield message
             elif wrong.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                 raise BridgeError(f"{message.topic()} could not be read: {wrong}")
-            else:  # markers at the end are no messages
-                ends.pop((str(message.topic()), int(message.partition() or 0)), None)
+            else:  # behind all messages, as markers are none; a new leader may see an earlier end first
+                place = str(message.topic()), int(message.partition() or 0)
+                if int(message.offset() or 0) >= ends.get(place, 0):
+                    ends.pop(place, None)
     finally:
         consumer.close()
 

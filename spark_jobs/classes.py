@@ -138,10 +138,10 @@ _FACTS = {
     "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
     "is_move": "coalesce(kind = 'move' AND NOT malformed, false)",
     "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'move', 'pause', 'resume') AND NOT malformed), false)",
-    # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read. Where
-    # receipts have the bridge's time, its clock may have been behind; but nothing is read before it is sent.
-    "read_before_release": "IF(next.answered_ms IS NULL, next.ms + tolerance_ms,"
-    " greatest(next.ms, next.answered_ms) + skew_ms) < delivered_ms",
+    # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read. One
+    # from before it was sent has the time of a bridge whose clock was behind, and tells nothing.
+    "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
+    " next.ms + tolerance_ms) < delivered_ms",
     # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.
     "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
     " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",

@@ -224,6 +224,14 @@ def test_what_is_not_settled_is_pending(spark: SparkSession) -> None:
     assert found == {"0": "pending", "1": "pending", "5": "cancelled", "6": "cancel-done"}
 
 
+def test_a_receipt_from_before_its_request_says_nothing_of_when_that_was_read(spark: SparkSession) -> None:
+    """Its topic has senders' times, and the bridge's clock was behind."""
+    a, late = timer(due_ms=11_000), cancel(X, 1, at_ms=12_000)
+    story = History([a, late], [delivery(a, at_ms=14_000)], [], [receipt("too-late", late, at_ms=8_000)])
+    assert story.classes(spark, tolerance_ms=10_000) == {"0": "delivered", "1": "cancel-too-late"}
+    assert story.classes(spark, tolerance_ms=1_000)["0"] == "cancelled-but-delivered"
+
+
 def test_an_id_of_another_partition_is_another_id(spark: SparkSession) -> None:
     a, elsewhere = timer(), cancel(X, 1, partition=1)
     spans = [Span("timer.requests", 0, 0, 9), Span("timer.requests", 1, 0, 9)]
