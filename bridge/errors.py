@@ -38,6 +38,13 @@ class OutcomeUnknownError(BridgeError):
     """A commit broke off, and nobody here knows whether it stands. Kafka does: a start follows, as after a crash."""
 
 
+class PutOutError(BridgeError):
+    """The group had put us out and has taken us in anew, which nobody told: others may have had what we still hold.
+
+    A start follows, as after a crash.
+    """
+
+
 class TopicGrownError(BridgeError):
     """A timer topic has more partitions than its journal. A start follows, which adds what is missing."""
 

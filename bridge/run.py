@@ -23,7 +23,13 @@ from bridge.confluent.pace import PACES_S
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.desk import Desk
-from bridge.errors import BrokerUnavailableError, NameTakenError, OutcomeUnknownError, TopicGrownError
+from bridge.errors import (
+    BrokerUnavailableError,
+    NameTakenError,
+    OutcomeUnknownError,
+    PutOutError,
+    TopicGrownError,
+)
 from bridge.garbage import expect_batches
 from bridge.logs import without_secrets
 from bridge.metrics import Metrics
@@ -156,8 +162,8 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
         stop.begin()
         try:
             _live(settings, connection, folder, stop, patience, asked, topics, options)
-        except OutcomeUnknownError as unknown:
-            log.warning("%s", unknown)
+        except (OutcomeUnknownError, PutOutError) as over:
+            log.warning("%s", over)
         except TopicGrownError as grown:
             log.warning("%s", grown)
             options = settings.turn_options(topics.prepare(is_running=True))

@@ -166,7 +166,7 @@ class OwnedShard:
         self.looked = Looked(-1, 0, 0)
         self.opened_ms = 0
         self.reads_first_until: int | None = readable_end
-        """Nothing leaves before the requests below are read: a cancel that was sent while nobody looked must win."""
+        """Nothing stored leaves before the requests below are read: a cancel sent while nobody looked must win."""
         self._is_caught_up = False
         """What was there when it was opened is committed, so that everybody sees that nothing has left before."""
         self._options = options

@@ -1,4 +1,4 @@
-"""The group's generation as a transaction carries it: librdkafka's bytes, of which we read one number.
+"""The group's generation as a transaction carries it: librdkafka's bytes, of which we read who we are to the group.
 
     b"CGMDv2:" | generation int32, the machine's order | group \\0 | member \\0 | ...
 
@@ -7,13 +7,25 @@ members (tried on Kafka 4.3): so a member that was just put out would publish wh
 """
 
 import struct
+from typing import NamedTuple
 
 _GENERATION = struct.Struct("=i")
 _AT = len(b"CGMDv2:")
 
 
-def is_member(fence: object) -> bool:
-    """Whether the coordinator will check this fence."""
+class Membership(NamedTuple):
+    """`id`: the coordinator's name for us, empty before it has given one, another when it has taken us in anew."""
+
+    generation: int
+    id: bytes
+
+
+def membership(fence: object) -> Membership:
     assert isinstance(fence, bytes)
     generation: int = _GENERATION.unpack_from(fence, _AT)[0]
-    return generation >= 0
+    return Membership(generation, fence[_AT + _GENERATION.size :].split(b"\0", 2)[1])
+
+
+def is_member(fence: object) -> bool:
+    """Whether the coordinator will check this fence."""
+    return membership(fence).generation >= 0

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_denied, make
-from bridge.confluent.fence import is_member
+from bridge.confluent.fence import Membership, membership
 from bridge.confluent.pace import Pace
 from bridge.confluent.waiting import CALL_S, Patience, log, unwrapped
 from bridge.connection import Connection
-from bridge.errors import BridgeError, FencedError, NameTakenError, lost_end
+from bridge.errors import BridgeError, FencedError, NameTakenError, PutOutError, lost_end
 from bridge.ports import Ownership, Polled, Record
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -60,6 +60,8 @@ class ConfluentSource:
         self._pace = Pace(pace_s)
         self._ownership = Ownership()
         self._ours: set[Shard] = set()
+        self._held_as = Membership(-1, b"")
+        """Who we are to the group, as long as something is ours."""
         self._next: dict[Shard, int] = {}
         """Of each started shard the offset that comes next."""
         self._paused: set[Shard] = set()
@@ -123,7 +125,22 @@ class ConfluentSource:
 
     def _polled(self, records: dict[Shard, list[Record]]) -> Polled:
         fence = self._consumer.consumer_group_metadata()
-        return Polled(self._take_ownership(), records, fence, is_member(fence))
+        now = membership(fence)
+        self._demand_same_member(now)
+        return Polled(self._take_ownership(), records, fence, now.generation >= 0)
+
+    def _demand_same_member(self, now: Membership) -> None:
+        """Raises PutOutError where what we hold was given to a member that the group has put out since.
+
+        Mostly a loss is told before the group takes us in again. But where a static member wakes with an answer unread
+        that the group is rebalancing, librdkafka 2.16 learns amid its joining that it is unknown, joins by another id,
+        and keeps what it is given anew without a word, whoever had it in between.
+        """
+        if not self._ours or now.id == self._held_as.id:
+            self._held_as = now
+        elif now.generation not in (-1, self._held_as.generation):
+            held = ", ".join(map(str, sorted(self._ours)))
+            raise PutOutError(f"the group had put us out and took us in anew: {held} may have been another's meanwhile")
 
     def _first(self, timeout_s: float) -> Message | None:
         """The first message, or None at the time-out, at a wake or at a change of hands."""
@@ -212,6 +229,8 @@ class ConfluentSource:
         # To leave this out would assign them, from the committed offset on.
         consumer.incremental_assign([])
         shards = [Shard(each.topic, each.partition) for each in partitions]
+        if not self._ours:
+            self._held_as = membership(consumer.consumer_group_metadata())
         self._ours.update(shards)
         self._ownership.assigned += shards
 

@@ -1,6 +1,8 @@
 """What librdkafka says in the place of a record, by a consumer that says what a test gives it."""
 
 import logging
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from bridge.confluent.source import UNREADABLE, ConfluentSource, headers_of
 from bridge.confluent.waiting import CALL_S, Patience
 from bridge.connection import Connection
-from bridge.errors import BridgeError, FencedError, NameTakenError
+from bridge.errors import BridgeError, FencedError, NameTakenError, PutOutError
+from bridge.ports import Polled
 
 GONE, FATAL, TOO_LONG, PASSING = (
     KafkaError(KafkaError.OFFSET_OUT_OF_RANGE),
@@ -58,6 +61,14 @@ class Saying:
     def consumer_group_metadata(self) -> object:
         return self._fence
 
+    def be(self, generation: int, member: bytes) -> None:
+        """To the group."""
+        self._fence = b"CGMDv2:" + struct.pack("=i", generation) + b"group\0" + member + b"\0\1"
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None: ...
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None: ...
+
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         assert (place.topic, place.partition, timeout) == ("timer.requests", 0, CALL_S)
         if self.bounds is None:
@@ -90,6 +101,39 @@ def test_what_is_said_in_the_place_of_a_record_ends_a_poll_and_a_check(
         source(error).poll(0, 10)
     with pytest.raises(kind, match=told):
         source(error).check()
+
+
+@pytest.mark.parametrize("look", [lambda member: member.poll(0, 10), lambda member: member.check()])
+def test_who_is_another_to_the_group_than_it_was_holds_nothing_any_more(look: Callable[[Any], Polled]) -> None:
+    """As a static member that slept past its session may be, by librdkafka 2.16, without a callback."""
+    member = source()
+    group, mine = member._consumer, [TopicPartition("timer.requests", number) for number in range(2)]
+    group.be(4, b"old")
+    member._assigned(group, mine)
+    assert [shard.partition for shard in look(member).ownership.assigned] == [0, 1]
+    group.be(5, b"old")  # others came and went
+    assert look(member).is_member
+    group.be(5, b"")  # unknown to the group, and about to join
+    look(member)
+    group.be(-1, b"new")
+    assert not look(member).is_member
+    group.be(7, b"new")
+    with pytest.raises(PutOutError, match=r"timer\.requests/0, timer\.requests/1 may have been another's"):
+        look(member)
+
+
+def test_behind_a_loss_that_was_told_another_id_is_no_trouble() -> None:
+    member = source()
+    group, mine = member._consumer, [TopicPartition("timer.requests", 0)]
+    group.be(4, b"old")
+    member._assigned(group, mine)
+    member.poll(0, 10)
+    group.be(4, b"new")
+    member._lost(group, mine)
+    assert [shard.partition for shard in member.poll(0, 10).ownership.lost] == [0]
+    group.be(7, b"new")
+    member._assigned(group, mine)
+    assert [shard.partition for shard in member.poll(0, 10).ownership.assigned] == [0]
 
 
 TRUNCATED = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"x: {KafkaError(KafkaError._LOG_TRUNCATION).str()} (broker 1)")
