@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.origin import Shard
-from schemas.pending_table import PENDING
+from schemas.pending_table import PENDING, STORES, Age, age_of, told_stores
 from timer.entry import RUN, Rows
 from timer.inspection import StoppedStore, Timer
 from timer.record import unpack_headers
@@ -22,9 +22,16 @@ _MOST_BYTES = 16 << 20
 def pending_file(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
     """To be called for each store; returns how many rows that made. `out` appears at the end, whole, or not at all."""
     partial = out.with_name(f"{out.name}.partial")
+    told: dict[Shard, Age] = {}
     try:
         with pq.ParquetWriter(partial, PENDING, compression="zstd") as writer:
-            yield lambda shard, store: _write(writer, batches(shard, store))
+
+            def write(shard: Shard, store: StoppedStore) -> int:
+                told[shard] = age_of(store.checkpoint.progress)
+                return _write(writer, batches(shard, store))
+
+            yield write
+            writer.add_key_value_metadata({STORES: told_stores(told)})
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)

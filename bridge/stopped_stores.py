@@ -95,6 +95,17 @@ def explained(path: Path) -> Iterator[None]:
         raise BridgeError(f"{wrong.filename}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
 
 
+def note_how_it_ended(shard: Shard, store: StoppedStore) -> None:
+    """On stderr, where it was not well: what came behind the checkpoint is not told."""
+    if not store.closed:
+        typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
+
+
+def holds_anything(path: Path) -> bool:
+    """Whether units lie in a store that has no checkpoint yet: it was being rebuilt."""
+    return any(file.stat().st_size > 0 for file in (path / UNITS).glob("*"))
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[StoppedStore]:
     with explained(path), StoppedStore(ReadOnlyDisk(path)) as store:

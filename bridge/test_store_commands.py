@@ -17,7 +17,7 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.stopped_stores import reading
 from bridge.test_histories import SHARD, World
 from schemas.origin import Shard
-from schemas.pending_table import PENDING
+from schemas.pending_table import PENDING, stores_in
 from timer.batch import Batch
 from timer.checkpoint import NAME, Checkpoint
 from timer.disk import RealDisk
@@ -215,6 +215,15 @@ def test_inspect_of_an_id_under_which_nothing_is_pending(store: Path) -> None:
 # -- export
 
 
+def never_checkpointed(root: Path) -> None:
+    """A store as a bridge leaves it that ended amid its rebuild."""
+    folder = DataDir(root)
+    disk = folder.disk_for(Shard("timer.requests", 0))
+    History(disk).receives(100, 200)
+    disk.close()
+    folder.close()
+
+
 def exported(folder: Path, out: Path) -> pa.Table:
     result = run("export", folder, out)
     table = pq.read_table(out)
@@ -267,6 +276,41 @@ def test_export_goes_through_the_log_in_batches(store: Path, tmp_path: Path, mon
 def test_export_of_a_partition_without_timers_is_an_empty_table(data_dir: Path, tmp_path: Path) -> None:
     table = exported(data_dir / "timer.requests" / "1", tmp_path / "out.parquet")
     assert (table.num_rows, table.schema.equals(PENDING)) == (0, True)
+
+
+def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
+    """Also of one in which nothing is pending: another file may have a former owner's, in which something was."""
+    folder = DataDir(tmp_path / "timer-data")
+    disk = folder.disk_for(Shard("timer.requests", 3))
+    history = History(disk)
+    history.receives(100, 200)
+    history.releases(300)
+    history.closes()
+    disk.close()
+    folder.close()
+    out = tmp_path / "out.parquet"
+    assert exported(tmp_path / "timer-data", out).num_rows == 0
+    settled = history.store.settled
+    assert stores_in(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (2, *settled, 0)}
+
+
+def test_export_of_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
+    folder = DataDir(tmp_path / "timer-data")
+    disk = folder.disk_for(Shard("timer.requests", 0))
+    full_history(disk)
+    disk.close()
+    folder.close()
+    result = run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
+    assert result.stderr == "note: timer.requests/0 was not closed cleanly: as of its last checkpoint\n"
+
+
+def test_export_of_a_store_that_was_never_checkpointed_says_what_the_file_lacks(tmp_path: Path) -> None:
+    """What is said to be all that is pending is what an operator deletes the topic by."""
+    never_checkpointed(tmp_path / "timer-data")
+    with pytest.raises(BridgeError, match=r"^timer\.requests/0: not in the file") as told:
+        run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
+    assert told.value.exit_code == 1
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 0
 
 
 def test_export_leaves_no_half_file_and_keeps_the_old_one(store: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bridge.embedded import free_port
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
 from integration_tests.patience import until
@@ -19,7 +20,7 @@ from scripts.processes import BridgeProcess
 from spark_jobs import bulk_import
 from spark_jobs.access import Access
 from spark_jobs.bulk_import import ImportArguments, Send
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.import_rows import Mapped
 
 pytestmark = [
@@ -29,6 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
+HOUR_MS = 3_600_000
 EXPORTED = Mapped({}, {}, 86_400_000)
 EVERY_BYTE = bytes(range(256))
 FOREIGN = (("a", EVERY_BYTE), ("a", None))
@@ -142,6 +144,60 @@ def imported(
             imported_topic=f"imported-{timer_topic}",
         )
     )
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, tmp_path: Path) -> None:
+    """It keeps its store: what was delivered and ended since is pending there still, and what is pending is in both."""
+    cluster, old, new = Cluster(kafka.bootstrap_servers), Names(), Names()
+    came, later = cluster.topic("came"), cluster.topic("later")
+    files = [tmp_path / "former.parquet", tmp_path / "last.parquet"]
+
+    def ask(action: bytes, *more: tuple[str, bytes | None]) -> None:
+        cluster.send(old.timers, None, headers=[(names.ACTION, action), *more])
+        cluster.flush()
+
+    for file in files:
+        with BridgeProcess(
+            tmp_path / file.stem, kafka.bootstrap_servers, old.arguments, http_port=free_port()
+        ) as bridge:
+            if file is files[0]:
+                ask(b"pause", (names.TOPIC, came.encode()))
+                for value, target, delay_ms in (
+                    (b"soon", came, 1),
+                    (b"stays", later, HOUR_MS),
+                    (b"ended", later, HOUR_MS),
+                ):
+                    headers = [(names.TOPIC, target.encode()), (names.DELAY_MS, b"%d" % delay_ms), (names.ID, value)]
+                    cluster.send(old.timers, value, headers=headers)
+                cluster.flush()
+                until(lambda: json.loads(bridge.get("/pending"))["pending"] == 3)
+            else:
+                ask(b"resume", (names.TOPIC, came.encode()))
+                ask(b"cancel", (names.ID, b"ended"))
+                until(lambda: cluster.values(came) == [b"soon"])
+                until(lambda: json.loads(bridge.get("/pending"))["pending"] == 1)
+        done = command("export", str(tmp_path / file.stem / "timer-data"), str(file))
+        assert (done.returncode, done.stderr) == (0, "")
+    assert [sorted(pq.read_table(file)["value"].to_pylist()) for file in files] == [
+        [b"ended", b"soon", b"stays"],
+        [b"stays"],
+    ]
+
+    cluster.create(new.timers, 2)
+    arguments = ImportArguments(
+        access=Access(kafka.bootstrap_servers),
+        files=tuple(map(str, files)),
+        out=tmp_path / "imported",
+        mapped=EXPORTED,
+        format="parquet",
+        timer_topic=new.timers,
+        imported_topic=f"imported-{new.timers}",
+    )
+    assert bulk_import.run_import(arguments) == bulk_import.Imported(1, 0, 1, 0)
+    assert cluster.values(new.timers) == [b"stays"]
+    with pytest.raises(UsageError, match="give exports as files of this machine"):
+        bulk_import.run_import(replace(arguments, files=(str(tmp_path / "*.parquet"),), out=tmp_path / "other"))
 
 
 @pytest.mark.usefixtures("spark_session")

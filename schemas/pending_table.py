@@ -3,9 +3,25 @@
 One row for each timer that lived at the store's checkpoint, in the order in which the store keeps them. Identity is
 (topic, partition, origin_offset); the rest is what a new request for the same delivery needs. `headers` are the
 request's as it came, in order, the bridge's own (`timer-topic`, ...) too, doubles too. Times are epoch ms.
+
+A partition's store stays where it was when the partition moves to another instance, so of several files with stores of
+one partition only the newest is true. The file's metadata tell how far each of its stores had come, also of those in
+which nothing was pending:
+
+    timer-bridge.stores: {"v": 1, "stores": [["timer.requests", 0, [C, K's visit_ms, K's origin, number]], ...]}
 """
 
+import json
+from collections.abc import Mapping
+
 import pyarrow as pa
+
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+STORES = "timer-bridge.stores"
+Age = tuple[int, ...]
+"""How far a store had come, as (C, K, number): the greatest of several of one partition is the newest."""
 
 HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 
@@ -33,3 +49,26 @@ PENDING = pa.schema(
         _field("headers", pa.list_(pa.field("element", HEADER, nullable=False)), "the request's, in order"),
     ]
 )
+
+
+def age_of(progress: Progress) -> Age:
+    return (progress.next_offset, *progress.settled, progress.number)
+
+
+def told_stores(stores: Mapping[Shard, Age]) -> str:
+    """The text under STORES."""
+    return json.dumps({"v": 1, "stores": [[*shard, age] for shard, age in sorted(stores.items())]})
+
+
+def stores_in(metadata: Mapping[bytes, bytes] | None) -> dict[Shard, Age] | None:
+    """Of a file's metadata; None where they do not tell. Raises ValueError where they tell it in another way."""
+    text = (metadata or {}).get(STORES.encode())
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+        if told["v"] == 1:
+            return {Shard(topic, partition): tuple(age) for topic, partition, age in told["stores"]}
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f"{STORES} is {text[:100]!r}, which this version cannot read: use the one that wrote the file")

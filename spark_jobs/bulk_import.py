@@ -9,7 +9,7 @@ Step 1 is done once: a run on the same OUT goes on with step 2, where each part'
 one transactional id, so that a run that was killed, or is still at work, sends nothing beside it.
 
     timer-bridge import orders.csv --map due=when --map value=body --map key=id --set topic=orders --out imports/orders
-    timer-bridge import pending.parquet --out imports/moved          what `timer-bridge export` wrote
+    timer-bridge import a.parquet b.parquet --out imports/moved      what `timer-bridge export` wrote on each instance
 
 Exit codes: 0 done, 1 trouble, or rows were rejected or failed, 2 wrong arguments.
 """
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,7 +30,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -41,11 +42,13 @@ from spark_jobs.backfill_tasks import ddl
 from spark_jobs.brokers import ENDED_BY_ANOTHER, Cluster, Outgoing, RefusedError, Sender, read
 from spark_jobs.ending import exit_code
 from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.exports import is_export, left_out
 from spark_jobs.flags import add_flags, resolved
 from spark_jobs.import_rows import BROKEN, FIELDS, HEADER, Mapped, WrongError
 from spark_jobs.session import job_session
 
 _DAY_MS = 86_400_000
+_PATTERN = frozenset("*?[{")
 _CHUNK = 1_000
 _MOST_BYTES = 8 << 20
 _OF_THE_RECORD = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
@@ -140,12 +143,26 @@ def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
     """Text as it stands: Spark would make one schema of all rows, and change those that have not all of its fields."""
     reader, files = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
     if arguments.format == "parquet":
-        return reader.parquet(*files)
+        rows = reader.parquet(*files)
+        is_one = len(files) == 1 and not Path(files[0]).is_dir() and not _PATTERN & set(files[0])
+        return rows if is_one or arguments.mapped.columns or not is_export(rows.columns) else _newest(reader, files)
     reader = reader.option("columnNameOfCorruptRecord", BROKEN)
     if arguments.format == "json":
         return reader.schema(_texts(reader.json(files).columns)).json(files)
     reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
     return reader.schema(_texts(reader.csv(files).columns)).option("enforceSchema", "false").csv(files)
+
+
+def _newest(reader: DataFrameReader, files: Sequence[str]) -> DataFrame:
+    """Of exports: each partition as the file has it that is the newest."""
+    parts = []
+    for file, older in left_out(files).items():
+        names = [str(shard) for shard in older]
+        if names:
+            print(f"{file}: left out, as another file has them from later: {', '.join(names)}", file=sys.stderr)
+        place = F.concat_ws("/", "topic", "partition")
+        parts.append(reader.parquet(file).where(~place.isin(names)))
+    return reduce(DataFrame.unionByName, parts)
 
 
 def _texts(columns: Iterable[str]) -> StructType:
