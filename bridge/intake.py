@@ -509,12 +509,13 @@ def replay(
     batch = Batch()
     refused, dropped, ended, released = decided.refused, decided.dropped, decided.ended, decided.released
     rolled = decided.rolled
-    rules, until = rules_from(-1)
+    rules: Rules | None = None
+    until = 0
     for record in records:
         offset = record.offset
         if offset in refused or offset in dropped:
             continue
-        if offset >= until:
+        if rules is None or offset >= until:
             rules, until = rules_from(offset)
         asked = _read(record, rules)
         if type(asked) is Schedule:

@@ -40,12 +40,15 @@ class TurnOptions:
     """From so many timers and requests to be looked through at a start on, this is done beside the turns."""
     max_wait_ms: int = 500
     """The longest wait for a message; a due timer ends it earlier."""
-    clock_skew_margin_ms: int = 60_000
-    """How far the clocks of two brokers may stand apart: a rebuild reads the journal from this much before L."""
+    clock_skew_margin_ms: int = 360_000
+    """A rebuild reads the journal from this much before L: clocks of two brokers may stand a minute apart, and records
+    of one transaction as long as the longest one takes, where one of their leaders was away."""
     max_clock_skew_ms: int = 1000
     """How far a broker's clock may stand from ours without a word."""
     adopt_progress: str | None = None
     """The operator's word where progress is gone: 'earliest', 'latest' or epoch ms."""
+    era_ms: int = 0
+    """When this process began: it names progress that begins in it, see schemas.progress."""
     policy: Policy = field(default_factory=Policy)
     """Which real topics a request may name."""
     max_requests_per_s: int | None = None

@@ -1,8 +1,8 @@
 """A shard at start: what the disk still knows, caught up by the journal and by reading (design, invariant 5).
 
     progress (C, K, L)        stable, from Kafka
-    checkpoint on disk        usable when L <= its C <= C and its K <= K, and the journal behind it is still kept:
-                              takes the store back to a commit it knows
+    checkpoint on disk        usable when it is of the same era, L <= its C <= C and its K <= K, and the journal behind
+                              it is still kept: takes the store back to a commit it knows
     journal                   from where the checkpoint left it, else from the time of L's record minus a clock's skew
     requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rule
 
@@ -129,7 +129,8 @@ def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
     """`journal_first`: what was decided before is gone, and perhaps what it says of this checkpoint's timers."""
     known = found.progress
     is_known = known.next_offset <= progress.next_offset and known.settled <= progress.settled
-    return is_known and progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
+    is_near = progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
+    return known.era == progress.era and is_known and is_near
 
 
 def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
@@ -144,7 +145,7 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
     nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
     if nothing_left and next(iter(history.journal(shard, from_offset=None, since_ms=None)), None) is None:
         first, _ = history.bounds(shard)
-        return Progress(first, NOTHING_SETTLED, first), False
+        return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
     return _adopted(
         shard, history, options, "the group has no committed offset, but timers were delivered before"
     ), True
@@ -174,7 +175,12 @@ def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> 
         case timestamp_ms:
             offset = history.offset_at(shard, int(timestamp_ms))
     log.warning("%s: progress adopted at offset %d by the operator's word", shard, offset)
-    return Progress(offset, NOTHING_SETTLED, offset)
+    return Progress(offset, NOTHING_SETTLED, offset, era=options.era_ms)
+
+
+class _UncoveredError(Exception):
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the journal says nothing of the request at offset {offset}")
 
 
 class _Recovery:
@@ -221,6 +227,15 @@ class _Recovery:
         try:
             self._catch_up(store, start, decisions)
             store.progress()  # its L is looked for here, where what is damaged is still made anew
+        except _UncoveredError as wrong:
+            store.close()
+            if found is not None:
+                raise CorruptStoreError(NAME, f"{wrong}, so it is of another journal") from wrong
+            raise BridgeError(
+                f"{self._shard}: {wrong}, which may be pending: it was deleted, or forgets sooner than the timer topic."
+                f" Nobody can tell what was cancelled or delivered, so do as where progress is lost: delete the group's"
+                f" offset of {self._shard}, and start once with --adopt-progress"
+            ) from wrong
         except BaseException:
             store.close()
             raise
@@ -242,7 +257,9 @@ class _Recovery:
 
         def rules_from(offset: int) -> tuple[Rules, int]:
             rules, until = decisions.rules_from(offset)
-            return rules or self._options.rules, until
+            if rules is None:
+                raise _UncoveredError(offset)
+            return rules, until
 
         for records in self._history.requests(self._shard, start, progress.next_offset):
             try:

@@ -22,7 +22,6 @@ from schemas.headers import (
     BARE,
     ERROR,
     ERROR_DETAIL,
-    NOT_OURS,
     ORIGIN,
     ROLLS,
     TOPIC,
@@ -39,8 +38,6 @@ UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized
 """Codes that speak about the target: once that is mended, the same request does well."""
 
 _REASON = (ERROR, ERROR_DETAIL, ORIGIN)
-_NEVER_A_TIMER = frozenset({NOT_OURS.code, "bad-header"})
-"""With these, headers of a copy that stand on a record are its sender's."""
 
 
 class Parked(NamedTuple):
@@ -95,9 +92,13 @@ def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked |
 
 
 def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None]]:
-    """Those of the request that was parked: without the reason, and without what a rolled copy told of itself."""
+    """Those of the request that was parked: without the reason, and without what a rolled copy told of itself.
+
+    Nor what one told that no journal knows, as progress was adopted since, or a forger: as a copy it would be refused
+    again. What is on a `bad-header` is its sender's.
+    """
     kept = list(headers[: -len(_REASON)])
-    if code not in _NEVER_A_TIMER and [name for name, _ in kept[-2:]] == [ORIGIN, ROLLS]:
+    if code != "bad-header" and [name for name, _ in kept[-2:]] == [ORIGIN, ROLLS]:
         del kept[-2:]
     return kept
 

@@ -156,7 +156,8 @@ def _demand_of(settings: Settings) -> "Callable[[Request], None]":
 def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: Asked) -> None:
     topics = OwnTopics(settings, ConfluentTopics(settings.connection(), patience), asked.metrics)
     patience.give_up_in(settings.startup_timeout / 1000)
-    options = settings.turn_options(topics.prepare())
+    began_ms = SystemClock().now_ms()
+    options = settings.turn_options(topics.prepare(), began_ms)
     connection = settings.connection(folder.instance_id())
     while not stop.asked:
         stop.begin()
@@ -166,7 +167,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
             log.warning("%s", over)
         except TopicGrownError as grown:
             log.warning("%s", grown)
-            options = settings.turn_options(topics.prepare(is_running=True))
+            options = settings.turn_options(topics.prepare(is_running=True), began_ms)
         except NameTakenError as taken:
             patience.wait("joining the group", str(taken), _NAME_TRIES)
 

@@ -197,10 +197,11 @@ class Settings(BaseSettings):
         }
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 
-    def turn_options(self, found: Mapping[str, Found]) -> TurnOptions:
+    def turn_options(self, found: Mapping[str, Found], era_ms: int = 0) -> TurnOptions:
         """`found`: of each timer topic. Raises SettingsError where a quota leaves a partition without any timer."""
         own, topics = self._check_topics(), self.timer_topics()
-        main, *others = [self._options_of(name, topic, found[name], own) for name, topic in topics.items()]
+        each = [self._options_of(name, topic, found[name], own) for name, topic in topics.items()]
+        main, *others = [replace(options, era_ms=era_ms) for options in each]
         return replace(main, topics=dict(zip(self.topics, others, strict=True)))
 
     def _options_of(self, name: str, topic: TopicSettings, found: Found, own: frozenset[str]) -> TurnOptions:

@@ -116,6 +116,10 @@ class Staged:
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
 
+    def decisions(self) -> int:
+        """Of requests that were read, for the journal to tell."""
+        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
+
     def is_order_alone(self, below: int) -> bool:
         """Whether all that it carries are timers of requests below that offset that leave in their order."""
         exceptions = (
@@ -410,8 +414,12 @@ class OwnedShard:
                 self._staged.go_round(copy, flight)
 
     def is_urgent(self, now_ms: int) -> bool:
-        """Something is to be published, or stored requests have waited long enough for their commit."""
-        return self._staged.has_output() or self._is_commit_due(now_ms)
+        """Something is to be published, or stored requests have waited long enough for their commit.
+
+        Nor may more be decided than one record of the journal tells, which reckons with two turns (`journal_bytes`).
+        """
+        is_long = self._staged.decisions() >= self._options.max_poll_records
+        return self._staged.has_output() or is_long or self._is_commit_due(now_ms)
 
     @property
     def is_quiet(self) -> bool:

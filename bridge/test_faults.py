@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from bridge.errors import BrokerUnavailableError, OutcomeUnknownError, ProgressLostError, TopicGrownError
+from bridge.confluent.clients import LONGEST_TRANSACTION_MS
+from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, ProgressLostError, TopicGrownError
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Committed
@@ -30,6 +31,7 @@ from bridge.test_histories import (
 from bridge.testing import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
+from schemas.journal import JournalRecord
 from schemas.levels import parse_levels
 from schemas.origin import Shard
 from schemas.profiles import PROFILES
@@ -891,6 +893,83 @@ def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
     world.bridge.run(3 * WINDOW_MS)
     assert world.delivered() == ["m"]
     assert [code for code, _ in world.rejected()] == [b"not-ours"]
+
+
+def test_one_journal_record_tells_no_more_than_two_turns_decide() -> None:
+    """Of what is no output nothing else makes it short of `commit_interval`, and its topic takes so many bytes."""
+    options = replace(SMALL, receipts="none", max_poll_records=5, commit_interval_ms=1_000_000)
+    world = World(replace(options, store=replace(SMALL.store, checkpoint_interval_ms=1_000_000)))
+    for number in range(200):
+        world.send(str(number), 900, id_="a")
+    world.bridge.run(100)
+    told = [JournalRecord.from_bytes(entry.value or b"") for entry in world.kafka.read("timer.journal")]
+    assert 150 < sum(len(each.ended) for each in told) < 200
+    assert max(len(each.ended) for each in told) <= 10
+    world.bridge.run(1000)
+    assert world.delivered() == ["199"]
+
+
+def test_a_rebuild_looks_back_as_far_as_records_of_one_transaction_may_stand_apart() -> None:
+    """Their leaders' clocks by a minute, and they themselves as long as it takes."""
+    assert SMALL.clock_skew_margin_ms >= 60_000 + LONGEST_TRANSACTION_MS
+
+
+def test_without_the_journal_of_what_may_be_pending_nothing_is_released() -> None:
+    """What it had said is nowhere else: a cancelled timer would leave behind its `cancelled`."""
+    world = World()
+    world.send("long", 3 * WINDOW_MS // 2)
+    world.send("ended", 300, id_="a")
+    world.cancel("a")
+    world.bridge.run(100)
+    assert world.receipts("accepted") == [("cancelled", 2)]
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal.delete_before(journal.end)
+    world.bridge.lose_disks()
+    world.bridge.start()
+    with pytest.raises(BridgeError, match=f"{SHARD}: the journal says nothing of the request at offset 0, which may"):
+        world.bridge.run(1000)
+    assert world.delivered() == []
+
+
+@pytest.mark.parametrize(
+    ("era_ms", "commits", "told"),
+    [
+        (7, 6, "the local store is of another time"),
+        (7, 1, "the local store is of another time"),
+        (0, 1, "of another journal"),
+    ],
+)
+def test_a_store_of_topics_that_were_made_anew_is_not_believed(
+    era_ms: int, commits: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stayed with a former owner, and its offsets alone look as if it were of now.
+
+    Without an era, as older bridges have none, the journal tells, where it is shorter than it was.
+    """
+    world = World()
+    for number in range(3):
+        world.send(f"old {number}", 900)
+        world.bridge.run(30)
+    world.bridge.stop()
+    of_then = world.bridge.disks[SHARD]
+    for name in (TIMERS, "timer.journal"):
+        world.kafka.partition(Shard(name, 0)).cut(0)
+    expired(world)
+    world.bridge.lose_disks()
+    world.bridge.options = replace(world.options, era_ms=era_ms)
+    world.bridge.start()
+    for number in range(6):
+        world.send(f"new {number}", 900)
+        if commits > 1:
+            world.bridge.run(30)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.disks[SHARD] = of_then
+    world.bridge.options = replace(world.options, era_ms=era_ms and era_ms + 1)
+    world.bridge.start()
+    world.bridge.run(2000)
+    assert sorted(world.delivered()) == [f"new {number}" for number in range(6)]
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("is_full", [False, True])

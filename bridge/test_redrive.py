@@ -93,9 +93,11 @@ def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
     assert seen(record).origin == 7
 
 
-def test_what_a_forger_wrote_stays_as_it_was() -> None:
+def test_a_copy_that_no_journal_knew_is_sent_as_a_request() -> None:
+    """As a copy it would be refused again. Of a timer that rolled before progress was adopted nothing else is left."""
     headers = [*ASKED, ("timer-origin", b"timer.requests/2/1"), ("timer-rolls", b"1")]
-    assert request_headers(refused(NOT_OURS.code, headers).headers, NOT_OURS.code) == headers
+    assert request_headers(refused(NOT_OURS.code, headers).headers, NOT_OURS.code) == ASKED
+    assert request_headers(refused("bad-header", headers).headers, "bad-header") == headers
 
 
 @pytest.mark.parametrize(

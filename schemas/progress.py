@@ -6,6 +6,8 @@
 
 Design, invariant 3. C is the committed offset itself, K and L travel in its metadata (<= 1 KB). With them a number, one
 higher in each transaction: not all that may be decided moves C, K or L, and a store has to know whether it knows all.
+And the era, epoch ms: from when on there is this progress, where there was none or the operator put another in its
+place. Offsets may begin again then, so a store of another era knows nothing, whatever its numbers say.
 """
 
 import json
@@ -37,10 +39,12 @@ class Progress(NamedTuple):
     settled: Key
     low_offset: Int64
     number: Int64 = 0
+    era: Int64 = 0
+    """0: of a bridge that did not tell it yet."""
 
     def metadata(self) -> str:
         """What is committed beside `next_offset`."""
-        told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
+        told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number, "e": self.era}
         return _encoded(told)
 
     @classmethod
@@ -51,7 +55,8 @@ class Progress(NamedTuple):
             if told["v"] != 1:
                 raise ForeignProgressError(next_offset, metadata)
             visit_ms, origin = map(_int64, told["k"])
-            return cls(int(next_offset), Key(visit_ms, origin), _int64(told["l"]), _int64(told.get("n", 0)))
+            numbers = _int64(told["l"]), _int64(told.get("n", 0)), _int64(told.get("e", 0))
+            return cls(int(next_offset), Key(visit_ms, origin), *numbers)
         except (ValueError, KeyError, TypeError, RecursionError) as wrong:
             raise ForeignProgressError(next_offset, metadata) from wrong
 

@@ -813,7 +813,7 @@ class Store:
         """(C, K, L) as staged: what the transaction commits."""
         if not len(self._low_row) or not above(self._low_row, self._settled, self._waiting.spans())[0]:
             self._low_offset = max(self._low_offset, self._find_low_offset())
-        return Progress(self._next_offset, self._settled, self._low_offset)
+        return Progress(self._next_offset, self._settled, self._low_offset, era=self._committed.era)
 
     def _find_low_offset(self) -> int:
         """The lowest live offset. The search only moves forward: over the life of a store it reads each unit once."""
