@@ -40,7 +40,7 @@ def main() -> None:
     try:
         app()
     except BridgeError as wrong:
-        print(f"timer-bridge: {wrong}", file=sys.stderr)  # noqa: T201
+        print(f"timer-bridge: {logs.discreet(str(wrong))}", file=sys.stderr)  # noqa: T201
         sys.exit(wrong.exit_code)
 
 
@@ -100,7 +100,7 @@ def run(settings: Settings) -> None:
         if settings.log_format == "json":
             log.critical("%s", wrong)
         else:
-            typer.echo(f"timer-bridge: {logs.without_secrets(str(wrong), settings.kafka)}", err=True)
+            typer.echo(f"timer-bridge: {logs.discreet(str(wrong))}", err=True)
         raise typer.Exit(wrong.exit_code) from wrong
 
 

@@ -478,13 +478,20 @@ def _at_ms(at: datetime | str | int) -> int:
         if at.tzinfo is None:
             raise ValueError(f"{at} has no zone: give it one, such as datetime.UTC")
         return _whole_ms(at - datetime(1970, 1, 1, tzinfo=UTC))
-    return parse_instant_ms(at) if isinstance(at, str) else at
+    return parse_instant_ms(at) if isinstance(at, str) else _whole(at)
 
 
 def _delay_ms(delay: timedelta | str | int) -> int:
     if isinstance(delay, timedelta):
         return _whole_ms(delay)
-    return parse_duration_ms(delay) if isinstance(delay, str) else delay
+    return parse_duration_ms(delay) if isinstance(delay, str) else _whole(delay)
+
+
+def _whole(ms: int) -> int:
+    """Of a float the part behind the point would be cut off, which is early."""
+    if type(ms) is not int:
+        raise ValueError(f"{ms!r} is no int: give whole milliseconds, rounded up")
+    return ms
 
 
 def _whole_ms(span: timedelta) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge import logs
 from bridge.client import Sent, TimerProducer
 from bridge.errors import SettingsError
 from bridge.option_groups import with_groups
@@ -59,8 +60,8 @@ class Request:
     expire_at: Expire = None
     header: HeaderPairs = None
 
-    def text(self) -> str:
-        return sys.stdin.read() if self.value == "-" else self.value
+    def raw(self) -> bytes:
+        return sys.stdin.buffer.read() if self.value == "-" else self.value.encode(errors="surrogateescape")
 
     def asked(self) -> dict[str, Any]:
         """As TimerProducer has it. Raises SettingsError."""
@@ -90,6 +91,7 @@ class Where:
         """And which of the timer topics. Raises SettingsError."""
         flags = {**vars(self), "kafka": kafka_settings(self.kafka)}
         settings = load_around({name: flags[name] for name in flags if name != "config"}, os.environ, self.config)
+        logs.hide(settings.kafka)
         return settings, self.timer_topic or settings.timer_topic
 
 
@@ -111,8 +113,8 @@ def send(
     """Send a message, or each line of one, to be delivered later."""
     if lines and id_ is not None:
         raise SettingsError("--id with --lines: each line would replace the one before it; leave one of them out")
-    asked, text = request.asked(), request.text()
-    values = lines_of(text) if lines else [text]
+    asked, raw = request.asked(), request.raw()
+    values = lines_of(raw) if lines else [raw]
     settings, timer_topic = where.chosen()
     sent: list[Future[Sent]] = []
     with _client(settings, timer_topic) as client:
@@ -122,9 +124,9 @@ def send(
     _tell(f"{len(values)} sent to {timer_topic}", sent, as_json=as_json)
 
 
-def lines_of(text: str) -> list[str]:
+def lines_of(raw: bytes) -> list[bytes]:
     """Lines end with a line feed alone: whatever else ends one somewhere (U+2028 and others) may stand in a message."""
-    return text.removesuffix("\n").split("\n") if text else []
+    return raw.removesuffix(b"\n").split(b"\n") if raw else []
 
 
 def cancel(id_: Id, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
@@ -138,12 +140,12 @@ def replace(
     id_: Id, request: Request, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False
 ) -> None:
     """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
-    asked, text = request.asked(), request.text()
+    asked, raw = request.asked(), request.raw()
     with _client(*where.chosen()) as client:
         if all_partitions:
-            sent = client.replace_everywhere(id_, request.topic, text, **asked)[:1]
+            sent = client.replace_everywhere(id_, request.topic, raw, **asked)[:1]
         else:
-            sent = [client.replace(id_, request.topic, text, **asked)]
+            sent = [client.replace(id_, request.topic, raw, **asked)]
     _tell(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 

@@ -114,16 +114,24 @@ def id_fields(raw: bytes | None) -> dict[str, str | None]:
 
 
 def joined_listings(parts: Iterable[Listing], at_ms: int, limit: int) -> Listing:
-    """The first `limit` of all of them."""
+    """The first `limit` of all of them, no further than each of `parts` has looked: one may have more behind its last.
+
+    What a part found and what left before it could be told is in its `matching`, but not among its timers.
+    """
     listings = list(parts)
-    timers = sorted((timer for each in listings for timer in each.timers), key=lambda timer: timer.place)[:limit]
-    matching = sum(each.matching for each in listings)
-    histogram = joined_buckets(bucket for each in listings for bucket in each.histogram)
-    return Listing(at_ms=at_ms, matching=matching, timers=timers, after=_after(timers, matching), histogram=histogram)
-
-
-def _after(timers: list[NamedTimer], matching: int) -> str | None:
-    return str(timers[-1].place) if timers and matching > len(timers) else None
+    looked_to = min((Place.parse(each.after) for each in listings if each.after is not None), default=None)
+    places = ((timer.place, timer) for each in listings for timer in each.timers)
+    found = sorted((each for each in places if looked_to is None or each[0] <= looked_to), key=lambda each: each[0])
+    if len(found) > limit:
+        found = found[:limit]
+        looked_to = found[-1][0]
+    return Listing(
+        at_ms=at_ms,
+        matching=sum(each.matching for each in listings),
+        timers=[timer for _, timer in found],
+        after=None if looked_to is None else str(looked_to),
+        histogram=joined_buckets(bucket for each in listings for bucket in each.histogram),
+    )
 
 
 class Search:

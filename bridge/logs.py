@@ -32,11 +32,16 @@ HIDDEN = "(hidden)"
 log = logging.getLogger(__name__)
 
 
+_kafka: dict[str, str] = {}
+"""The librdkafka settings of this process."""
+
+
 def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[str, str] | None = None) -> None:
     """For the whole process, in place of what was configured before. `kafka`: librdkafka settings, see rule 2."""
+    hide(kafka or {})
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json() if format_ == "json" else _text())
-    handler.addFilter(_Line(kafka or {}))
+    handler.addFilter(_Line())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     sys.excepthook = _log_mistake if format_ == "json" else sys.__excepthook__
 
@@ -62,6 +67,17 @@ def _in_utc(formatter: logging.Formatter) -> logging.Formatter:
     return formatter
 
 
+def hide(kafka: Mapping[str, str]) -> None:
+    """From now on, what may be a secret in these librdkafka settings."""
+    _kafka.clear()
+    _kafka.update(kafka)
+
+
+def discreet(text: str) -> str:
+    """`text` as this process may show it."""
+    return without_secrets(text, _kafka)
+
+
 def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
     """`text` without the values of those settings that may be secrets, and without any word of them.
 
@@ -77,18 +93,14 @@ def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
 class _Line(logging.Filter):
     """Rules 1 and 2, before a line is laid out."""
 
-    def __init__(self, kafka: Mapping[str, str]) -> None:
-        super().__init__()
-        self._kafka = kafka
-
     def filter(self, record: logging.LogRecord) -> bool:
         for argument in record.args if isinstance(record.args, tuple) else ():
             if isinstance(argument, Shard):
                 record.shard, record.topic, record.partition = str(argument), argument.topic, argument.partition
-        record.msg, record.args = without_secrets(record.getMessage(), self._kafka), None
+        record.msg, record.args = discreet(record.getMessage()), None
         if record.exc_info:
             trace = logging.Formatter().formatException(record.exc_info)
-            record.exc_text, record.exc_info = without_secrets(trace, self._kafka), None
+            record.exc_text, record.exc_info = discreet(trace), None
         return True
 
 

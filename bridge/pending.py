@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from bridge.durations import parse_duration_ms
 from bridge.flights import hours_of, id_hash, ranges_of
@@ -111,6 +111,20 @@ class Named(BaseModel):
     at_ms: int
     id: str
     timers: list[Timer]
+
+
+class OfInstance(BaseModel):
+    """`recovering`: partitions of an instance that are being rebuilt, so nobody knows yet what is pending there."""
+
+    recovering: list[str] = Field(default_factory=list)
+
+
+class InstancePending(Pending, OfInstance):
+    """What an instance answers."""
+
+
+class InstanceNamed(Named, OfInstance):
+    """What an instance answers."""
 
 
 def parse_bucket_ms(text: str) -> int:

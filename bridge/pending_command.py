@@ -93,13 +93,7 @@ def pending(
         )
     source = _source(url or [], http_port, data_dir, token_file)
     if id_ is not None:
-        named = source.named(id_)
-        if as_json:
-            typer.echo(named.model_dump_json(indent=2))
-        elif named.timers:
-            Console().print(_timers(named))
-        if not named.timers:
-            raise BridgeError(f"no timer is pending under {id_!r} there")
+        _tell_named(source, id_, as_json=as_json)
         return
     try:
         bucket_ms = parse_bucket_ms(_BUCKET if bucket is None else bucket)
@@ -110,6 +104,25 @@ def pending(
         typer.echo(told.model_dump_json(indent=2))
     else:
         _show(told, Console())
+    if source.not_seen:
+        typer.echo(f"note: {_not_seen(source)}", err=True)
+
+
+def _tell_named(source: PendingSource, id_: str, *, as_json: bool) -> None:
+    named = source.named(id_)
+    if as_json:
+        typer.echo(named.model_dump_json(indent=2))
+    elif named.timers:
+        Console().print(_timers(named))
+    if not named.timers and source.not_seen:
+        raise BridgeError(f"nothing was found under {id_!r}, but {_not_seen(source)}")
+    if not named.timers:
+        raise BridgeError(f"no timer is pending under {id_!r} there")
+
+
+def _not_seen(source: PendingSource) -> str:
+    names = ", ".join(source.not_seen)
+    return f"{names} could not be looked into, as not recovered yet: ask again when the bridge is ready"
 
 
 def _demand_alone(given: Mapping[str, object]) -> None:

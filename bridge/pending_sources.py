@@ -1,16 +1,13 @@
 """Where `timer-bridge pending` gets its answers: by HTTP from running bridges, or from the stores of a stopped one."""
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-import typer
-
-from bridge.pending import Named, Pending, joined, named_in_store, of_store
+from bridge.pending import InstanceNamed, InstancePending, Named, OfInstance, Pending, joined, named_in_store, of_store
 from bridge.running_bridge import Answer, RunningBridge
-from bridge.stopped_stores import opened, reading
+from bridge.stopped_stores import holds_anything, note_how_it_ended, opened, reading
 from schemas.origin import Shard
 from timer.inspection import EmptyStoreError, StoppedStore
 
@@ -19,7 +16,10 @@ _REMEDY = "ask it by its --http-port (or --url); where it was started without on
 
 
 class PendingSource(Protocol):
-    """Raises BridgeError, SettingsError."""
+    """Raises BridgeError, SettingsError. `not_seen`: partitions that could not be looked into at the last question."""
+
+    @property
+    def not_seen(self) -> list[str]: ...
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending: ...
 
@@ -31,14 +31,21 @@ class RunningBridges:
 
     def __init__(self, urls: list[str], token: str | None = None) -> None:
         self._bridges = [RunningBridge(url, "--http-port", token) for url in urls]
+        self.not_seen: list[str] = []
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         asked = {"bucket": str(bucket_ms)} | ({} if topic is None else {"topic": topic})
-        return joined(each.get(_PATH, asked, Pending) for each in self._bridges)
+        found = [each.get(_PATH, asked, InstancePending) for each in self._bridges]
+        self._note(found)
+        return joined(found)
 
     def named(self, id_: str) -> Named:
-        found = [each.get(_PATH, {"id": id_}, Named) for each in self._bridges]
+        found = [each.get(_PATH, {"id": id_}, InstanceNamed) for each in self._bridges]
+        self._note(found)
         return Named(at_ms=found[0].at_ms, id=id_, timers=[timer for each in found for timer in each.timers])
+
+    def _note(self, found: Iterable[OfInstance]) -> None:
+        self.not_seen = sorted({name for each in found for name in each.recovering})
 
 
 class Directory:
@@ -46,6 +53,7 @@ class Directory:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.not_seen: list[str] = []
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         now_ms = _now_ms()
@@ -65,12 +73,16 @@ class Directory:
     def _each(self, look: Callable[[Shard, StoppedStore], Answer]) -> list[Answer]:
         """What `look` finds in each store that holds anything."""
         found: list[Answer] = []
+        self.not_seen = []
         with reading(self._folder, remedy=_REMEDY) as stores:
             for shard, path in stores:
-                with suppress(EmptyStoreError), opened(path) as store:
-                    if not store.closed:
-                        typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
-                    found.append(look(shard, store))
+                try:
+                    with opened(path) as store:
+                        note_how_it_ended(shard, store)
+                        found.append(look(shard, store))
+                except EmptyStoreError:
+                    if holds_anything(path):
+                        self.not_seen.append(str(shard))
         return found
 
 

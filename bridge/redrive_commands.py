@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bridge import logs
 from bridge.client_commands import Config, Kafka, Servers, TimerTopic, kafka_settings
 from bridge.console import shown
 from bridge.durations import parse_instant_ms
@@ -74,6 +75,7 @@ def redrive(
         "kafka": kafka_settings(kafka),
     }
     settings = load_around(flags, os.environ, config)
+    logs.hide(settings.kafka)
     selection = Selection(
         timer_topics=frozenset({timer_topic} if timer_topic else settings.timer_topics()),
         codes=frozenset(code or ()),

@@ -115,13 +115,17 @@ class Status:
     def shards(self) -> Mapping[Shard, ShardStatus]:
         return self._shards
 
+    def in_recovery(self) -> list[Shard]:
+        """In order."""
+        return self._in("recovering")
+
     def silent_s(self) -> float:
         """Since the last sign of life."""
         return self._now_s() - self._sign_of_life_s
 
     def live(self) -> Verdict:
         silent_s = self.silent_s()
-        if silent_s <= LIVE_WITHIN_S or self._in("recovering"):
+        if silent_s <= LIVE_WITHIN_S or self.in_recovery():
             return Verdict()
         return Verdict("the loop hangs", f"no turn has ended for {silent_s:.0f} s")
 
@@ -133,7 +137,7 @@ class Status:
             return Verdict("waiting for the broker", why)
         if not self._shards and not self._is_spare():
             return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
-        if recovering := self._in("recovering"):
+        if recovering := self.in_recovery():
             return Verdict(f"recovering {', '.join(map(str, recovering))}")
         for shard in self._in("paused"):
             status = self._shards[shard]

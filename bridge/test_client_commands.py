@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bridge import client_commands
+from bridge import cli, client_commands
 from bridge.cli import app
 from bridge.client import TimerProducer
 from bridge.client_commands import lines_of
@@ -60,17 +60,49 @@ def test_without_a_cluster_it_says_where_one_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"),
+    ("raw", "lines"),
     [
-        ("", []),
-        ("one", ["one"]),
-        ("one\ntwo\n", ["one", "two"]),
-        ("one\n\n", ["one", ""]),
-        ('{"note": "a\u2028b\x0bc\x85d"}\n{}\n', ['{"note": "a\u2028b\x0bc\x85d"}', "{}"]),
+        (b"", []),
+        (b"one", [b"one"]),
+        (b"one\ntwo\n", [b"one", b"two"]),
+        (b"one\n\n", [b"one", b""]),
+        ("a\u2028b\x0bc\x85d\n{}\n".encode(), ["a\u2028b\x0bc\x85d".encode(), b"{}"]),
     ],
 )
-def test_a_message_ends_where_its_line_does_and_nowhere_else(text: str, lines: list[str]) -> None:
-    assert lines_of(text) == lines
+def test_a_message_ends_where_its_line_does_and_nowhere_else(raw: bytes, lines: list[bytes]) -> None:
+    assert lines_of(raw) == lines
+
+
+@pytest.mark.parametrize("command", [["send"], ["send", "--lines"], ["replace", "x"]])
+def test_what_comes_from_standard_input_is_sent_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    kafka = FakeKafka(Timeline())
+    kafka.create("timer.requests")
+
+    def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
+        return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(kafka))
+
+    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    given = bytes(range(11, 256))
+    ended = CliRunner().invoke(app, [*command, "orders", "-", "--in", "5s", *NOBODY], input=given)
+    assert ended.exception is None, ended.exception
+    assert [entry.value for entry in kafka.read("timer.requests")] == [given]
+
+
+def test_a_secret_that_a_library_quotes_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
+        raise SettingsError(f"what is {config['sasl.oauthbearer.config']}?")
+
+    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    secret = ["--kafka", "sasl.oauthbearer.config=principal hunter2"]
+    monkeypatch.setattr("sys.argv", ["timer-bridge", "cancel", "x", *NOBODY, *secret])
+    monkeypatch.setattr("bridge.logs.configure", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, "timer-bridge: what is (hidden)?\n")
 
 
 TOPICS = ("timers", "timer.payments", "timer.elsewhere")

@@ -14,7 +14,10 @@ from bridge.test_histories import WINDOW_MS, World
 from bridge.timer_world import TIMERS
 from bridge.traffic import SLOT_MS, TrafficMeter, joined_traffic
 from bridge.turn import Bridge
+from schemas.journal import Flight
 from schemas.origin import Shard
+
+FLIGHT = Flight(origin=0, rolls=1, due_ms=0, target="orders", id_hash="", digest="")
 
 
 @pytest.fixture
@@ -171,6 +174,25 @@ def test_lists_of_several_instances_are_one() -> None:
     assert ([timer.shard for timer in first.timers], first.matching) == (["timer.requests/0"], 2)
     assert first.after == str(parts[0].timers[0].place)
     assert joined_listings(parts, 0, 2).after is None
+
+
+def part(names: list[int], matching: int, after: int | None, partition: int) -> Listing:
+    """Of one instance with one partition; timers and `after` by their due times."""
+    shard = Shard("timers", partition)
+    timers = [NamedTimer.rolling(shard, FLIGHT._replace(origin=at, due_ms=at)) for at in names]
+    told = None if after is None else str(Place(after, shard, after))
+    return Listing(at_ms=0, matching=matching, timers=timers, after=told)
+
+
+def test_a_list_goes_no_further_than_each_instance_has_looked() -> None:
+    """Some had left before they could be told, so an instance told less than was asked for, and has more behind it."""
+    drained, small = part([3], 9, 4, 0), part([90], 1, None, 1)
+    page = joined_listings([drained, small], 0, 4)
+    assert [timer.due_ms for timer in page.timers] == [3]
+    assert page.after == str(Place(4, Shard("timers", 0), 4))
+    assert joined_listings([part([], 9, 4, 0)], 0, 4).after == page.after
+    full = joined_listings([part([3, 4], 9, 4, 0), part([1, 2], 9, 2, 1)], 0, 4)
+    assert ([timer.due_ms for timer in full.timers], full.after) == ([1, 2], str(Place(2, Shard("timers", 1), 2)))
 
 
 def test_an_id_is_told_with_headers_and_with_its_value_where_asked_for(world: World) -> None:

@@ -1,6 +1,8 @@
 """`timer-bridge pending` on the directory of a stopped bridge; test_web.py asks running ones."""
 
 import json
+import socket
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from bridge import pending_command
 from bridge.datadir import DataDir
 from bridge.errors import BridgeError, SettingsError
 from bridge.flights import id_hash
+from bridge.test_store_commands import never_checkpointed
 from schemas.journal import Flight
 from schemas.origin import Shard
 from timer.inspection import StoppedStore
@@ -147,9 +150,39 @@ def test_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Pat
     assert "timer.requests/0 was not closed cleanly: as of its last checkpoint" in run("--data-dir", tmp_path).stderr
 
 
+def test_a_store_that_was_never_checkpointed_is_not_told_to_be_empty(tmp_path: Path) -> None:
+    never_checkpointed(tmp_path)
+    assert "note: timer.requests/0 could not be looked into" in run("--data-dir", tmp_path).stderr
+    with pytest.raises(BridgeError, match=r"nothing was found under 'x', but timer.requests/0 could not be looked"):
+        run("--data-dir", tmp_path, "--id", "x")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"], ids=["ssh", "half"]
+)
+def test_what_does_not_answer_as_a_bridge_is_told(answer: bytes) -> None:
+    """Another server's port, or a bridge that ends amid its answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            one, _ = server.accept()
+            with one:
+                one.recv(65_536)
+                one.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BridgeError, match=rf"^{url}: .*is a bridge running there, with --http-port\?$"):
+            run("--url", url)
+        thread.join()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("--url", "http://127.0.0.1:83x1"), "83x1: write http://host:port"),
+        (("--url", "http://[::1"), "write http://host:port"),
         ((), "give --http-port or --url of a running bridge, or --data-dir of a stopped one"),
         (("--url", "http://a", "--data-dir", "b"), "give one of them"),
         (("--url", "localhost:8321"), "write http://host:port"),

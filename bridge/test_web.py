@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import pytest
 from starlette.applications import Starlette
+from typer.testing import CliRunner
 
+from bridge.cli import app
 from bridge.desk import BusyError, Desk
 from bridge.embedded import free_port
 from bridge.errors import BridgeError, SettingsError
@@ -23,6 +25,7 @@ from bridge.test_histories import WINDOW_MS, World
 from bridge.timer_world import TIMERS, TimerWorld
 from bridge.turn import Bridge
 from bridge.web import application, serving
+from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 
 T = TypeVar("T")
@@ -167,6 +170,25 @@ def test_one_id_is_told_through_its_life(world: World, web: Web) -> None:
     assert rolled["offset"] > sent.offset
     world.bridge.run(WINDOW_MS)
     assert told("a") == (404, [])
+
+
+def test_what_is_not_recovered_yet_is_not_told_to_be_empty(world: World, web: Web) -> None:
+    """Who is told that nothing is pending sends it again, and it comes twice."""
+    world.send(delay_ms=500, id_="a")
+    world.bridge.run(10)
+    world.bridge.status.recovering(Shard("timer.requests", 3))
+    for id_, code, timers in (("a", 200, 1), ("b", 503, 0)):
+        status, told = web.get(f"/pending?id={id_}")
+        assert (status, len(told["timers"]), told["recovering"]) == (code, timers, ["timer.requests/3"])
+    assert web.get("/pending")[1]["recovering"] == ["timer.requests/3"]
+
+    asked = ["--url", web.url]
+    counted = CliRunner().invoke(app, ["pending", *asked])
+    assert counted.exit_code == 0
+    assert counted.stderr.startswith("note: timer.requests/3 could not be looked into, as not recovered yet")
+    assert CliRunner().invoke(app, ["pending", *asked, "--id", "a"]).exit_code == 0
+    ended = CliRunner().invoke(app, ["pending", *asked, "--id", "b"])
+    assert str(ended.exception).startswith("nothing was found under 'b', but timer.requests/3 could not be looked into")
 
 
 def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Web) -> None:

@@ -4,6 +4,7 @@
     /health/ready   200; 503 with the reason                                             from Status, at once
     /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
     /pending?id=    the timers under one id; 404 where there is none; a token, if any    the same
+                    503 where there is none, but some partitions are not recovered yet
     /metrics        Prometheus; see bridge.metric_table                                  from Metrics, and by Desk
 
 Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting; whether an
@@ -31,7 +32,7 @@ from bridge.connections import BACKLOG, HttpConnection, tell_trouble
 from bridge.desk import Desk
 from bridge.errors import SettingsError
 from bridge.exposition import Exposition
-from bridge.pending import named_in_bridge, of_bridge, parse_bucket_ms
+from bridge.pending import InstanceNamed, InstancePending, named_in_bridge, of_bridge, parse_bucket_ms
 from bridge.ports import Clock
 from bridge.seen import Seen, see
 from bridge.status import Status, Verdict
@@ -72,13 +73,19 @@ def application(
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
             demand(request)
-            named = await ask(lambda bridge: named_in_bridge(bridge, id_, clock.now_ms()))
-            return _told(named, 200 if named.timers else 404)
+            named, recovering = await ask(
+                lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), status.in_recovery())
+            )
+            code = 200 if named.timers else 503 if recovering else 404
+            return _told(InstanceNamed(**named.model_dump(), recovering=[*map(str, recovering)]), code)
         try:
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as wrong:
             raise HTTPException(400, f"bucket: {wrong}") from wrong
-        return _told(await ask(lambda bridge: of_bridge(bridge, clock.now_ms(), bucket_ms, topic, soon_over())), 200)
+        told, recovering = await ask(
+            lambda bridge: (of_bridge(bridge, clock.now_ms(), bucket_ms, topic, soon_over()), status.in_recovery())
+        )
+        return _told(InstancePending(**told.model_dump(), recovering=[*map(str, recovering)]), 200)
 
     return Starlette(
         routes=[

@@ -13,7 +13,8 @@ from hashlib import blake2b
 from bridge.listing import NamedTimer
 from bridge.page.questions import SelectionActed, Selector
 
-GOOD_FOR_MS = 15 * 60_000
+GOOD_FOR_MS = 24 * 3_600_000
+"""Millions are counted for hours, page by page, before the first of them is acted on."""
 _MARK_BYTES = 8
 
 

@@ -10,9 +10,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from bridge.durations import instant_text
 from bridge.lookup import Content, TimerDetail
 from bridge.pending import Bucket
+from schemas.headers import EXPIRE_MS, KEY, PROFILE
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _BARS = 31
+_NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})
 _ALTERED = {"\r", "\0"}
 """A browser makes every end of a line \\r\\n, of which site.py makes \\n again, and has no use for \\0."""
 
@@ -68,9 +70,10 @@ def is_editable(timer: TimerDetail) -> bool:
     """Whether a form sends value and key as they are, where nobody writes into it.
 
     Not what is not shown, or in part; no bytes; no key of several lines, nor an empty one, as that is sent for none.
+    Nor where a header says that it leaves with another key, or until when: the form has neither.
     """
     key, value = timer.key, timer.value
-    if timer.requested_ms is None:
+    if timer.requested_ms is None or any(header.name in _NOT_IN_THE_FORM for header in timer.headers):
         return False
     if key is not None and (key.is_cut or not key.text or not is_one_line(key.text)):
         return False

@@ -316,6 +316,19 @@ def test_what_a_form_would_not_keep_is_not_replaced_by_one(place: Place, key: by
     assert "/api/v1/timer/replace" in Browser(place.pages[0].url).get("/timer?id=a&value=true").text
 
 
+@pytest.mark.parametrize(
+    "kept", [{"delivered_key": "account-4711"}, {"expire_at": "2100-01-01T00:00:00Z"}], ids=["key", "expiry"]
+)
+def test_a_message_that_leaves_with_another_key_or_may_expire_is_not_replaced_by_a_form(
+    place: Place, kept: dict[str, str]
+) -> None:
+    """The form has neither, so it would leave with the request's key, and behind its last moment."""
+    headers = headers_for("orders", delay="2h", id="a", **kept)  # type: ignore[arg-type]
+    place.kafka.produce(TIMERS, b"v", key=b"a", headers=headers, partition=place.producer.partition_of("a"))
+    place.run(300)
+    assert replacing(place, "a") is None
+
+
 def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
     place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
     place.run(300)
