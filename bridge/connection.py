@@ -18,6 +18,7 @@ RESERVED = {
     "message.timeout.ms": "what is not taken in time is sent again with its transaction",
     "delivery.report.only.error": "the bridge asks for what it needs",
     "partitioner": "keys go where Kafka's own clients send them",
+    "allow.auto.create.topics": "a misspelt topic must not come to be by being asked for",
     "topic.metadata.propagation.max.ms": "an unknown topic must not hold the others up",
 }
 """librdkafka settings that are not the operator's, and why."""

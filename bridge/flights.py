@@ -67,9 +67,13 @@ def _in_ours(body: Body) -> list[tuple[str, bytes | None]]:
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """About what the broker counts of a record, without what a batch adds."""
+    """At least what the broker counts of a record, without what a batch adds."""
     payload = len(key or b"") + len(value or b"")
-    return payload + sum(len(name) + len(content or b"") + 8 for name, content in headers)
+    return payload + sum(_bytes(name) + len(content or b"") + 8 for name, content in headers)
+
+
+def _bytes(name: str) -> int:
+    return len(name) if name.isascii() else len(name.encode())
 
 
 def ranges_of(flights: Iterable[Flight]) -> dict[str, DueRange]:

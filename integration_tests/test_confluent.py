@@ -12,11 +12,13 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
+from bridge.client import TimerProducer
 from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, Patience, clients
 from bridge.confluent.fence import is_member
 from bridge.confluent.producer import Batch, TransactionalProducer
+from bridge.confluent.sending import Sending
 from bridge.confluent.sink import Lane
 from bridge.confluent.source import UNREADABLE, headers_of
 from bridge.connection import Connection
@@ -626,6 +628,37 @@ class TestSinkRefuses:
         world.cluster.delete(doomed)
         assert self.run(world, sink, outgoing)[0] == {1: "unknown-topic"}
         assert world.cluster.values(good) == [b"v"] * 2
+
+    def test_no_producer_is_asked_about_a_topic_that_is_not_there(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would keep the name for ever and ask for it each second, and senders choose names."""
+        asked: list[str] = []
+        real = Sending.partitions_of
+
+        def partitions_of(sending: Sending, topic: str) -> int | KafkaError:
+            asked.append(topic)
+            return real(sending, topic)
+
+        monkeypatch.setattr(Sending, "partitions_of", partitions_of)
+        there, names = world.cluster.topic(), [f"nobody-made-{uuid4().hex}" for _ in range(5)]
+        refused, _ = self.run(world, world.sink(), [out(topic) for topic in (there, *names)])
+        assert refused == dict.fromkeys(range(1, 6), "unknown-topic")
+        assert {*asked} <= {there}
+
+    def test_a_topic_does_not_come_to_be_by_being_asked_for(
+        self, make_kafka: Callable[[dict[str, str]], EmbeddedKafka]
+    ) -> None:
+        """Where brokers make topics of whatever name, which is Kafka's default, a misspelt one would take what nobody
+        reads."""
+        kafka = make_kafka({"auto.create.topics.enable": "true"})
+        misspelt = f"ordrs-{uuid4().hex}"
+        with closing(World(kafka.bootstrap_servers)) as world:
+            assert self.run(world, world.sink(), [out(misspelt)])[0] == {0: "unknown-topic"}
+            client = TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=misspelt)
+            with pytest.raises(BridgeError, match="there is no such topic"), client:
+                client.schedule("orders", "v", delay=1)
+            assert misspelt not in world.cluster.admin.list_topics(timeout=PATIENCE_S).topics
 
     def test_case_32_an_unknown_partition_until_it_is_made(self, world: World) -> None:
         good = world.cluster.topic("good", 2)

@@ -47,6 +47,9 @@ READER_MUSTS = {
     # Requests that retention took away are no reason to go on as if nothing had happened.
     "auto.offset.reset": "error",
 }
+# librdkafka's producers and admins make a broker create what they ask for, where that is allowed: a misspelt topic
+# would take what nobody reads.
+NO_NEW_TOPICS = {"allow.auto.create.topics": False}
 PRODUCER = {
     "linger.ms": 1,
     "batch.num.messages": 10_000,
@@ -68,6 +71,7 @@ PRODUCER_MUSTS = {
     # An unknown topic is told at once instead of blocking everybody until the message time-out.
     "topic.metadata.propagation.max.ms": 0,
     "delivery.report.only.error": True,
+    **NO_NEW_TOPICS,
     # Kafka's own for keys: whoever computes where an id lives meets it.
     "partitioner": "murmur2_random",
 }
@@ -150,7 +154,7 @@ def patient(config: Config) -> Config:
 
 def plain(connection: Connection) -> Config:
     """An admin, or a producer without transactions."""
-    return _config(connection, {"reconnect.backoff.max.ms": 1000}, {})
+    return _config(connection, {"reconnect.backoff.max.ms": 1000}, NO_NEW_TOPICS)
 
 
 def _config(connection: Connection, defaults: Mapping[str, Any], musts: Mapping[str, Any]) -> Config:

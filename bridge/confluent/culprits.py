@@ -214,6 +214,10 @@ class Culprits:
             else:
                 taken = look
         if refused == len(indices):
+            alone = self.narrow.get(topic) == 1  # each was sent by itself, and these were named
+            proved = [i for i in named if alone and self._is_refused(outgoing[i], _OF_SIZE)]
+            if proved:
+                return dict.fromkeys(proved, _TOO_LARGE)
             self._make_narrow(topic, sum(size_of(outgoing[i]) for i in indices))
             return {}
         if self._compresses:

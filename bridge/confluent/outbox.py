@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bridge.client import Sent
-from bridge.confluent.clients import LIBRDKAFKA_LOG, is_denied, not_taken
+from bridge.confluent.clients import LIBRDKAFKA_LOG, NO_NEW_TOPICS, is_denied, not_taken
 from bridge.confluent.waiting import CALL_S, error_of, reason, unwrapped
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
 
@@ -41,6 +41,7 @@ class ConfluentOutbox:
             "partitioner": "murmur2_random",
             "linger.ms": 2,
             "topic.metadata.propagation.max.ms": 5000,
+            **NO_NEW_TOPICS,
             "error_cb": self._hear,
         }
         self._heard: str | None = None

@@ -12,11 +12,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.confluent.waiting import CALL_S, Patience, error_of
 from bridge.ports import Outgoing
+from bridge.record_size import batch_bytes
 
 SLICE_S = 0.1
 _SLOW_S = 0.5
-_RECORD_OVERHEAD = 24
-_HEADER_OVERHEAD = 4
 
 Numbered = Iterable[tuple[int, Outgoing]]
 
@@ -81,11 +80,8 @@ class Sending:
 
 
 def size_of(record: Outgoing) -> int:
-    """Bytes of the record in a batch, without compression; a few too many."""
-    size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += _HEADER_OVERHEAD + len(name) + len(value or b"")
-    return size
+    """Bytes of the record in a batch of its own, uncompressed: where the larger of two is taken, both are."""
+    return batch_bytes(record.key, record.value, record.headers)
 
 
 def _chunks(numbered: Numbered, narrow: Mapping[str, int]) -> Iterator[list[tuple[int, Outgoing]]]:

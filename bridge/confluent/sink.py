@@ -30,6 +30,7 @@ from bridge.confluent import clients
 from bridge.confluent.ahead import Ahead
 from bridge.confluent.clients import explained, is_denied
 from bridge.confluent.culprits import OF_DENIAL, Culprits
+from bridge.confluent.existence import Existence
 from bridge.confluent.fence import is_member
 from bridge.confluent.producer import Batch, Failed, TimeoutRefusedError, TransactionalProducer
 from bridge.confluent.waiting import CALL_S, Patience, log
@@ -190,6 +191,7 @@ class ConfluentSink:
         self._patience = Patience(patience)
         self._ahead = None if own_topics is None else Ahead(connection, own_topics, self._patience)
         self._lanes = [Lane(connection, number, self._patience) for number in range(MOST_PUBLISHING)]
+        self._existence = Existence(connection, self._patience)
         self._last: OnItsWay | None = None
         self._committed = 0
         self._asking = self._lanes[0]
@@ -361,7 +363,10 @@ class ConfluentSink:
         return self._asking.producer.probe(records)
 
     def _partitions_of(self, topic: str) -> "int | KafkaError":
-        """By all producers, as each remembers by itself that a topic was unknown."""
+        """By all producers, as each remembers by itself that a topic was unknown; but first whether it is there."""
+        there = self._existence.partitions_of(topic)
+        if isinstance(there, KafkaError):
+            return there
         self._asking.heal()
         answers = [lane.producer.partitions_of(topic) for lane in self._lanes]
         if self._ahead is not None:

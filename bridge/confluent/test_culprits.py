@@ -10,6 +10,7 @@ from bridge.confluent import culprits
 from bridge.confluent.culprits import MEMORY_S, Culprits
 from bridge.confluent.producer import Failed
 from bridge.ports import Outgoing
+from bridge.record_size import batch_bytes
 
 Rule = Callable[[Outgoing], int | None]
 
@@ -96,6 +97,33 @@ def test_what_was_too_large_is_refused_for_a_while_and_then_asked_again(broker: 
     broker.rule = lambda record: None
     assert broker.culprits.known([out("small", 70)]) == {}
     assert not broker.culprits.has_doubts([out("small", 70)])
+
+
+def test_what_is_larger_by_its_headers_is_not_larger_for_kafka(broker: Broker) -> None:
+    """A thousand small headers take two bytes each beside their own, so the order of sizes has to be Kafka's."""
+    one = Outgoing("small", -1, None, b"v" * 20_100, [("h", b"")], 0)
+    many = Outgoing("small", -1, None, b"v" * 16_000, [(f"{n:03d}", b"") for n in range(700)], 0)
+    longer_name = Outgoing("small", -1, None, b"v" * 14_000, [("\u20ac" * 2_200, b"")], 0)
+    sizes = [batch_bytes(each.key, each.value, each.headers) for each in (one, many, longer_name)]
+    assert sizes == [20_175, 19_573, 20_675]
+    broker.rule = lambda r: TOO_LARGE if batch_bytes(r.key, r.value, r.headers) > 20_000 else None
+    records = [many, one]
+    broker.culprits.known(records)
+    assert broker.culprits.find(records, Failed({1: TOO_LARGE})) == {1: "too-large"}
+    assert broker.culprits.known(records) == {1: "too-large"}
+
+
+def test_where_each_was_sent_alone_who_was_named_is_asked_about_by_itself(broker: Broker) -> None:
+    """Whatever a broker goes by: a transaction that can never stand would hold everybody up."""
+    records = [out("odd", 10), out("odd", 60), out("odd", 90)]
+    broker.rule = lambda record: TOO_LARGE if record is records[1] else None
+    broker.culprits.known(records)
+    refused: dict[int, str] = {}
+    for _ in range(20):
+        refused = broker.culprits.find(records, Failed({1: TOO_LARGE}))
+        if refused:
+            break
+    assert refused == {1: "too-large"}
 
 
 def test_only_the_batch_was_too_large_so_it_is_halved_from_now_on(broker: Broker) -> None:
