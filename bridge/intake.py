@@ -49,7 +49,7 @@ from schemas.journal import Flight
 from schemas.profiles import as_sent, is_spelled, marked, read
 from schemas.receipts import Kind
 from timer.batch import Batch
-from timer.entry import Rows, topic_hash
+from timer.entry import Rows
 from timer.record import Body, LongNameError, pack_headers, unpack_headers
 from timer.roll import rest_of_window_ms, visit_ms
 
@@ -126,6 +126,7 @@ class Intake:
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     """Origins."""
+    ended_ids: set[bytes] = field(default_factory=set)
     landed: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
@@ -334,12 +335,12 @@ class _Taking:
             (self._paused.add if ask.is_paused else self._paused.discard)(ask.target)
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
-        """Whether a timer with this id waits for this real topic; in the store, as far as the topic's hash tells."""
+        """Whether a timer with this id waits for this real topic."""
         place, row = self._placed.get(id_), self._stored.get(id_)
         if place is not None:
             return place.body.target == target
         if row is not None:
-            return int(row["topic_hash"][0]) == topic_hash(target)
+            return self._bodies(row)[0].target == target
         if id_ in self._going:
             return self._going[id_][0].target == target
         return any(flight.target == target for flight in self._in_flight(id_))
@@ -349,7 +350,7 @@ class _Taking:
         self.taken.told.append(Told("rejected", record.offset, record.offset, b"", None, refusal.code))
 
     def _missed(self, id_: bytes) -> Kind:
-        return "too-late" if self._delivered_lately(id_) else "not-found"
+        return "too-late" if id_ not in self.taken.ended_ids and self._delivered_lately(id_) else "not-found"
 
     def _schedule(self, record: Record, ask: Schedule) -> None:
         visit = self._visit_ms(record.timestamp_ms, ask.due_ms)
@@ -460,6 +461,8 @@ class _Taking:
         if going is not None:
             origins.append((going[0].origin, going[1]))
         origins += [(flight.origin, flight.due_ms) for flight in self._in_flight(id_)]
+        if origins:
+            self.taken.ended_ids.add(id_)
         for origin, due_ms in origins:
             self._ended.add(origin)
             self.taken.ended.append(origin)

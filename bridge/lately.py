@@ -1,4 +1,4 @@
-"""Ids whose timer was delivered within the last hour, so that a cancel that comes too late can be told so."""
+"""Ids whose last timer was delivered within the last hour, so that a cancel that comes too late can be told so."""
 
 from collections.abc import Iterable
 
@@ -19,6 +19,11 @@ class Lately:
             self._at_ms[id_] = now_ms
         while len(self._at_ms) > _MOST:
             del self._at_ms[next(iter(self._at_ms))]
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """Of these another timer has ended since, or could not be delivered."""
+        for id_ in ids:
+            self._at_ms.pop(id_, None)
 
     def has(self, id_: bytes, now_ms: int) -> bool:
         at_ms = self._at_ms.get(id_)

@@ -134,7 +134,7 @@ class ShardBook:
     ids: dict[bytes, int] = field(default_factory=dict)
     """What is pending under an id: its origin."""
     left_ids: set[bytes] = field(default_factory=set)
-    """Those under which something was delivered or parked."""
+    """Those whose last timer was delivered."""
 
     waiting: set[str] = field(default_factory=set)
     """Targets that were ever limited or paused: K says nothing of their timers."""
@@ -161,6 +161,7 @@ class Expected:
 
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
+    ended_ids: set[bytes] = field(default_factory=set)
     ghosts: dict[int, Timer] = field(default_factory=dict)
     """Timers that were moved, and ended by a later request: of these a copy may have been made."""
     accepted_ms: dict[int, int] = field(default_factory=dict)
@@ -335,7 +336,8 @@ class Oracle:
         wanted = _wanted(expected.receipts, note.options.receipts)
         if receipts != wanted:
             raise Violation(f"{shard}: receipts missing: {wanted - receipts}, too much: {receipts - wanted}")
-        book.left_ids.update(said.id for said in expected.receipts if said.id and said.kind in (DELIVERED, "rejected"))
+        book.left_ids -= expected.ended_ids | {s.id for s in expected.receipts if s.id and s.kind == "rejected"}
+        book.left_ids |= {said.id for said in expected.receipts if said.id and said.kind == DELIVERED}
         self.counts["receipts"] += receipts.total()
         self._check_progress(shard, progress, note)
 
@@ -384,6 +386,7 @@ class Oracle:
                 ended = book.remove(origin)
                 if ended.must_go_round:
                     expected.ghosts[origin] = ended
+                expected.ended_ids.add(wish.id)
                 kind = "cancelled" if wish.action == CANCEL else "replaced"
                 expected.receipts[Said(kind, offset, origin, wish.id)] += 1
                 expected.dues_ms[origin] = ended.due_ms

@@ -22,6 +22,7 @@ from schemas.headers import (
     BARE,
     ERROR,
     ERROR_DETAIL,
+    KEY,
     ORIGIN,
     ROLLS,
     TOPIC,
@@ -72,9 +73,9 @@ def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked |
     partition, _, offset = rest.partition("/")
     if not (code and topic and is_number(partition) and is_number(offset)):
         return None
-    headers = request_headers(record.headers, code)
+    key, headers = request_of(record, code)
     own_rules = rules.get(topic, next(iter(rules.values())))
-    asked = read(headers, record.timestamp_ms, own_rules, record.key, record.value)
+    asked = read(headers, record.timestamp_ms, own_rules, key, record.value)
     schedule = asked.schedule if isinstance(asked, Claim) else asked
     target = schedule.target if isinstance(schedule, Schedule) else (dict(headers).get(TOPIC) or b"").decode("latin-1")
     return Parked(
@@ -89,6 +90,18 @@ def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked |
         _size(record),
         (dict(reason)[ERROR_DETAIL] or b"").endswith(BARE),
     )
+
+
+def request_of(record: Record, code: str) -> tuple[bytes | None, list[tuple[str, bytes | None]]]:
+    """Key and headers to be sent again.
+
+    The copy of a request in another product's words says by a null `timer-key` that it leaves without a key, which no
+    request of ours may say: it has none then.
+    """
+    headers = request_headers(record.headers, code)
+    if code == "bad-header" or (KEY, None) not in headers:
+        return record.key, headers
+    return None, [header for header in headers if header != (KEY, None)]
 
 
 def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None]]:

@@ -149,6 +149,14 @@ class Looked(NamedTuple):
     enough_for_ms: int
 
 
+class Lagged(NamedTuple):
+    """From where to where nothing was read as of the last look; whether there is nothing, None: not asked yet."""
+
+    start: int
+    end: int
+    is_empty: bool | None
+
+
 class OwnedShard:
     """A shard that is ours, with its store open."""
 
@@ -168,6 +176,7 @@ class OwnedShard:
         self.starts_at: int | None = None
         """Where the source was told to begin, until its first record is there."""
         self.looked = Looked(-1, 0, 0)
+        self.lagged = Lagged(-1, -1, None)
         self.opened_ms = 0
         self.reads_first_until: int | None = readable_end
         """Nothing stored leaves before the requests below are read: a cancel sent while nobody looked must win."""
@@ -198,12 +207,14 @@ class OwnedShard:
         counts.update(flight.target for flight in self.flights.alive())
         return counts
 
-    def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
+    def due_ranges(
+        self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
+    ) -> dict[str, DueRange]:
         """For each real topic: how many timers live, copies on their way among them, first and last due time.
 
-        Where it has to search for these and `is_over`, they are told to the hour.
+        Where it has to search for these and `is_over`, they are told to the hour; so are last ones that are not needed.
         """
-        return joined_ranges((self.store.due_ranges(is_over), ranges_of(self.flights.alive())))
+        return joined_ranges((self.store.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive())))
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """For each real topic: start of the hour (epoch ms) to the number of live timers that are due in it."""
@@ -293,6 +304,7 @@ class OwnedShard:
         self.flights.land(taken.landed)
         self._staged.forget_moved(taken.landed)
         self.flights.end(taken.ended)
+        self._lately.forget(taken.ended_ids)
         self._move(taken, now_ms)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
         self._staged.add(taken)
@@ -400,6 +412,8 @@ class OwnedShard:
         for body in bodies:
             if body.due_ms <= now_ms:
                 self._staged.leave(body)
+                if self._limits is not None and expired(body, now_ms):  # its target will not get it
+                    self._limits.at(now_ms).spend(body.target, -1)
             else:
                 self._roll([body], now_ms)
 
@@ -585,7 +599,10 @@ class OwnedShard:
         """The transaction that carried `sealed`, the oldest of ours, stands."""
         oldest = self._sealed.popleft()
         assert sealed is oldest, "out of order"
-        self._lately.add(sealed.ids, sealed.at_ms)
+        parked = sealed.staged.parked
+        left = [(body.id, row in parked) for row, body in enumerate(sealed.staged.bodies) if body.id is not None]
+        self._lately.forget(id_ for id_, is_parked in left if is_parked)
+        self._lately.add((id_ for id_, is_parked in left if not is_parked), sealed.at_ms)
         self.committed_progress = sealed.progress
         self.store.committed(sealed.progress, is_all=self.is_quiet)
 

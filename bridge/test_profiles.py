@@ -246,6 +246,19 @@ def test_case_19_topic_and_id_meet_the_id_on_that_topic_alone(trouble: Trouble, 
     assert world.receipts("accepted", "not-found") == [("cancelled", cancelled.offset)]
 
 
+def test_case_19_topics_of_one_hash_are_two_topics() -> None:
+    """Java's hash code of their names, by which the store tells topics apart, is one."""
+    world = Spelled()
+    world.kafka.create("ordersBB")
+    headers = [("timer-topic", b"ordersBB"), ("timer-delay-ms", b"500"), ("timer-id", b"7")]
+    world.kafka.produce(TIMERS, b"v", headers=headers)
+    world.bridge.run(50)
+    missed = world.cancel_by("rocketmq", b"ordersAa+7")
+    world.bridge.run(1000)
+    assert world.receipts("accepted", "delivered") == [("not-found", missed.offset)]
+    assert len(world.kafka.read("ordersBB")) == 1
+
+
 def test_case_19_the_same_id_on_another_topic_is_the_same_id_without_the_topic() -> None:
     world = Spelled()
     world.rocketmq(b"orders", 500)

@@ -15,9 +15,10 @@ from bridge.errors import BridgeError
 from bridge.flights import copy_of
 from bridge.intake import body_of
 from bridge.ports import Outgoing, Record
-from bridge.redrive import Found, Parked, Row, Selection, chunks, in_order, mark_of, parked, request_headers
-from schemas.headers import NOT_OURS, Headers, Refusal, Rules, Schedule, parse
+from bridge.redrive import Found, Parked, Row, Selection, chunks, in_order, mark_of, parked, request_headers, request_of
+from schemas.headers import NOT_OURS, Claim, Headers, Refusal, Rules, Schedule, parse
 from schemas.origin import Shard
+from schemas.profiles import read
 
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "rocketmq"))
 TIMERS = Shard("timer.requests", 2)
@@ -91,6 +92,25 @@ def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
     assert again == absolute
     assert parse(again, 9_000, RULES) == Schedule("orders", 1_005, -1, b"a")
     assert seen(record).origin == 7
+
+
+def test_a_rolled_one_in_other_words_that_leaves_without_a_key_is_taken_again() -> None:
+    """Its copy says so by a null `timer-key`, which a request may not."""
+    rules = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "etf1"))
+    spelled = [("scheduler-epoch", b"6"), ("scheduler-target-topic", b"orders")]
+    record = Record(7, 1_000, b"pay-7", b"value", spelled)
+    schedule = read(record.headers, 1_000, rules, record.key, record.value)
+    assert isinstance(schedule, Schedule)
+    copy, _ = copy_of(TIMERS, body_of(record, schedule, 7, 0), 1_500)
+    claim = read(copy.headers, 1_500, rules, copy.key, copy.value)
+    assert isinstance(claim, Claim)
+    landed = Record(90, 1_500, copy.key, copy.value, copy.headers)
+    parked_ = rejected(park(PLACE.topic, TIMERS, body_of(landed, claim.schedule, 7, 1), UNKNOWN, 2_000))
+    key, headers = request_of(parked_, UNKNOWN.code)
+    again = read(headers, 9_000, rules, key, parked_.value)
+    assert isinstance(again, Schedule)
+    assert (again.target, again.id, key) == ("orders", b"pay-7", None)
+    assert seen(parked_).id == b"pay-7"
 
 
 def test_a_copy_that_no_journal_knew_is_sent_as_a_request() -> None:

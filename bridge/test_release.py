@@ -251,6 +251,31 @@ def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monk
     assert values(world, "limited") == [*(f"old {number}" for number in range(200)), *(f"new {n}" for n in range(20))]
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_has_expired_uses_nothing_of_the_rate_up(is_late: bool) -> None:  # noqa: FBT001
+    """Else valid timers expire one after the other behind dead ones, though their target has room."""
+    world = limited(TargetLimit(10))
+    start_ms = world.now_ms
+    expire = ("timer-expire-ms", b"%d" % (start_ms + 1_100))
+    if not is_late:
+        for number in range(1_000):
+            send(world, "limited", f"dead {number}", 1_000, expire)
+        world.bridge.run(500)
+        world.bridge.kill()
+        world.kafka.timeline.advance(5_000)
+        world.bridge.start()
+    else:
+        world.bridge.run(2_000)
+        for number in range(1_000):
+            headers = [("timer-topic", b"limited"), ("timer-deliver-ms", b"%d" % start_ms), expire]
+            world.kafka.produce(TIMERS, b"dead %d" % number, headers=headers)
+    for number in range(10):
+        send(world, "limited", str(number), 0)
+    world.bridge.run(3_000)
+    assert sorted(values(world, "limited")) == [str(number) for number in range(10)]
+    assert len(world.kafka.read("timer.rejected")) == 1_000
+
+
 def test_late_requests_that_a_full_disk_refuses_use_nothing_of_the_rate_up() -> None:
     world = limited(TargetLimit(5))
     (disk,) = world.bridge.disks.values()

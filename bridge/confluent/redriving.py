@@ -24,7 +24,7 @@ from bridge.confluent.waiting import Patience
 from bridge.connection import Connection
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.ports import Outgoing
-from bridge.redrive import Found, Parked, Selection, chunks, mark_key, mark_of, marks_on, parked, request_headers
+from bridge.redrive import Found, Parked, Selection, chunks, mark_key, mark_of, marks_on, parked, request_of
 from bridge.topics import redriven_topic
 from schemas.headers import Rules
 from schemas.origin import Shard
@@ -141,8 +141,8 @@ class ConfluentRedrive:
                 for record in records:
                     found = at.get(record.offset)
                     if found is not None and parked(place, record, self._rules) == found:
-                        headers = request_headers(record.headers, found.code)
-                        requests[found] = Outgoing(*found.shard, record.key, record.value, headers, 0)
+                        key, headers = request_of(record, found.code)
+                        requests[found] = Outgoing(*found.shard, key, record.value, headers, 0)
         return [(each, requests[each]) for each in chunk if each in requests]
 
     # -- sending
