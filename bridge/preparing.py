@@ -24,6 +24,7 @@ from bridge import logs
 from bridge.child import dying_with_us
 from bridge.connection import Connection
 from bridge.datadir import DataDir
+from bridge.errors import BridgeError
 from bridge.options import TurnOptions
 from schemas.origin import Shard
 from timer.errors import UnreadableError
@@ -79,6 +80,15 @@ class Preparing:
             self.process.wait()
 
 
+def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Of this process: a container may have few of a machine's, and its memory is measured by that."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # no such limit
+        quota, period = map(int, cpu_max.read_text().split())
+        cores = min(cores, -(-quota // period))
+    return cores
+
+
 class Preparer:
     """As many at a time as there are cores."""
 
@@ -95,7 +105,7 @@ class Preparer:
         self._folder = folder
         self._options = options
         self._logs = logs
-        self._most = os.cpu_count() or 1
+        self._most = usable_cores()
         self._waiting: deque[Preparing] = deque()
         self._running: list[Preparing] = []
 
@@ -145,7 +155,8 @@ def main() -> None:
     from timer.disk import RealDisk
 
     order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)  # nosec B301
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: it is our parent's to end us
+    for asked in (signal.SIGINT, signal.SIGTERM):  # the terminal's, or a service's to all: it is our parent's to end us
+        signal.signal(asked, signal.SIG_IGN)
     logs.configure(*order.logs, order.connection.kafka)
     expect_batches()
     history = ConfluentHistory(order.connection, order.journal_topics, Patience())
@@ -155,6 +166,9 @@ def main() -> None:
     except (OSError, UnreadableError) as wrong:
         log.warning("%s: its preparation ends: %s", order.shard, wrong)
         sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _REFUSED)
+    except BridgeError as wrong:  # our parent meets the same
+        log.warning("%s: its preparation ends: %s", order.shard, wrong)
+        sys.exit(1)
     disk.close()
     history.close()
 

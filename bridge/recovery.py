@@ -93,6 +93,10 @@ def recover(
     recovery = _Recovery(shard, disk, history, options, outlook)
     try:
         return recovery.run(outlook.found)
+    except _UncoveredError:
+        told = "%s: the local store is of another journal and is rebuilt from offset %d"
+        log.warning(told, shard, outlook.progress.low_offset)
+        return recovery.run(None)
     except CorruptStoreError as wrong:
         if outlook.found is None:
             raise
@@ -179,8 +183,7 @@ def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> 
 
 
 class _UncoveredError(Exception):
-    def __init__(self, offset: int) -> None:
-        super().__init__(f"the journal says nothing of the request at offset {offset}")
+    """The journal does not go on where the store on disk leaves off: that is of another one."""
 
 
 class _Recovery:
@@ -214,11 +217,13 @@ class _Recovery:
     def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
         progress = self._progress
         if found is None:
-            decisions = Decisions(self._journal(None), waits=self._last_waits())
+            decisions = self._decisions()
             store, start = Store.create(self._disk, options, progress, decisions.waits), progress.low_offset
         else:
             known = (found.held, found.flights, found.progress.next_offset, found.waits)
             decisions = Decisions(self._journal(found), *known)
+            if not self._covers(decisions, found.progress.next_offset):
+                raise _UncoveredError
             if found.tick_ms != options.tick_ms:
                 log.info("%s: tick_ms was %d, is %d: linking anew", self._shard, found.tick_ms, options.tick_ms)
             live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
@@ -227,15 +232,6 @@ class _Recovery:
         try:
             self._catch_up(store, start, decisions)
             store.progress()  # its L is looked for here, where what is damaged is still made anew
-        except _UncoveredError as wrong:
-            store.close()
-            if found is not None:
-                raise CorruptStoreError(NAME, f"{wrong}, so it is of another journal") from wrong
-            raise BridgeError(
-                f"{self._shard}: {wrong}, which may be pending: it was deleted, or forgets sooner than the timer topic."
-                f" Nobody can tell what was cancelled or delivered, so do as where progress is lost: delete the group's"
-                f" offset of {self._shard}, and start once with --adopt-progress"
-            ) from wrong
         except BaseException:
             store.close()
             raise
@@ -249,6 +245,24 @@ class _Recovery:
         )
         return Recovered(store, flights, self._is_adopted)
 
+    def _decisions(self) -> Decisions:
+        """For a rebuild. Raises BridgeError where they are lost: nothing on disk is changed by then."""
+        first, _ = self._history.bounds(self._shard)
+        for since_ms in (self._since_ms(), None):  # all of it where brokers' clocks stood further apart
+            decisions = Decisions(self._journal(None, since_ms), waits=self._last_waits())
+            if self._covers(decisions, max(first, self._progress.low_offset)):
+                return decisions
+        raise BridgeError(
+            f"{self._shard}: the journal says nothing of what may be pending from offset"
+            f" {self._progress.low_offset} on: it was deleted, or forgets sooner than the timer topic. Nobody can tell"
+            f" what was cancelled or delivered, so do as where progress is lost, and keep the directories:"
+            f" `timer-bridge export` first, delete the group's offset of {self._shard}, start with --adopt-progress"
+        )
+
+    def _covers(self, decisions: Decisions, start: int) -> bool:
+        """Whether it is told what became of the requests from `start` to C: ranges lie end to end."""
+        return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
+
     def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
         progress = self._progress
         if start >= progress.next_offset:
@@ -258,7 +272,7 @@ class _Recovery:
         def rules_from(offset: int) -> tuple[Rules, int]:
             rules, until = decisions.rules_from(offset)
             if rules is None:
-                raise _UncoveredError(offset)
+                raise ValueError(f"offset {offset} was taken once, but nothing tells by which rules")
             return rules, until
 
         for records in self._history.requests(self._shard, start, progress.next_offset):
@@ -283,11 +297,9 @@ class _Recovery:
     def _offset_of(self, origin_: bytes) -> int:
         return int(origin_.removeprefix(self._origin_prefix))
 
-    def _journal(self, found: Checkpoint | None) -> Iterator[JournalRecord]:
-        if found is not None:
-            values = self._history.journal(self._shard, from_offset=found.journal_offset, since_ms=None)
-        else:
-            values = self._history.journal(self._shard, from_offset=None, since_ms=self._since_ms())
+    def _journal(self, found: Checkpoint | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
+        from_offset = None if found is None else found.journal_offset
+        values = self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms)
         for value in values:
             yield self._read(value)
 

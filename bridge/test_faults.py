@@ -895,6 +895,75 @@ def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
     assert [code for code, _ in world.rejected()] == [b"not-ours"]
 
 
+@TROUBLE
+def test_a_request_is_as_large_as_its_bytes_are_not_its_characters(trouble: Trouble) -> None:
+    """Counted by characters it was taken; its copy, which no topic takes, ended each bridge that came to roll it."""
+    world = World(replace(SMALL, max_message_bytes=10_000))
+    long = [("\u20ac" * 3_200, b"")]
+    world.send("large", 3 * WINDOW_MS, extra=long)
+    world.send("now", 300, extra=long)
+    world.send("next", 300)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(4 * WINDOW_MS)
+    assert world.rejected() == [(b"too-large", b"large")]
+    assert sorted(world.delivered()) == ["next", "now"]
+
+
+def test_a_cancel_that_comes_twice_is_told_that_nothing_is_there_whatever_was_delivered_before() -> None:
+    world = World()
+    world.send("first", 0, id_="a")
+    world.bridge.run(100)
+    late = world.cancel("a")
+    world.bridge.run(100)
+    world.send("second", 900, id_="a")
+    world.bridge.run(100)
+    first, again = world.cancel("a"), world.cancel("a")
+    world.bridge.run(100)
+    third = world.cancel("a")
+    world.bridge.run(1000)
+    assert world.receipts("accepted", "delivered") == [
+        ("too-late", late.offset),
+        ("cancelled", first.offset),
+        ("not-found", again.offset),
+        ("not-found", third.offset),
+    ]
+
+
+def test_what_could_not_be_delivered_is_not_too_late_to_be_cancelled() -> None:
+    world = World()
+    world.kafka.produce(
+        TIMERS, b"m", headers=[("timer-topic", b"nowhere"), ("timer-delay-ms", b"0"), ("timer-id", b"a")]
+    )
+    world.bridge.run(100)
+    assert [code for code, _ in world.rejected()] == [b"unknown-topic"]
+    missed = world.cancel("a")
+    world.bridge.run(100)
+    assert ("not-found", missed.offset) in world.receipts()
+
+
+def test_what_a_sender_aborted_is_no_lag() -> None:
+    """Nobody ever brings it, so it would be told until another record comes."""
+    world = World()
+    world.bridge.run(10)
+    gone = world.kafka.begin("somebody")
+    for _ in range(2_000):
+        world.kafka.produce(TIMERS, b"m", headers=[], transaction=gone)
+    world.kafka.abort(gone)
+    world.bridge.run(100)
+    bridge = world.bridge.bridge
+    assert bridge is not None
+    lags = []
+    for _ in range(3):
+        bridge.look_at_open_transactions()
+        lags.append(world.bridge.metrics.ends[SHARD].lag)
+    assert lags == [2_001, 0, 0]
+    world.send("a", 0)
+    world.bridge.run(100)
+    bridge.look_at_open_transactions()
+    assert (world.delivered(), world.bridge.metrics.ends[SHARD].lag) == (["a"], 0)
+
+
 def test_one_journal_record_tells_no_more_than_two_turns_decide() -> None:
     """Of what is no output nothing else makes it short of `commit_interval`, and its topic takes so many bytes."""
     options = replace(SMALL, receipts="none", max_poll_records=5, commit_interval_ms=1_000_000)
@@ -926,9 +995,48 @@ def test_without_the_journal_of_what_may_be_pending_nothing_is_released() -> Non
     journal.delete_before(journal.end)
     world.bridge.lose_disks()
     world.bridge.start()
-    with pytest.raises(BridgeError, match=f"{SHARD}: the journal says nothing of the request at offset 0, which may"):
+    with pytest.raises(BridgeError, match=f"{SHARD}: the journal says nothing of what may be pending from offset 0 on"):
         world.bridge.run(1000)
     assert world.delivered() == []
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_store_that_may_be_the_last_copy_is_not_touched_before_that_is_refused(is_made_anew: bool) -> None:  # noqa: FBT001
+    """It is what an operator exports then."""
+    world = World()
+    world.send("a", 900)
+    world.send("b", 900)
+    world.bridge.run(200)
+    world.send("c", 900)
+    world.bridge.run(20)
+    world.bridge.kill()
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    if is_made_anew:
+        journal.cut(0)
+    else:
+        journal.delete_before(journal.end)
+    before = world.bridge.disks[SHARD].contents()
+    world.bridge.start()
+    with pytest.raises(BridgeError, match="the journal says nothing of what may be pending"):
+        world.bridge.run(1000)
+    assert world.bridge.disks[SHARD].contents() == before
+
+
+def test_a_journal_is_read_from_its_beginning_where_brokers_clocks_stood_far_apart() -> None:
+    """The lowest timer's leader was ahead by more than is reckoned with."""
+    world = World()
+    log = world.kafka.partition(SHARD)
+    log.skew_ms = 2 * SMALL.clock_skew_margin_ms
+    for id_ in ("a", "b"):
+        due = ("timer-deliver-ms", b"%d" % (world.now_ms + 900))
+        world.kafka.produce(TIMERS, id_.encode(), headers=[("timer-topic", b"orders"), due, ("timer-id", id_.encode())])
+    world.cancel("a")
+    world.bridge.run(100)
+    log.skew_ms = 0
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(2 * SMALL.clock_skew_margin_ms + 1000)
+    assert world.delivered() == ["b"]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,32 @@ def test_one_that_is_given_up_while_it_is_prepared(is_ours_again: bool) -> None:
     assert world.delivered() == [f"large {number}" for number in range(20)]
 
 
+def test_an_end_waits_for_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
+    """A child may have been killed by the very signal that ends us: what it was to do would be done here."""
+    world = World()
+    world.bridge.lose_disks()
+    world.bridge.holds_preparations = True
+    world.bridge.start()
+    world.bridge.run(500)
+    world.bridge.holds_preparations = False
+    assert world.bridge.bridge is not None
+    with caplog.at_level(logging.INFO):
+        world.bridge.bridge.finish()
+        world.bridge.bridge.stop()
+    assert f"{LARGE}: recovered" not in caplog.text
+    world.bridge.start()
+    world.bridge.run(MINUTE_MS)
+    assert world.delivered() == [f"large {number}" for number in range(20)]
+
+
+@pytest.mark.parametrize(("told", "cores"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", None)])
+def test_cores_are_those_of_the_container(tmp_path: Path, told: str, cores: int | None) -> None:
+    limit, all_ = tmp_path / "cpu.max", len(os.sched_getaffinity(0))
+    limit.write_text(told + "\n")
+    assert preparing.usable_cores(limit) == (all_ if cores is None else min(cores, all_))
+    assert preparing.usable_cores(tmp_path / "none") == all_
+
+
 def test_after_a_clean_end_nothing_is_left_to_prepare() -> None:
     world = World()
     world.bridge.stop()

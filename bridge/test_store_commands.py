@@ -291,7 +291,7 @@ def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     assert exported(tmp_path / "timer-data", out).num_rows == 0
     settled = history.store.settled
-    assert stores_in(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (2, *settled, 0)}
+    assert stores_in(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (0, 2, *settled, 0)}
 
 
 def test_export_of_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from bridge.options import TurnOptions
 from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
 from bridge.publishing import Part, Publisher
 from bridge.recovery import Recovered, demand_replaceable, distrust, look, recover
-from bridge.shard import Looked, OwnedShard, TooManyHeldError
+from bridge.shard import Lagged, Looked, OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
 from bridge.status import Status
 from bridge.throttle import Throttle
@@ -48,6 +48,8 @@ _UNREADABLE_MS = 60_000
 _SOUND_MS = 15_000
 """A store that stood open for so long had no trouble with its disk."""
 _LOOK_AGAIN_MS = 5000
+_MOST_ASKED = 5000
+"""Offsets that are looked through to see whether there is anything to be read."""
 """A client that fetches has brought something by then; where brokers throttle it, in twice the time, and so on."""
 _FREE_ROOM = "free room on the disk of data_dir, or name another directory; nothing is lost, Kafka has it all"
 _UNDER_WAY_WAIT_MS = 10
@@ -219,7 +221,7 @@ class Bridge:
         silent = self._shards.keys() - ends.keys()
         self._hanging.look(ends, now_ms, silent)
         self._metrics.ends = {shard: told for shard, told in self._metrics.ends.items() if shard in silent} | {
-            shard: End(max(0, end - self._shards[shard].store.next_offset), end - stable)
+            shard: End(self._lag(self._shards[shard], stable, end), end - stable)
             for shard, (stable, end) in ends.items()
         }
         self._metrics.hanging = self._hanging.now
@@ -234,6 +236,21 @@ class Bridge:
             )
         for shard in before.keys() - self._hanging.now.keys():
             self._complaints.over(f"hanging {shard}")
+
+    def _lag(self, owned: OwnedShard, stable: int, end: int) -> int:
+        """Offsets that are not read. None where nothing is among them but markers and what was aborted.
+
+        Nobody ever brings those, so it is asked where it stood still since the last look.
+        """
+        start, before = owned.store.next_offset, owned.lagged
+        if start >= end:
+            return 0
+        owned.lagged = Lagged(start, end, before.is_empty if (start, end) == before[:2] else None)
+        is_little = end - start <= _MOST_ASKED  # as nobody gets anything meanwhile
+        if owned.lagged == before and before.is_empty is None and stable == end and is_little:
+            is_empty = not any(self._history.requests(owned.shard, start, end))
+            owned.lagged = owned.lagged._replace(is_empty=is_empty)
+        return 0 if owned.lagged.is_empty else end - start
 
     def look_at_clocks(self) -> None:
         """Measures the brokers' clocks against ours, and complains where they stand far apart."""
@@ -345,6 +362,8 @@ class Bridge:
                 self._open(shard, disk, recover(shard, disk, self._history, options, outlook))
 
     def _open_prepared(self) -> None:
+        if self._stopping:  # what is not ready by now would hold up the end
+            return
         for shard, preparation in [each for each in self._preparing.items() if each[1].is_done()]:
             del self._preparing[shard]
             if isinstance(preparation, _NextTry):

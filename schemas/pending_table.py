@@ -8,7 +8,7 @@ A partition's store stays where it was when the partition moves to another insta
 one partition only the newest is true. The file's metadata tell how far each of its stores had come, also of those in
 which nothing was pending:
 
-    timer-bridge.stores: {"v": 1, "stores": [["timer.requests", 0, [C, K's visit_ms, K's origin, number]], ...]}
+    timer-bridge.stores: {"v": 1, "stores": [["timer.requests", 0, [era, C, K's visit_ms, K's origin, number]], ...]}
 """
 
 import json
@@ -21,7 +21,7 @@ from schemas.progress import Progress
 
 STORES = "timer-bridge.stores"
 Age = tuple[int, ...]
-"""How far a store had come, as (C, K, number): the greatest of several of one partition is the newest."""
+"""How far a store had come, as (era, C, K, number): the greatest of several of one partition is the newest."""
 
 HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 
@@ -52,7 +52,7 @@ PENDING = pa.schema(
 
 
 def age_of(progress: Progress) -> Age:
-    return (progress.next_offset, *progress.settled, progress.number)
+    return (progress.era, progress.next_offset, *progress.settled, progress.number)
 
 
 def told_stores(stores: Mapping[Shard, Age]) -> str:

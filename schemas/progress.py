@@ -44,8 +44,8 @@ class Progress(NamedTuple):
 
     def metadata(self) -> str:
         """What is committed beside `next_offset`."""
-        told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number, "e": self.era}
-        return _encoded(told)
+        told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
+        return _encoded(told | {"e": self.era} if self.era else told)
 
     @classmethod
     def committed(cls, next_offset: int, metadata: str | None) -> "Progress":

@@ -30,5 +30,6 @@ def test_of_two_the_later_one_is_the_newer_though_nothing_was_read_since() -> No
         age_of(Progress(40, Key(5, 1), 0, 1)),
         age_of(Progress(40, Key(5, 1), 0, 2)),
         age_of(Progress(41, Key(5, 1), 0, 3)),
+        age_of(Progress(1, Key(-1, -1), 0, 0, era=7)),
     ]
     assert ages == sorted(ages)

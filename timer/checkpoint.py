@@ -9,7 +9,7 @@ undo of whatever was ahead of the commit.
 import zlib
 from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from schemas.headers import MAX_INT64
 from schemas.journal import Flight, Wait
@@ -62,6 +62,11 @@ class Checkpoint(BaseModel):
     """Origins of those of them whose timer has ended."""
     journal_offset: Int64
     """Where the shard's journal goes on behind this progress."""
+
+    @field_serializer("progress")
+    def _without_no_era(self, progress: Progress) -> tuple[object, ...]:
+        """As it was before there were eras: one that is written down once is the same for every version."""
+        return tuple(progress) if progress.era else tuple(progress[:-1])
 
     @model_validator(mode="after")
     def _names_files(self) -> "Checkpoint":
