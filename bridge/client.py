@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from operator import index
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
@@ -489,9 +490,10 @@ def _delay_ms(delay: timedelta | str | int) -> int:
 
 def _whole(ms: int) -> int:
     """Of a float the part behind the point would be cut off, which is early."""
-    if type(ms) is not int:
-        raise ValueError(f"{ms!r} is no int: give whole milliseconds, rounded up")
-    return ms
+    try:
+        return index(ms)
+    except TypeError:
+        raise ValueError(f"{ms!r} is no int: give whole milliseconds, rounded up") from None
 
 
 def _whole_ms(span: timedelta) -> int:

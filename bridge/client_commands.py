@@ -125,8 +125,8 @@ def send(
 
 
 def lines_of(raw: bytes) -> list[bytes]:
-    """Lines end with a line feed alone: whatever else ends one somewhere (U+2028 and others) may stand in a message."""
-    return raw.removesuffix(b"\n").split(b"\n") if raw else []
+    """Lines end with LF, or CR and LF: whatever else ends one somewhere (U+2028 and others) may stand in a message."""
+    return [line.removesuffix(b"\r") for line in raw.removesuffix(b"\n").split(b"\n")] if raw else []
 
 
 def cancel(id_: Id, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:

@@ -53,7 +53,7 @@ def see(bridge: Bridge, targets: Names, now_ms: int, is_over: Callable[[], bool]
 
     owned = bridge.shards
     backlogs = {shard: each.store.backlogs(now_ms) for shard, each in owned.items()}
-    ranges = {shard: each.due_ranges(is_cut) for shard, each in owned.items()}
+    ranges = {shard: each.due_ranges(is_cut, needs_last=False) for shard, each in owned.items()}
     firsts: list[int] = []
     for shard, found in ranges.items():
         waiting = {each.target for each in backlogs[shard]}

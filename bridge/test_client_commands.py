@@ -66,6 +66,7 @@ def test_without_a_cluster_it_says_where_one_is_named() -> None:
         (b"one", [b"one"]),
         (b"one\ntwo\n", [b"one", b"two"]),
         (b"one\n\n", [b"one", b""]),
+        (b"one\r\ntwo\r\r\n", [b"one", b"two\r"]),
         ("a\u2028b\x0bc\x85d\n{}\n".encode(), ["a\u2028b\x0bc\x85d".encode(), b"{}"]),
     ],
 )
@@ -84,7 +85,7 @@ def test_what_comes_from_standard_input_is_sent_byte_by_byte(
         return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(kafka))
 
     monkeypatch.setattr(client_commands, "TimerProducer", client)
-    given = bytes(range(11, 256))
+    given = bytes(range(14, 256))
     ended = CliRunner().invoke(app, [*command, "orders", "-", "--in", "5s", *NOBODY], input=given)
     assert ended.exception is None, ended.exception
     assert [entry.value for entry in kafka.read("timer.requests")] == [given]

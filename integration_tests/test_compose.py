@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,12 @@ def compose_command() -> list[str]:
 def test_docker_compose_takes_the_file() -> None:
     run(*compose_command(), "--file", str(FILE), "config", "--quiet")
     assert f"apache/kafka:{KAFKA_VERSION}}}" in FILE.read_text()
+
+
+def test_the_image_s_user_is_told_by_number() -> None:
+    """Of a name Kubernetes cannot tell whether it is root, so with `runAsNonRoot` it would start nothing."""
+    users = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert users == ["10001:10001", "root", "10001:10001"]
 
 
 def test_prometheus_takes_its_configuration() -> None:

@@ -119,7 +119,7 @@ def test_the_linter_finds_nothing_to_say() -> None:
 
 
 def test_the_rules_are_well_made() -> None:
-    assert "16 rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    assert "17 rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
 
 
 def test_each_rule_wakes_somebody_when_it_should_and_nobody_else() -> None:

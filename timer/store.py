@@ -330,13 +330,16 @@ class Store:
         """Live timers of each real topic by due time: start of the hour, epoch ms, to their number."""
         return self._dues.hours()
 
-    def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
+    def due_ranges(
+        self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
+    ) -> dict[str, DueRange]:
         """For each real topic that has live timers: how many, and their first and last due time.
 
         What is not known any more is looked up: in the ticks of the hour, or, where timers of that hour are to be
-        rolled first, in the log. Once `is_over`, what is left of that is told to the hour.
+        rolled first, in the log. Once `is_over`, what is left of that is told to the hour; so are last ones that are
+        not needed.
         """
-        edges = self._dues.unknown()
+        edges = [edge for edge in self._dues.unknown() if needs_last or not edge.is_last]
         for hour in sorted({edge.hour for edge in edges}):
             if is_over():
                 break

@@ -592,6 +592,27 @@ def test_a_clean_end_is_taken_over_however_many_topics_have_timers() -> None:
     assert (again.pending, again.targets) == (count, count)
 
 
+def test_who_needs_no_last_due_time_does_not_search_for_one() -> None:
+    """Where that search takes long, the first ones, which are known, would not be told either."""
+    store = Store.create(SimDisk(), OPTIONS, FRESH)
+    named = body(4, 1500)._replace(id=b"a")
+    store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(4)), named), 5)
+    batch = Batch()
+    batch.end(store.find([b"a"])[b"a"])
+    store.add(batch, 6)
+    asked: list[bool] = []
+
+    def is_over() -> bool:
+        asked.append(True)
+        return True
+
+    assert store.due_ranges(is_over, needs_last=False)["orders"].first_ms == 1100
+    assert asked == []
+    store.due_ranges(is_over)
+    assert asked == [True]
+    store.close()
+
+
 def test_who_does_not_wait_for_the_search_is_told_first_and_last_to_the_hour() -> None:
     store = Store.create(SimDisk(), OPTIONS, FRESH)
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
