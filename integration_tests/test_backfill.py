@@ -124,6 +124,23 @@ def test_what_was_cancelled_or_sent_anew_since_the_audit_is_not_sent(world: Worl
     assert world.cluster.values(world.orders) == [b"c"]
 
 
+def test_what_lies_before_a_hole_in_the_archive_may_have_been_cancelled_there(world: World, tmp_path: Path) -> None:
+    """Journal and receipts have forgotten it by then, and a cancel always wins."""
+    old = tmp_path / "archive"
+    with world.bridge():
+        world.send(b"cancelled", 5_000, (names.ID, b"x"), target=world.orders)
+        assert world.archive(old) == 1
+        world.cluster.send(world.topics.timers, None, headers=[(names.ACTION, b"cancel"), (names.ID, b"x")])
+        world.send(b"later", 6_000, target=world.bills)
+        until(lambda: len(world.cluster.values(world.bills)) == 1)
+    for topic in (world.topics.timers, world.topics.journal, world.topics.receipts):
+        world.lose(topic, 0)
+    assert world.audit("first", "--archive", str(old)) == 3
+    told = world.backfill("first", "--archive", str(old), "--apply", "--although-unknown")
+    assert told == {"cannot-tell": 1}
+    assert world.cluster.values(world.orders) == []
+
+
 @pytest.mark.slow
 def test_a_gap_is_filled_once_beside_a_bridge_at_work(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -32,7 +32,7 @@ from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs import columns as c
 from spark_jobs import evidence
 from spark_jobs.access import Access
-from spark_jobs.archive import archived, demand_archive
+from spark_jobs.archive import archived, demand_archive, reached
 from spark_jobs.arguments import CHECKPOINT, make_folder
 from spark_jobs.backfill_tasks import BODIES, SENT, WAITS, Publish, Wait, ddl, now_ms
 from spark_jobs.batches import last_part
@@ -123,7 +123,8 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
         wait = Wait(arguments.access, arguments.group, arguments.journal_topic)
         judged = _written(_by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)), steps / "judged")
         came = _written(_with_what_came(spark, judged, cluster, arguments), steps / "came")
-        looked = _written(_with_what_ended(spark, came, cluster, arguments, steps), steps / "looked")
+        ended = _with_what_ended(spark, came, cluster, arguments, steps)
+        looked = _written(_without_holes(ended, cluster, arguments), steps / "looked")
         chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
         if arguments.limit is not None:
             chosen = chosen.limit(arguments.limit)
@@ -246,6 +247,26 @@ def _with_what_ended(
     joined = came.join(found, "origin", "left")
     outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
     return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")
+
+
+def _without_holes(looked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+    """`cannot-tell` of what lies before a hole between archive and log, whatever was asked for: its cancel may have."""
+    if arguments.archive is None:
+        return looked
+    ends = reached(arguments.archive, arguments.timer_topic)
+    spans = cluster.spans([arguments.timer_topic])
+    holes = {span.partition: span.start for span in spans if ends.get(span.partition, 0) < span.start}
+    if not holes:
+        return looked
+    behind = F.create_map(*(F.lit(number) for place in holes.items() for number in place))
+    is_before = F.col("outcome").isNull() & (F.col("offset") < F.try_element_at(behind, F.col("partition")))
+    told = "a cancel may lie between the archive's end and the log's start"
+    return looked.withColumns(
+        {
+            "outcome": F.when(is_before, "cannot-tell").otherwise(F.col("outcome")),
+            "detail": F.when(is_before, told).otherwise(F.col("detail")),
+        }
+    )
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:

@@ -243,6 +243,8 @@ def judge_new(
     notes += unjudged.notes("before the first day")
     spans = (*new.read, *ends.spans)
     rows = [_row(span, reached, arguments) for span in spans]
+    here = {(span.topic, span.partition) for span in spans}
+    rows += [_kept(place, known) for place, known in reached.items() if place not in here]
     return Done(tuple(notes), tuple(never_read(spans, reached)), spans, rows)
 
 
@@ -254,6 +256,12 @@ def finish(diary: Diary, done: Done, verdict: Verdict) -> None:
     row |= {"lateness_p50_ms": late.p50_ms, "lateness_p99_ms": late.p99_ms, "lateness_max_ms": late.max_ms}
     write_rows(diary.out, DAYS, diary.part, [row])
     write_rows(diary.out, SPANS, diary.part, done.rows)
+
+
+def _kept(place: tuple[str, int], known: Reached) -> dict[str, object]:
+    """Of a partition that was not to be seen now, as an access was taken away for a while: else it would be new."""
+    told = {"first": known.first, "end": known.end, "from_log_start": known.from_log_start}
+    return {"topic": place[0], "partition": place[1], **told}
 
 
 def _row(span: Span, reached: Mapping[tuple[str, int], Reached], arguments: AuditArguments) -> dict[str, object]:

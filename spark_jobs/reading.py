@@ -17,7 +17,7 @@ from spark_jobs import evidence
 from spark_jobs.archive import reached
 from spark_jobs.arguments import AuditArguments, shown
 from spark_jobs.brokers import Cluster, Span
-from spark_jobs.errors import UsageError
+from spark_jobs.errors import AuditTroubleError, UsageError
 from spark_jobs.requests import requests
 from spark_jobs.table_io import read_records
 
@@ -62,6 +62,7 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
         asked = [_within(span, *bounds[span.partition]) for span in everything]
     read = [Span(a.topic, a.partition, a.start, e.end) for a, e in zip(asked, everything, strict=True)]
     asked = [a._replace(end=min(a.end, r.end)) for a, r in zip(asked, read, strict=True)]
+    ends = {span.partition: span.end for span in cluster.spans([topic])} if archived else {}
     strange = max(archived, default=-1)
     if strange >= len(asked):
         raise UsageError(
@@ -69,6 +70,12 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
             " it is the archive of another topic of that name"
         )
     for at, old in archived.items():
+        log_end = ends[at]
+        if log_end < old.behind:
+            raise AuditTroubleError(
+                f"{topic}/{at} ends at {log_end}, but {arguments.archive} holds it up to {old.behind}: the topic was"
+                " made anew, or lost its end: audit it without this archive, and give the archive a new --out"
+            )
         end = asked[at].end if old.until is None else min(asked[at].end, old.until)
         asked[at] = asked[at]._replace(start=min(old.first, asked[at].start), end=end)
         read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))

@@ -14,6 +14,7 @@ from spark_jobs.arguments import AuditArguments
 from spark_jobs.brokers import Cluster, Span
 from spark_jobs.classes import Limits
 from spark_jobs.continuing import Diary
+from spark_jobs.errors import AuditTroubleError
 from spark_jobs.summary import Lateness, Verdict
 from spark_jobs.table_io import RECORDS_DDL
 from spark_jobs.testing import History, Record, cancel, copy, delivery, receipt, rejection, request
@@ -77,6 +78,15 @@ class Runs:
         return {row["offset"]: row["class"] for row in rows}, done.notes
 
 
+def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
+    """Else the new one's requests would be passed over as read, and the old ones be judged in their place."""
+    history = History()
+    history.requests.append(request(0, due_ms=2_000))
+    arguments = AuditArguments(access=Access("localhost:9092"), out=Path("nowhere"), archive=Path("old"))
+    with pytest.raises(AuditTroubleError, match=r"timer.requests/0 ends at 1, but old holds it up to 500"):
+        reading.once(Topics(history), arguments, {0: reading.Old(0, 500, None)})
+
+
 def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +100,23 @@ def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
     history.deliveries.append(delivery(waits, offset=70))
     assert runs.run(60_000, is_killed=True) == ({0: "delivered", 80: "delivered"}, ())
     assert runs.run(DAY_MS) == ({0: "delivered", 80: "delivered"}, ())
+
+
+def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for a new one, what it got meanwhile would be read twice, or never."""
+    asked = request(0, due_ms=100_000)
+    history = History([asked])
+    topics = Topics(history)
+    monkeypatch.setattr(reading, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(40_000)[0] == {0: "pending"}
+    history.deliveries.append(delivery(asked, at_ms=100_001, offset=70))
+    del topics.partitions["orders"]
+    assert runs.run(DAY_MS)[0] == {0: "missing"}
+    topics.partitions["orders"] = 1
+    assert runs.run(2 * DAY_MS)[0] == {0: "delivered"}
 
 
 def test_copies_of_what_was_sent_before_the_first_day_are_not_judged(
