@@ -7,9 +7,9 @@ from typing import Protocol
 
 from bridge.pending import InstanceNamed, InstancePending, Named, OfInstance, Pending, joined, named_in_store, of_store
 from bridge.running_bridge import Answer, RunningBridge
-from bridge.stopped_stores import holds_anything, note_how_it_ended, opened, reading
+from bridge.stopped_stores import look_into, reading
 from schemas.origin import Shard
-from timer.inspection import EmptyStoreError, StoppedStore
+from timer.inspection import StoppedStore
 
 _PATH = "/pending"
 _REMEDY = "ask it by its --http-port (or --url); where it was started without one, stop it first"
@@ -73,16 +73,9 @@ class Directory:
     def _each(self, look: Callable[[Shard, StoppedStore], Answer]) -> list[Answer]:
         """What `look` finds in each store that holds anything."""
         found: list[Answer] = []
-        self.not_seen = []
         with reading(self._folder, remedy=_REMEDY) as stores:
-            for shard, path in stores:
-                try:
-                    with opened(path) as store:
-                        note_how_it_ended(shard, store)
-                        found.append(look(shard, store))
-                except EmptyStoreError:
-                    if holds_anything(path):
-                        self.not_seen.append(str(shard))
+            unfinished = look_into(stores, lambda shard, store: found.append(look(shard, store)))
+        self.not_seen = [*map(str, unfinished)]
         return found
 
 

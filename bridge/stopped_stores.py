@@ -8,7 +8,7 @@ running bridge holds it alone: then they are not read, unless by force.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -95,18 +95,25 @@ def explained(path: Path) -> Iterator[None]:
         raise BridgeError(f"{wrong.filename}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
 
 
-def note_how_it_ended(shard: Shard, store: StoppedStore) -> None:
-    """On stderr, where it was not well: what came behind the checkpoint is not told."""
-    if not store.closed:
-        typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
-
-
-def holds_anything(path: Path) -> bool:
-    """Whether units lie in a store that has no checkpoint yet: it was being rebuilt."""
-    return any(file.stat().st_size > 0 for file in (path / UNITS).glob("*"))
-
-
 @contextmanager
 def opened(path: Path) -> Iterator[StoppedStore]:
     with explained(path), StoppedStore(ReadOnlyDisk(path)) as store:
         yield store
+
+
+def look_into(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, StoppedStore], object]) -> list[Shard]:
+    """`look` at each that holds anything. Returns those that nobody can look into: they have no checkpoint yet.
+
+    Of one that did not end well stderr is told, as what came behind its checkpoint is not seen.
+    """
+    unfinished = []
+    for shard, path in stores:
+        try:
+            with opened(path) as store:
+                if not store.closed:
+                    typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
+                look(shard, store)
+        except EmptyStoreError:
+            if any(file.stat().st_size > 0 for file in (path / UNITS).glob("*")):
+                unfinished.append(shard)
+    return unfinished

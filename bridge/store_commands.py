@@ -20,7 +20,7 @@ from bridge.console import shown
 from bridge.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from bridge.pending_export import pending_file
-from bridge.stopped_stores import explained, holds_anything, note_how_it_ended, opened, reading
+from bridge.stopped_stores import explained, look_into, opened, reading
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED
 from timer.inspection import EmptyStoreError, StoppedStore, Timer
@@ -126,24 +126,21 @@ def export(
     if out.resolve().is_relative_to(folder.resolve()):
         raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
     rows = flights = 0
-    unfinished: list[str] = []
     with reading(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
-        for shard, path in stores:
-            try:
-                with opened(path) as store:
-                    note_how_it_ended(shard, store)
-                    rows += write(shard, store)
-                    flights += len(store.checkpoint.flights)
-            except EmptyStoreError:
-                if holds_anything(path):
-                    unfinished.append(str(shard))
+
+        def take(shard: Shard, store: StoppedStore) -> None:
+            nonlocal rows, flights
+            rows += write(shard, store)
+            flights += len(store.checkpoint.flights)
+
+        unfinished = look_into(stores, take)
     typer.echo(f"{rows} pending timers written to {out}")
     if flights:
         typer.echo(f"note: {flights} rolled copies are on their way through Kafka, and not in it", err=True)
     if unfinished:
         raise BridgeError(
-            f"{', '.join(unfinished)}: not in the file, as the bridge ended before their first checkpoint, perhaps"
-            f" while it rebuilt them: let it run until it is ready, stop it, and export anew"
+            f"{', '.join(map(str, unfinished))}: not in the file, as the bridge ended before their first checkpoint,"
+            f" perhaps while it rebuilt them: let it run until it is ready, stop it, and export anew"
         )
 
 

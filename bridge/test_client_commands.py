@@ -74,17 +74,24 @@ def test_a_message_ends_where_its_line_does_and_nowhere_else(raw: bytes, lines: 
     assert lines_of(raw) == lines
 
 
-@pytest.mark.parametrize("command", [["send"], ["send", "--lines"], ["replace", "x"]])
-def test_what_comes_from_standard_input_is_sent_byte_by_byte(
-    monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
+def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
+    """To which the commands send from now on."""
     kafka = FakeKafka(Timeline())
-    kafka.create("timer.requests")
+    for topic in topics:
+        kafka.create(topic)
 
     def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
         return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(kafka))
 
     monkeypatch.setattr(client_commands, "TimerProducer", client)
+    return kafka
+
+
+@pytest.mark.parametrize("command", [["send"], ["send", "--lines"], ["replace", "x"]])
+def test_what_comes_from_standard_input_is_sent_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    kafka = fake_kafka(monkeypatch, "timer.requests")
     given = bytes(range(14, 256))
     ended = CliRunner().invoke(app, [*command, "orders", "-", "--in", "5s", *NOBODY], input=given)
     assert ended.exception is None, ended.exception
@@ -115,14 +122,7 @@ def sent(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, toml: str, main: str | None = None
 ) -> set[str]:
     """The timer topics that the command has sent to. `main`: TIMER_BRIDGE_TIMER_TOPIC."""
-    kafka = FakeKafka(Timeline())
-    for topic in TOPICS:
-        kafka.create(topic)
-
-    def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
-        return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(kafka))
-
-    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    kafka = fake_kafka(monkeypatch, *TOPICS)
     config = folder / "bridge.toml"
     config.write_text(toml)
     environment = {"TIMER_BRIDGE_TIMER_TOPIC": main}

@@ -15,7 +15,7 @@ from bridge import pending_command
 from bridge.datadir import DataDir
 from bridge.errors import BridgeError, SettingsError
 from bridge.flights import id_hash
-from bridge.test_store_commands import never_checkpointed
+from bridge.test_store_commands import disk_in, never_checkpointed
 from schemas.journal import Flight
 from schemas.origin import Shard
 from timer.inspection import StoppedStore
@@ -142,11 +142,8 @@ def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_di
 
 
 def test_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
-    folder = DataDir(tmp_path)
-    disk = folder.disk_for(Shard("timer.requests", 0))
-    full_history(disk)
-    disk.close()
-    folder.close()
+    with disk_in(tmp_path) as disk:
+        full_history(disk)
     assert "timer.requests/0 was not closed cleanly: as of its last checkpoint" in run("--data-dir", tmp_path).stderr
 
 

@@ -2,6 +2,8 @@
 
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from schemas.origin import Shard
 from schemas.pending_table import PENDING, stores_in
 from timer.batch import Batch
 from timer.checkpoint import NAME, Checkpoint
-from timer.disk import RealDisk
+from timer.disk import Disk, RealDisk
 from timer.inspection import StoppedStore
 from timer.read_only import ReadOnlyDisk
 from timer.record import unpack_headers
@@ -215,13 +217,20 @@ def test_inspect_of_an_id_under_which_nothing_is_pending(store: Path) -> None:
 # -- export
 
 
-def never_checkpointed(root: Path) -> None:
-    """A store as a bridge leaves it that ended amid its rebuild."""
+@contextmanager
+def disk_in(root: Path, partition: int = 0) -> Iterator[Disk]:
+    """Of one partition of a bridge that has ended when this is left."""
     folder = DataDir(root)
-    disk = folder.disk_for(Shard("timer.requests", 0))
-    History(disk).receives(100, 200)
+    disk = folder.disk_for(Shard("timer.requests", partition))
+    yield disk
     disk.close()
     folder.close()
+
+
+def never_checkpointed(root: Path) -> None:
+    """A store as a bridge leaves it that ended amid its rebuild."""
+    with disk_in(root) as disk:
+        History(disk).receives(100, 200)
 
 
 def exported(folder: Path, out: Path) -> pa.Table:
@@ -280,14 +289,11 @@ def test_export_of_a_partition_without_timers_is_an_empty_table(data_dir: Path, 
 
 def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
     """Also of one in which nothing is pending: another file may have a former owner's, in which something was."""
-    folder = DataDir(tmp_path / "timer-data")
-    disk = folder.disk_for(Shard("timer.requests", 3))
-    history = History(disk)
-    history.receives(100, 200)
-    history.releases(300)
-    history.closes()
-    disk.close()
-    folder.close()
+    with disk_in(tmp_path / "timer-data", 3) as disk:
+        history = History(disk)
+        history.receives(100, 200)
+        history.releases(300)
+        history.closes()
     out = tmp_path / "out.parquet"
     assert exported(tmp_path / "timer-data", out).num_rows == 0
     settled = history.store.settled
@@ -295,11 +301,8 @@ def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
 
 
 def test_export_of_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
-    folder = DataDir(tmp_path / "timer-data")
-    disk = folder.disk_for(Shard("timer.requests", 0))
-    full_history(disk)
-    disk.close()
-    folder.close()
+    with disk_in(tmp_path / "timer-data") as disk:
+        full_history(disk)
     result = run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
     assert result.stderr == "note: timer.requests/0 was not closed cleanly: as of its last checkpoint\n"
 

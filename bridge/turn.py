@@ -238,7 +238,7 @@ class Bridge:
             self._complaints.over(f"hanging {shard}")
 
     def _lag(self, owned: OwnedShard, stable: int, end: int) -> int:
-        """Offsets that are not read. None where nothing is among them but markers and what was aborted.
+        """Offsets that are not read; 0 where nothing is among them but markers and what was aborted.
 
         Nobody ever brings those, so it is asked where it stood still since the last look.
         """

@@ -214,9 +214,8 @@ class Culprits:
             else:
                 taken = look
         if refused == len(indices):
-            alone = self.narrow.get(topic) == 1  # each was sent by itself, and these were named
-            proved = [i for i in named if alone and self._is_refused(outgoing[i], _OF_SIZE)]
-            if proved:
+            was_alone = self.narrow.get(topic) == 1  # each was sent by itself, and these were named
+            if was_alone and (proved := [i for i in named if self._is_refused(outgoing[i], _OF_SIZE)]):
                 return dict.fromkeys(proved, _TOO_LARGE)
             self._make_narrow(topic, sum(size_of(outgoing[i]) for i in indices))
             return {}

@@ -36,8 +36,8 @@ from bridge.page.requests import Requests
 from bridge.page.service import demand_token, routes
 from bridge.page.site import Site
 from bridge.ports import Member, Record
-from bridge.redrive import Parked, mark_key, mark_of, request_headers
-from bridge.testing import FakeHistory, FakeInstance
+from bridge.redrive import Parked, mark_key, mark_of, request_of
+from bridge.testing import FakeHistory, FakeInstance, record_of
 from bridge.turn import Bridge
 from bridge.web import application, serving
 from schemas.headers import Rules
@@ -127,8 +127,8 @@ class MemorySide:
                 raise BridgeError("sending again broke off")
             log = kafka.partition(each.place)
             (entry,) = log.committed(each.offset, each.offset + 1)
-            headers = request_headers(entry.headers, each.code)
-            kafka.produce(each.shard.topic, entry.value, key=entry.key, headers=headers, partition=each.shard.partition)
+            key, headers = request_of(record_of(entry), each.code)
+            kafka.produce(each.shard.topic, entry.value, key=key, headers=headers, partition=each.shard.partition)
             kafka.produce("timer.redriven", mark_of(each), key=mark_key(each))
             on_sent([each])
         return Resent(len(records), ())
