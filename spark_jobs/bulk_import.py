@@ -144,8 +144,10 @@ def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
     reader, files = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
     if arguments.format == "parquet":
         rows = reader.parquet(*files)
-        is_one = len(files) == 1 and not Path(files[0]).is_dir() and not _PATTERN & set(files[0])
-        return rows if is_one or arguments.mapped.columns or not is_export(rows.columns) else _newest(reader, files)
+        may_be_several = len(files) > 1 or Path(files[0]).is_dir() or bool(_PATTERN & set(files[0]))
+        if may_be_several and is_export(rows.columns) and not arguments.mapped.columns:
+            return _newest(reader, files)
+        return rows
     reader = reader.option("columnNameOfCorruptRecord", BROKEN)
     if arguments.format == "json":
         return reader.schema(_texts(reader.json(files).columns)).json(files)

@@ -6,7 +6,7 @@ run of 2026-01-05      timer.requests/0 [9800, now)           orders/0 [7431, no
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -242,9 +242,9 @@ def judge_new(
         notes += reading.truncated(cluster, arguments, census.topics)
     notes += unjudged.notes("before the first day")
     spans = (*new.read, *ends.spans)
-    rows = [_row(span, reached, arguments) for span in spans]
-    here = {(span.topic, span.partition) for span in spans}
-    rows += [_kept(place, known) for place, known in reached.items() if place not in here]
+    # What was not to be seen now, as an access was taken away for a while, stays: else it would be new.
+    now = {(span.topic, span.partition): _up_to(span, reached, arguments) for span in spans}
+    rows = [{"topic": topic, "partition": at, **asdict(known)} for (topic, at), known in ({**reached, **now}).items()]
     return Done(tuple(notes), tuple(never_read(spans, reached)), spans, rows)
 
 
@@ -258,15 +258,6 @@ def finish(diary: Diary, done: Done, verdict: Verdict) -> None:
     write_rows(diary.out, SPANS, diary.part, done.rows)
 
 
-def _kept(place: tuple[str, int], known: Reached) -> dict[str, object]:
-    """Of a partition that was not to be seen now, as an access was taken away for a while: else it would be new."""
-    told = {"first": known.first, "end": known.end, "from_log_start": known.from_log_start}
-    return {"topic": place[0], "partition": place[1], **told}
-
-
-def _row(span: Span, reached: Mapping[tuple[str, int], Reached], arguments: AuditArguments) -> dict[str, object]:
+def _up_to(span: Span, reached: Mapping[tuple[str, int], Reached], arguments: AuditArguments) -> Reached:
     known = reached.get((span.topic, span.partition))
-    first = known.first if known is not None else span.start
-    from_start = known.from_log_start if known is not None else arguments.from_ms is None
-    place = {"topic": span.topic, "partition": span.partition}
-    return {**place, "first": first, "end": span.end, "from_log_start": from_start}
+    return Reached(span.start, span.end, arguments.from_ms is None) if known is None else replace(known, end=span.end)

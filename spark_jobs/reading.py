@@ -62,7 +62,7 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
         asked = [_within(span, *bounds[span.partition]) for span in everything]
     read = [Span(a.topic, a.partition, a.start, e.end) for a, e in zip(asked, everything, strict=True)]
     asked = [a._replace(end=min(a.end, r.end)) for a, r in zip(asked, read, strict=True)]
-    ends = {span.partition: span.end for span in cluster.spans([topic])} if archived else {}
+    log = {span.partition: span for span in cluster.spans([topic])} if arguments.archive is not None else {}
     strange = max(archived, default=-1)
     if strange >= len(asked):
         raise UsageError(
@@ -70,28 +70,27 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
             " it is the archive of another topic of that name"
         )
     for at, old in archived.items():
-        log_end = ends[at]
-        if log_end < old.behind:
+        if log[at].end < old.behind:
             raise AuditTroubleError(
-                f"{topic}/{at} ends at {log_end}, but {arguments.archive} holds it up to {old.behind}: the topic was"
-                " made anew, or lost its end: audit it without this archive, and give the archive a new --out"
+                f"{topic}/{at} ends at {log[at].end}, but {arguments.archive} holds it up to {old.behind}: the topic"
+                " was made anew, or lost its end: audit it without this archive, and give the archive a new --out"
             )
         end = asked[at].end if old.until is None else min(asked[at].end, old.until)
         asked[at] = asked[at]._replace(start=min(old.first, asked[at].start), end=end)
         read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))
     starts_with_log = arguments.from_ms is None and arguments.offsets is None
-    gaps = _between(cluster, arguments, archived, everything) if arguments.archive is not None else ()
+    gaps = _between([*log.values()], arguments, archived, everything) if arguments.archive is not None else ()
     return Reading(asked, read, asked if starts_with_log else (), () if starts_with_log else asked, gaps)
 
 
 def _between(
-    cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old], kept: Sequence[Span]
+    logs: Sequence[Span], arguments: AuditArguments, archived: Mapping[int, Old], kept: Sequence[Span]
 ) -> Sequence[str]:
-    """`kept`: of the topic, from the range's begin on. Where it has what is older, nothing of the range is gone."""
+    """`kept`: of the topic, from the range's begin on. Where `logs`, all of it, have what is older, nothing is gone."""
     assert arguments.archive is not None
     ends = reached(arguments.archive, arguments.timer_topic)
     gone = 0
-    for log, span in zip(cluster.spans([arguments.timer_topic]), kept, strict=True):
+    for log, span in zip(logs, kept, strict=True):
         old = archived.get(log.partition)
         end = max(ends.get(log.partition, 0), old.behind if old is not None else 0)
         gone += max(0, log.start - end) if span.start <= log.start else 0
