@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from timer.checkpoint import NAME, Checkpoint
-from timer.disk import Disk, File, Syncing
+from timer.disk import Disk, Syncing
 
 
 @dataclass(slots=True)
@@ -20,12 +20,6 @@ class Checkpointing:
     dead_bodies: list[int]
     logs: Syncing
     replacing: Syncing | None = None
-
-    @classmethod
-    def start(
-        cls, disk: Disk, files: list[File], checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]
-    ) -> "Checkpointing":
-        return cls(disk, checkpoint, dead_units, dead_bodies, disk.start_sync(files))
 
     def durable(self) -> bool:
         """Takes the next step where the last one is done. Raises OSError where the disk refuses."""

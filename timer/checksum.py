@@ -1,13 +1,6 @@
-"""CRC-32 over the records of the store, and, where one does not fit, which single byte of the record must have changed.
-
-    unit + what stands beside it + its number  -> column `check` beside the unit
-    a frame from its byte 8 on                 -> its own field
-
-A CRC tells more than that something changed: each single changed byte has a syndrome (stored XOR computed) of its own.
-"""
+"""CRC-32 of each unit, with its row of ids and its number. A frame of the body log has its own (timer.record)."""
 
 import zlib
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -22,7 +15,7 @@ COLUMN = np.dtype([("id_hash", ">i8"), ("due_ms", ">i8"), ("check", ">u4")])
 
 _NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("due_ms", ">i8"), ("number", ">i8")])
 _NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")
-UNIT_COVERED = _NUMBERED.itemsize
+_COVERED = _NUMBERED.itemsize
 """Bytes under a unit's check: the unit, its id hash, its due time, its number."""
 _BODY = slice(28, 36)
 assert UNIT.fields is not None
@@ -44,7 +37,7 @@ def unit_checks(units: Rows, beside: Rows, first_unit: int) -> Checks:
     records["id_hash"] = beside["id_hash"]
     records["due_ms"] = beside["due_ms"]
     records["number"] = np.arange(first_unit, first_unit + len(units))
-    data = records.view(np.uint8).reshape(len(units), UNIT_COVERED)
+    data = records.view(np.uint8).reshape(len(units), _COVERED)
     data[:, _BODY] *= (units["magic"] & MAGIC_DELETE != 0)[:, np.newaxis]
     if len(units) < _FEW:
         return np.fromiter(map(zlib.crc32, records.view(_NUMBERED_BYTES).tolist()), np.uint32, len(records))
@@ -66,34 +59,9 @@ def _crc_32s(records: NDArray[np.uint8]) -> Checks:
 @cache
 def _byte_changes() -> Checks:
     """[place][byte]: what a byte in that place of a record changes in the CRC of zeros."""
-    found = np.empty((UNIT_COVERED, 1 << _BYTE_BITS), np.uint32)
-    for place in range(UNIT_COVERED):
+    found = np.empty((_COVERED, 1 << _BYTE_BITS), np.uint32)
+    for place in range(_COVERED):
         for byte in range(1 << _BYTE_BITS):
-            record = bytes(place) + bytes([byte]) + bytes(UNIT_COVERED - place - 1)
-            found[place, byte] = zlib.crc32(record) ^ zlib.crc32(bytes(UNIT_COVERED))
+            record = bytes(place) + bytes([byte]) + bytes(_COVERED - place - 1)
+            found[place, byte] = zlib.crc32(record) ^ zlib.crc32(bytes(_COVERED))
     return found
-
-
-_TABLE = [zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0") for byte in range(1 << _BYTE_BITS)]
-_SYNDROMES = frozenset(_TABLE[1:])
-_BYTE_BY_TOP = {entry >> 24: byte for byte, entry in enumerate(_TABLE)}
-
-
-def changed_byte(stored: int, computed: int, size: int) -> int | None:
-    """Which of the `size` bytes under a CRC-32 changed, `size`: one of the CRC itself; None: more than one."""
-    if _is_one_byte(stored ^ computed):
-        return size
-    found = (at for at, syndrome in _back_from_the_end(stored ^ computed, size) if syndrome in _SYNDROMES)
-    return next(found, None)
-
-
-def _is_one_byte(change: int) -> bool:
-    return sum(byte != 0 for byte in change.to_bytes(4, "big")) == 1
-
-
-def _back_from_the_end(syndrome: int, size: int) -> Iterator[tuple[int, int]]:
-    """What the syndrome was before each byte, the last first: CRC-32 run backwards over unchanged bytes."""
-    for at in range(size - 1, -1, -1):
-        yield at, syndrome
-        byte = _BYTE_BY_TOP[syndrome >> 24]
-        syndrome = ((syndrome ^ _TABLE[byte]) << _BYTE_BITS) & 0xFFFFFFFF | byte

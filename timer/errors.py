@@ -2,12 +2,16 @@
 
 
 class CorruptStoreError(Exception):
-    """Bytes on disk that cannot be what was written. The store is only a cache: it is rebuilt from Kafka."""
+    """Bytes on disk that cannot be what was written. The store is only a cache: it is rebuilt from Kafka.
 
-    def __init__(self, where: str, what: str) -> None:
+    `at`: the byte of the file `where` at which the record begins, if that is known.
+    """
+
+    def __init__(self, where: str, what: str, at: int | None = None) -> None:
         super().__init__(f"{where}: {what}")
         self.where = where
         self.what = what
+        self.at = at
 
 
 class UnreadableError(CorruptStoreError):

@@ -95,12 +95,9 @@ class StoppedStore:
         self._disk = disk
         self.checkpoint = read_checkpoint(disk)
         told = self.checkpoint
-        self._units = UnitLog(disk, UNITS, IDS, told.segment_bytes, told.unit_files())
-        self._bodies = FrameLog(disk, BODIES, told.segment_bytes, told.bodies)
-        if self._units.end < self.checkpoint.units_end:
-            self.close()
-            raise CorruptStoreError(UNITS, f"{self._units.end} units where {self.checkpoint.units_end} were synced")
-        self._units.end = self.checkpoint.units_end
+        self.units = UnitLog(disk, UNITS, IDS, told.segment_bytes, told.unit_files())
+        self.frames = FrameLog(disk, BODIES, told.segment_bytes, told.bodies)
+        self.units.end = told.units_end
 
     def __enter__(self) -> "StoppedStore":
         return self
@@ -111,8 +108,8 @@ class StoppedStore:
         self.close()
 
     def close(self) -> None:
-        self._units.close()
-        self._bodies.close()
+        self.units.close()
+        self.frames.close()
 
     @property
     def closed(self) -> bool:
@@ -133,8 +130,8 @@ class StoppedStore:
         """Live timers as RUN, block by block in the order of the log; behind them those that are held."""
         told = self.checkpoint
         held = np.array(told.held, np.int64)
-        scan = LiveScan(self._units, told, told.progress.settled, held, np.empty(0, np.int64), waits_of(told))
-        ended = EndedUnits(self._units.per_segment)
+        scan = LiveScan(self.units, told, told.progress.settled, held, np.empty(0, np.int64), waits_of(told))
+        ended = EndedUnits(self.units.per_segment)
         scan.mark(ended, LiveCounts())
         yield from scan.live(ended)
         yield from scan.held.values()
@@ -145,7 +142,7 @@ class StoppedStore:
         return [self._body(position, size, origin) for position, size, origin in places]
 
     def _body(self, position: int, size: int, origin: int) -> Body:
-        body = unpack(self._bodies.read(position, size), position)
+        body = unpack(self.frames.read(position, size), position)
         if body.origin != origin:
             raise CorruptStoreError(f"{BODIES} at {position}", f"origin {body.origin}, not {origin}")
         return body

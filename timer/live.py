@@ -78,6 +78,10 @@ class LiveCounts:
         """Those of `segments` in which nothing lives and no visit lies at or behind `visits_before_ms`."""
         return [s for s in segments if not self._bytes.get(s) and self._last_visit_ms.get(s, -1) < visits_before_ms]
 
+    def all_bytes(self) -> int:
+        """Return the live bytes of all segments."""
+        return sum(self._bytes.values())
+
     def live_bytes(self, segment: int) -> int:
         return self._bytes.get(segment, 0)
 

@@ -23,15 +23,6 @@ def _name(folder: str, base: int) -> str:
     return f"{folder}/{base:020d}"
 
 
-def _bases(disk: Disk, folder: str, only: Collection[int]) -> list[int]:
-    """In their order. Raises CorruptStoreError where one is missing."""
-    there = disk.names(folder)
-    for base in sorted(only):
-        if f"{base:020d}" not in there:
-            raise CorruptStoreError(_name(folder, base), "the file is missing")
-    return sorted(only)
-
-
 def sweep(disk: Disk, folder: str, only: Collection[int]) -> None:
     """Deletes all files but those of `only`."""
     kept = {f"{base:020d}" for base in only}
@@ -46,7 +37,11 @@ class _Segments:
     def __init__(self, disk: Disk, folder: str, only: Collection[int]) -> None:
         self._disk = disk
         self.folder = folder
-        self.bases = _bases(disk, folder, only)
+        self.bases = sorted(only)
+        there = set(disk.names(folder))
+        for base in self.bases:
+            if f"{base:020d}" not in there:
+                raise CorruptStoreError(_name(folder, base), "the file is missing")
         self.files: dict[int, File] = {}
         self._dirty: set[int] = set()
         self._former: set[int] = set()
@@ -380,14 +375,11 @@ class FrameLog:
         self._segments.drop(base)
 
     def take_dirty(self) -> list[File]:
-        """Files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
-
-        What a sync had failed for is written again: the system would take it for written, and say that all is well.
-        """
+        """See UnitLog.take_dirty."""
         return self._segments.take_dirty()
 
     def give_back(self, *, has_failed: bool) -> None:
-        """What was taken last is to be synced still; `has_failed`: a sync of it was tried."""
+        """See UnitLog.give_back."""
         self._segments.give_back(has_failed=has_failed)
 
     def close(self) -> None:

@@ -1,20 +1,16 @@
 """A Disk that only reads: for looking into the store of a bridge that is stopped. Nothing is made, cut or written."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from timer.disk import File, Mapping, Syncing
 
-
-def _refuse(name: str, *_asked: object) -> NoReturn:
-    raise PermissionError(f"{name}: opened to be read only")
+def _refuse(*_asked: object, **_named: object) -> NoReturn:
+    raise PermissionError("the store was opened to be read only")
 
 
 class ReadOnlyFile:
     def __init__(self, path: Path) -> None:
-        self._name = str(path)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def size(self) -> int:
@@ -23,17 +19,7 @@ class ReadOnlyFile:
     def read(self, at: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, at)
 
-    def append(self, data: bytes) -> None:
-        _refuse(self._name, data)
-
-    def overwrite(self, at: int, data: bytes) -> None:
-        _refuse(self._name, at, data)
-
-    def rewrite(self) -> None:
-        _refuse(self._name)
-
-    def truncate(self, size: int) -> None:
-        _refuse(self._name, size)
+    append = overwrite = rewrite = truncate = _refuse
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -51,9 +37,6 @@ class ReadOnlyDisk:
         """Raises FileNotFoundError where there is none."""
         return ReadOnlyFile(self._root / name)
 
-    def map(self, name: str, size: int) -> Mapping:
-        _refuse(name, size)
-
     def read(self, name: str) -> bytes | None:
         path = self._root / name
         return path.read_bytes() if path.exists() else None
@@ -62,14 +45,7 @@ class ReadOnlyDisk:
         path = self._root / folder
         return sorted(child.name for child in path.iterdir() if child.is_file()) if path.is_dir() else []
 
-    def remove(self, name: str) -> None:
-        _refuse(name)
-
     def free_bytes(self) -> int:
         return 0
 
-    def start_sync(self, files: Sequence[File]) -> Syncing:
-        _refuse("sync", files)
-
-    def start_replace(self, name: str, data: bytes) -> Syncing:
-        _refuse(name, data)
+    map = remove = start_sync = start_replace = _refuse

@@ -58,6 +58,12 @@ class Body(NamedTuple):
     id: bytes | None
 
 
+def frame_size(body: Body) -> int:
+    """Return the bytes of `pack(body)`."""
+    texts = (body.id, body.key, body.value, body.headers)
+    return HEAD_SIZE + len(body.target) + sum(len(text) for text in texts if text is not None)
+
+
 def pack(body: Body) -> bytes:
     """The frame of `body`."""
     topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin, rolls, id_ = body

@@ -304,6 +304,11 @@ class Store:
         return self._pending
 
     @property
+    def pending_bytes(self) -> int:
+        """Bytes of the bodies of live timers, as staged. Exact after every kind of start, as each body is counted."""
+        return self._upkeep.live_body_bytes
+
+    @property
     def held(self) -> int:
         """Live timers of which K says nothing: the journal knows them one by one."""
         return len(self._held)

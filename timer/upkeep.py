@@ -66,6 +66,10 @@ class Upkeep:
         self.units.remove(run["unit"] // self._unit_log.per_segment, run)
         self._bodies.remove(self._body_log.bases_of(run["body"]), run)
 
+    @property
+    def live_body_bytes(self) -> int:
+        return self._bodies.all_bytes()
+
     def see(self, unit: int, visit_ms: int) -> None:
         """`unit` is needed until `visit_ms` has passed, though nothing lives by it."""
         self.units.see(self._unit_log.segment(unit), visit_ms)
@@ -102,10 +106,11 @@ class Upkeep:
         """
         try:
             files = self._unit_log.take_dirty() + self._body_log.take_dirty()
-            self._checkpointing = Checkpointing.start(self._disk, files, told, dead_units, dead_bodies)
+            logs = self._disk.start_sync(files)
         except (OSError, UnreadableError):
             self._give_back(has_failed=False)
             raise
+        self._checkpointing = Checkpointing(self._disk, told, dead_units, dead_bodies, logs)
 
     def _give_back(self, *, has_failed: bool) -> None:
         """There is no checkpoint on its way. `has_failed`: nobody knows what of the logs is durable."""
