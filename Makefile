@@ -7,8 +7,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# pip applies PIP_CONSTRAINT to build requirements as well, which -c does not.
-export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+# Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
+INSTALL := $(BIN)/pip install --quiet --no-build-isolation
+LOCKS := requirements/run.lock requirements/spark.lock requirements/dev.lock
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
@@ -18,18 +19,24 @@ help: ## this list
 .PHONY: setup
 setup: $(READY) ## make .venv from the pinned versions; .venv/bin/timer-bridge is ready then
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml requirements/build.lock $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
-	$(BIN)/pip install --quiet --editable '.[spark,dev]'
+	$(INSTALL) --require-hashes --requirement requirements/build.lock
+	$(INSTALL) --require-hashes $(LOCKS:%=--requirement %)
+	$(INSTALL) --no-deps --editable .
 	@mkdir -p .run
 	@touch $@
 
-.PHONY: constraints
-constraints: ## write constraints.txt anew from the latest versions that fit pyproject.toml
-	PYTHON='$(PYTHON)' scripts/renew-constraints.sh
+.PHONY: lock
+lock: ## write requirements/*.lock from pyproject.toml; pinned versions stay [ARGS='--upgrade-package NAME' or --upgrade]
+	PYTHON='$(PYTHON)' scripts/lock.sh $(ARGS)
+
+.PHONY: images
+images: ## write the digest of each image of compose/.env; needs a Docker engine that can pull
+	scripts/pin-images.sh
 
 # What needs neither broker nor Spark is shared out to two workers.
 ALONE := not broker and not spark and not slow
@@ -90,11 +97,11 @@ chaos: $(READY) ## two bridges and three brokers are hurt in every way under loa
 soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
 	$(BIN)/python -m scripts.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
 
-# Beside what `make setup` installs, and held to the same constraints.
+# Beside what `make setup` installs.
 PROOF := .run/proof.ready
 
-$(PROOF): $(READY) pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[proof]'
+$(PROOF): $(READY) requirements/proof.lock
+	$(INSTALL) --require-hashes --requirement requirements/proof.lock
 	@touch $@
 
 .PHONY: fuzz
@@ -120,7 +127,17 @@ coverage: $(READY) ## line and branch coverage of timer and bridge, with and wit
 .PHONY: audit
 audit: $(PROOF) ## bandit over the code, and known vulnerabilities of all pinned versions (asks PyPI)
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive bridge timer schemas spark_jobs scripts
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	$(BIN)/pip-audit --require-hashes --disable-pip $(patsubst %,--requirement %,$(wildcard requirements/*.lock))
+
+.PHONY: sbom
+sbom: $(PROOF) ## .run/sbom.json: what users install, Python packages and jars (CycloneDX)
+	$(BIN)/python -m scripts.sbom
+
+.PHONY: dist
+dist: $(READY) ## dist/: sdist, wheel and their sums
+	rm -rf dist build
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist, build_wheel; build_sdist("dist"); build_wheel("dist")' > .run/dist.log
+	cd dist && sha256sum * > SHA256SUMS
 
 .PHONY: docs
 docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md

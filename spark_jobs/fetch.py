@@ -1,10 +1,9 @@
-"""Has Spark fetch its Kafka source once: two who do that at the same time spoil each other's files.
+"""Fetch the jars of Spark's Kafka source: later sessions need no network.
 
 python -m spark_jobs.fetch
 """
 
-from spark_jobs.session import session
+from spark_jobs.session import ensure_connector
 
 if __name__ == "__main__":
-    with session("fetch", master="local[1]"):
-        pass
+    ensure_connector()

@@ -1,7 +1,7 @@
 """The Spark session: ours on this machine, the caller's where there is one, the cluster's under spark-submit.
 
-Ivy and the JVM write to stderr from before Spark can be told to be quiet. The JVM inherits the descriptor it is born
-with, so stderr points to a log file for that moment.
+The JVM writes to stderr before Spark can be told to be quiet. It inherits the descriptor it is born with, so stderr
+points to a log file for that moment.
 """
 
 import logging
@@ -16,13 +16,16 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from schemas.jars import JarList, JarsError, ensure
 from spark_jobs.errors import AuditTroubleError, reason_of
 from spark_jobs.shipped import write_zip
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+"""For spark-submit, which fetches it and what it needs by itself."""
+JARS = JarList("Spark's Kafka connector", KAFKA_PACKAGE.rpartition(":")[2], Path(__file__).with_name("spark-jars.txt"))
+"""The same, for a JVM that we start: checked before it starts."""
 
 _EVERYWHERE = {
-    "spark.jars.packages": KAFKA_PACKAGE,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     # What is broadcast passes through the driver, where it is some ten times as large as when it is counted.
@@ -97,7 +100,7 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
     if master is None and not submitted:
         master = "local[*]"
     builder = SparkSession.builder.appName(app)
-    settings = dict(_EVERYWHERE)
+    settings = dict(_EVERYWHERE) if submitted else _EVERYWHERE | {"spark.jars": _connector()}
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
@@ -110,11 +113,26 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
             spark = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as wrong:
         where = f"; its log: {log}" if log else ""
-        needs = f"it needs Java 17 or 21 and, the first time, {KAFKA_PACKAGE} from Maven Central"
-        raise AuditTroubleError(f"Spark did not start: {needs}{where} ({wrong})") from wrong
+        raise AuditTroubleError(f"Spark did not start: it needs Java 17 or 21{where} ({wrong})") from wrong
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
+
+
+def ensure_connector() -> Path:
+    """Return the folder with the jars of Spark's Kafka source, fetched when missing. Raises JarsError."""
+    home = os.environ.get("JAVA_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
+    return ensure(JARS, cache, java=str(Path(home, "bin", "java")) if home else "java")
+
+
+def _connector() -> str:
+    """For `spark.jars`. Raises AuditTroubleError."""
+    try:
+        folder = ensure_connector()
+    except (JarsError, OSError, RuntimeError) as wrong:
+        raise AuditTroubleError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
+    return ",".join(jar.resolve().as_uri() for jar in sorted(folder.glob("*.jar")))
 
 
 @contextmanager

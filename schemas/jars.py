@@ -1,9 +1,10 @@
 """Jars from Maven Central, fetched once into a cache, by the Ivy that PySpark ships: no Maven, no distribution.
 
-    a list of jars -> Ivy -> <cache>/<version-digest>/*.jar
+    a file of jars and their SHA-512 -> Ivy -> <cache>/<version-digest>/*.jar
 
 A list is spelled out, and POMs are not followed, for three reasons: every run gets the same bytes; the jars come in
 10 s instead of 40; and Ivy's `-types jar` would leave out what POMs call bundles (scala-logging, snappy-java, ...).
+Each call checks the SHA-512 of every jar, freshly fetched or from the cache, before it returns the folder.
 """
 
 import fcntl
@@ -12,10 +13,9 @@ import importlib.util
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-from bridge.errors import BridgeError
 
 IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
@@ -30,50 +30,84 @@ IVY_MODULE = """<ivy-module version="2.0">
 """
 
 
-class JarsError(BridgeError):
-    """The jars are not there and could not be fetched. The message says what to do."""
+class JarsError(Exception):
+    """The jars are not there and could not be fetched, or are not the pinned ones. The message says what to do."""
 
 
 class JarList(NamedTuple):
-    """`jars` are organisation:name:version; `of` says whose they are."""
+    """`of` says whose they are; `file` has a line for each jar, organisation:name:version and its SHA-512 in hex."""
 
     of: str
     version: str
-    jars: tuple[str, ...]
+    file: Path
+
+    @property
+    def sha512(self) -> Mapping[str, str]:
+        """By organisation:name:version."""
+        lines = self.file.read_text().splitlines()
+        words = [line.split() for line in lines if not line.startswith("#")]
+        return {jar: next(iter(pinned), "not pinned") for jar, *pinned in words}
 
     def folder(self, cache: Path) -> Path:
-        digest = hashlib.sha256("\n".join(self.jars).encode()).hexdigest()[:8]
+        digest = hashlib.sha256("\n".join(self.sha512).encode()).hexdigest()[:8]
         return cache / f"{self.version}-{digest}"
 
 
+def file_name(jar: str) -> str:
+    """Of organisation:name:version."""
+    _, name, version = jar.split(":")
+    return f"{name}-{version}.jar"
+
+
 def ensure(asked: JarList, cache: Path, *, java: str = "java") -> Path:
-    """The folder with exactly these jars, fetched when missing.
+    """Return the folder with exactly these jars, fetched when missing. Raises JarsError.
 
     A folder under its final name is complete: it is filled under another name and then renamed. Of several processes
     that come at once, one fetches and the others wait at the lock.
     """
     folder = asked.folder(cache)
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _fetch_into(folder, asked, java)
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _fetch_into(folder, asked, java)
+    _check(folder, asked)
     return folder
+
+
+def _check(folder: Path, asked: JarList) -> None:
+    wanted = {file_name(jar): sha512 for jar, sha512 in asked.sha512.items()}
+    remedy = f"delete {folder} and run it again; if it stays so, do not use what this network delivers"
+    there = {path.name for path in folder.glob("*.jar")}
+    if there != wanted.keys():
+        odd = ", ".join(sorted(there ^ wanted.keys()))
+        raise JarsError(f"{asked.of}'s jars in {folder}: {asked.file.name} and the folder differ in {odd}; {remedy}")
+    for name, sha512 in wanted.items():
+        with (folder / name).open("rb") as jar:
+            actual = hashlib.file_digest(jar, "sha512").hexdigest()
+        if actual != sha512:
+            raise JarsError(f"{folder / name}: SHA-512 is {actual}, expected {sha512}; {remedy}")
 
 
 def _fetch_into(folder: Path, asked: JarList, java: str) -> None:
     work = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent.resolve()))
     try:
-        _run_ivy(java, _find_ivy(folder, asked), work, asked)
-        arrived = work / "jars"
-        count = len(list(arrived.glob("*.jar")))
-        if count != len(asked.jars):
-            raise JarsError(f"fetched {count} of {len(asked.jars)} jars; run it again, or {_by_hand(folder, asked)}")
+        arrived = fetch_unchecked(asked, work, folder, java)
+        _check(arrived, asked)
         arrived.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def fetch_unchecked(asked: JarList, work: Path, folder: Path, java: str) -> Path:
+    """Return a folder in `work` with as many jars as asked for. `folder`: where they go in the end, for errors."""
+    _run_ivy(java, _find_ivy(folder, asked), work, asked)
+    arrived, wanted = work / "jars", len(asked.sha512)
+    count = len(list(arrived.glob("*.jar")))
+    if count != wanted:
+        raise JarsError(f"fetched {count} of {wanted} jars; run it again, or {_by_hand(folder, asked)}")
+    return arrived
 
 
 def _find_ivy(folder: Path, asked: JarList) -> Path:
@@ -89,7 +123,7 @@ def _find_ivy(folder: Path, asked: JarList) -> Path:
 
 def _run_ivy(java: str, ivy: Path, work: Path, asked: JarList) -> None:
     dependency = '<dependency org="{}" name="{}" rev="{}" transitive="false"/>'
-    dependencies = "".join(dependency.format(*jar.split(":")) for jar in asked.jars)
+    dependencies = "".join(dependency.format(*jar.split(":")) for jar in asked.sha512)
     (work / "ivysettings.xml").write_text(IVY_SETTINGS.format(cache=work / "ivy"))
     (work / "ivy.xml").write_text(IVY_MODULE.format(dependencies=dependencies))
     command = [java, "-jar", str(ivy), "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml")]
@@ -103,4 +137,4 @@ def _run_ivy(java: str, ivy: Path, work: Path, asked: JarList) -> None:
 
 
 def _by_hand(folder: Path, asked: JarList) -> str:
-    return f"put the jars of a {asked.of} {asked.version} distribution (its lib or libs/*.jar) into {folder}"
+    return f"put the jars that {asked.file} lists, as NAME-VERSION.jar, into {folder}"

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Writes requirements/*.lock, with the SHA-256 of every file of each package, from pyproject.toml. A pinned version that
+# still fits stays as it is. Arguments go to uv:
+#
+#   make lock                                          after a change of pyproject.toml
+#   make lock ARGS='--upgrade-package starlette'       a newer version of one package; --upgrade: of all
+#
+# build.lock is installed first, as source packages are built without isolation. Each later file lists what the ones
+# before it lack: run, spark, dev, proof. No file names a package index.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" -m venv "$work/venv"
+# uv of the lock so far, so its hash is checked too.
+"$work/venv/bin/pip" install --quiet --require-hashes --requirement <(sed -n '/^uv==/,/[^\\]$/p' requirements/proof.lock)
+"$python" -c '
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["build-system"]["requires"], sep="\n")' > "$work/build.txt"
+
+compile() { # OUT ARGUMENTS...
+    "$work/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+        --output-file "$@" > /dev/null
+}
+
+# What uv finds in the file that it writes, it keeps.
+cat requirements/*.lock > "$work/all.lock"
+compile "$work/all.lock" pyproject.toml "$work/build.txt" --all-extras "$@"
+
+known=()
+lock() { # NAME ARGUMENTS...
+    local file=$work/$1.lock
+    {
+        echo "# Written by \`make lock\`; installed by \`pip install --require-hashes\`."
+        compile "$file" "${@:2}" --constraint "$work/all.lock" "${known[@]}" && cat "$file"
+    } > "$work/$1"
+    mapfile -t -O "${#known[@]}" known < <(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package=\1/p' "$file")
+    mv "$work/$1" "requirements/$1.lock"
+}
+
+lock build "$work/build.txt"
+lock run pyproject.toml
+lock spark pyproject.toml --extra spark
+lock dev pyproject.toml --extra spark --extra dev
+lock proof pyproject.toml --all-extras
