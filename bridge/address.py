@@ -20,6 +20,16 @@ def own_address(settings: Settings) -> str:
     return f"[{host}]:{settings.http_port}" if ":" in host else f"{host}:{settings.http_port}"
 
 
+def known_names(settings: Settings) -> tuple[str, ...]:
+    """Names by which this bridge may be asked, beside localhost and addresses."""
+    return (*settings.http_hosts, settings.http_host, host_of(own_address(settings)), socket.gethostname())
+
+
+def host_of(address: str) -> str:
+    """Return the host of host:port, without the brackets of IPv6."""
+    return address.rpartition(":")[0].strip("[]")
+
+
 def _towards(server: str) -> str | None:
     """Our address on the way there; nothing is sent."""
     host, _, port = server.rpartition(":")

@@ -16,15 +16,16 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge import logs
+from bridge import config_report, logs
 from bridge.client_commands import kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.pending_command import register as register_pending_command
 from bridge.redrive_commands import register as register_redrive
-from bridge.settings import Settings, load
+from bridge.settings import Layers, Settings, load
 from bridge.store_commands import register as register_store_commands
+from bridge.token_file import new_token
 
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
@@ -59,8 +60,8 @@ def _options(
     """Delayed messages for an existing Kafka."""
 
 
-def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """`function(settings)` as a command with an option for each setting, and --config."""
+def _with_settings(function: Callable[[Settings, Layers], None]) -> Callable[..., None]:
+    """`function(settings, layers)` as a command with an option for each setting, and --config."""
     config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
     parameters = [_parameter("config", config)]
     for name, field in Settings.model_fields.items():
@@ -76,7 +77,8 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         file = given.pop("config")
         given["kafka"] = kafka_settings(given.pop("kafka"))
-        function(load(given, os.environ, file))
+        layers = Layers(given, os.environ, file)
+        function(load(*layers), layers)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__doc__, command.__name__ = function.__doc__, function.__name__
@@ -89,7 +91,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 @app.command()
 @_with_settings
-def run(settings: Settings) -> None:
+def run(settings: Settings, _: Layers) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.run import run as run_bridge
 
@@ -102,6 +104,23 @@ def run(settings: Settings) -> None:
         else:
             typer.echo(f"timer-bridge: {logs.discreet(str(wrong))}", err=True)
         raise typer.Exit(wrong.exit_code) from wrong
+
+
+@app.command("check-config")
+@_with_settings
+def check_config(settings: Settings, layers: Layers) -> None:
+    """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
+    logs.hide(settings.kafka)
+    config_report.check(settings)
+    typer.echo(config_report.report(settings, layers))
+
+
+@app.command()
+def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: for the audit log.")]) -> None:
+    """Make a token for the page and its API, and the line of a tokens file, which holds only its hash."""
+    made, line = new_token(name)
+    typer.echo(f"token, shown only now, for the login and --token-file: {made}")
+    typer.echo(f"line for page_operator_tokens or page_read_tokens: {line}")
 
 
 @app.command()

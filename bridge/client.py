@@ -17,6 +17,7 @@ An id chooses the partition of the timer topic by murmur2, so that whatever has 
 language. That holds for as long as the topic has as many partitions: docs/growing.md says how to add some.
 """
 
+import hmac
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,8 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from bridge.durations import parse_duration_ms, parse_instant_ms
 from bridge.errors import SettingsError
+from schemas.control import DEFAULT_TOPIC as DEFAULT_CONTROL_TOPIC
+from schemas.control import Key, Paused, Skipped, control_record
 from schemas.headers import (
     ACTION,
     CONTROL,
@@ -39,8 +42,6 @@ from schemas.headers import (
     MAX_INT64,
     MOVE,
     PARTITION,
-    PAUSE,
-    RESUME,
     TOPIC,
     Refusal,
     Rules,
@@ -48,6 +49,7 @@ from schemas.headers import (
     parse,
 )
 from schemas.murmur2 import partition_of
+from schemas.origin import Shard
 
 Text: TypeAlias = bytes | str
 """A str is sent as UTF-8."""
@@ -176,21 +178,17 @@ def move_headers(
     return _checked(ours)
 
 
-def pause_headers(topic: str, *, resume: bool = False) -> Headers:
-    """All headers of a request after which timers of `topic` wait, or go on; send it to every partition."""
-    ours: Headers = [(ACTION, RESUME if resume else PAUSE), (TOPIC, topic.encode())]
-    return _checked(ours)
-
-
 def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
     """The partition of a timer topic with so many partitions where all that has this id meets."""
     return partition_of(_raw(id), partitions)
 
 
-def retry_of(message: Message, *, group: str, topic: str | None = None) -> Retry:
+def retry_of(message: Message, *, group: str, topic: str | None = None, secret: Text = b"") -> Retry:
     """What brings `message` back to `topic` (its own if None), later each time; behind the last time, to `DLQ.<group>`.
 
-    Its id is made of the group and the message's place: who retries it again after a crash does not double it.
+    Its id is made of the group, the message's place and an HMAC of all that the message holds, so a second retry after
+    a crash replaces the first one. A sender that wants to cancel the retry has to know the `secret`, or the message if
+    the secret is empty. All consumers of a group need the same secret.
     """
     dead = legal_topic(f"DLQ.{group}".encode())
     if dead is None or not group:
@@ -205,9 +203,18 @@ def retry_of(message: Message, *, group: str, topic: str | None = None) -> Retry
         told: Headers = [(RETRIES, b"%d" % times), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
         return Retry(dead, None, message.key(), message.value(), kept + told)
     told = [(RETRIES, b"%d" % (times + 1)), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
-    id_ = f"retry/{group}/{place}".encode()
+    id_ = f"retry/{group}/{place}/{_tag(message, f'{group}/{place}', _raw(secret))}".encode()
     asked = headers_for(topic or message.topic(), level=FIRST_RETRY_LEVEL + times, id=id_, headers=kept + told)
     return Retry(None, id_, message.key(), message.value(), asked)
+
+
+def _tag(message: Message, place: str, secret: bytes) -> str:
+    made = hmac.new(secret, digestmod="sha256")
+    pairs = [part for pair in message.headers() or () for part in pair]
+    for part in (place, message.key(), message.value(), *pairs):
+        raw = None if part is None else _raw(part)
+        made.update(b"-" if raw is None else b"%d:%b" % (len(raw), raw))
+    return made.hexdigest()[:32]
 
 
 class TimerProducer:
@@ -227,16 +234,23 @@ class TimerProducer:
         config: Mapping[str, Any],
         *,
         timer_topic: str = "timer.requests",
+        control_topic: str = DEFAULT_CONTROL_TOPIC,
+        retry_secret: Text = b"",
         partitions: int | None = None,
         other_partitions: int | None = None,
         outbox: Outbox | None = None,
     ) -> None:
-        """`outbox` instead of Kafka is for tests. Raises SettingsError where `config` is not taken."""
+        """`control_topic`: for `pause`, `resume` and `skip`. `retry_secret`: for `retry_later`, see `retry_of`.
+
+        `outbox` instead of Kafka is for tests. Raises SettingsError where `config` is not taken.
+        """
         if any(count is not None and count < 1 for count in (partitions, other_partitions)):
             raise SettingsError(
                 f"partitions {partitions}, other_partitions {other_partitions}: give 1 or more, or None"
             )
         self._timer_topic = timer_topic
+        self._control_topic = control_topic
+        self._retry_secret = retry_secret
         self._partitions = partitions
         self._other_partitions = other_partitions
         self._outbox = _kafka(config) if outbox is None else outbox
@@ -344,12 +358,26 @@ class TimerProducer:
         return self._send_everywhere(_raw(id), cancel_headers(id), but)
 
     def pause(self, topic: str) -> "list[Future[Sent]]":
-        """Timers of this timer topic that fall due for `topic` wait until `resume`. To every partition."""
-        return self._send_everywhere(topic.encode(), pause_headers(topic))
+        """Timers of this timer topic for `topic` wait until `resume`. Needs Write on the control topic."""
+        return [self._control(Paused(self._timer_topic, topic))]
 
     def resume(self, topic: str) -> "list[Future[Sent]]":
-        """What waits for `topic` goes on, as fast as its limit lets it. To every partition."""
-        return self._send_everywhere(topic.encode(), pause_headers(topic, resume=True))
+        """What waits for `topic` goes on, as fast as its limit lets it. Needs Write on the control topic."""
+        return [self._control(Paused(self._timer_topic, topic), on=False)]
+
+    def skip(self, partition: int, offset: int) -> "Future[Sent]":
+        """Ask the bridge to reject the record at this place of the timer topic, which it cannot decode, and to go on.
+
+        Needs Write on the control topic. Raises ValueError if there is no such partition.
+        """
+        count = self._outbox.partitions(self._timer_topic)
+        if not 0 <= partition < count:
+            raise ValueError(f"{self._timer_topic}/{partition}: no such partition: it has {count}, from 0 on")
+        return self._control(Skipped(Shard(self._timer_topic, partition), offset))
+
+    def _control(self, wanted: Key, *, on: bool = True) -> "Future[Sent]":
+        key, value = control_record(wanted, on=on)
+        return self._outbox.send(self._control_topic, 0, key, value, [])
 
     def retry_later(self, message: Message, *, group: str, topic: str | None = None) -> "Future[Sent]":
         """Brings a message that could not be handled back, 16 times at most: 10 s, 30 s, ... 2 h; then `DLQ.<group>`.
@@ -357,7 +385,7 @@ class TimerProducer:
         Levels 3 to 18, as RocketMQ's consumers do. Commit the message's offset when the future is done. It returns to
         its own topic, where every group sees it: `timer-retry-group` tells for whom; or give the group a `topic`.
         """
-        retry = retry_of(message, group=group, topic=topic)
+        retry = retry_of(message, group=group, topic=topic, secret=self._retry_secret)
         if retry.topic is not None:
             return self._outbox.send(retry.topic, -1, retry.key, retry.value, retry.headers)
         return self._send(retry.id, retry.key, retry.value, retry.headers)

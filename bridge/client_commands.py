@@ -1,4 +1,4 @@
-"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`: bridge.client on the command line."""
+"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: bridge.client as commands."""
 
 import json
 import os
@@ -97,7 +97,7 @@ class Where:
 
 def register(app: typer.Typer) -> None:
     """Puts the commands on `app`."""
-    for command in (send, cancel, replace, move, release, pause, resume):
+    for command in (send, cancel, replace, move, release, pause, resume, skip):
         app.command()(with_groups(command))
 
 
@@ -179,6 +179,25 @@ def resume(topic: Topic, where: Where, as_json: AsJson = False) -> None:
     _tell(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
+def skip(
+    topic: Annotated[str, typer.Argument(help="The timer topic.")],
+    partition: Annotated[int, typer.Argument(help="Its partition.")],
+    offset: Annotated[int, typer.Argument(help="Of the record.")],
+    where: Where,
+    as_json: AsJson = False,
+) -> None:
+    """Park one record of a timer topic that cannot be decoded, and go on behind it."""
+    settings, _ = where.chosen()
+    if topic not in settings.timer_topics():
+        known = ", ".join(settings.timer_topics())
+        raise SettingsError(f"{topic}: no timer topic of this bridge, which has {known}: give its --config")
+    with _client(settings, topic) as client:
+        sent = [client.skip(partition, offset)]
+    place, rejected = f"{topic}/{partition}/{offset}", settings.rejected_topic
+    told = "if it cannot be decoded, the instance that has the partition parks it without its contents on"
+    _tell(f"skip of {place} sent: {told} {rejected} and goes on", sent, as_json=as_json)
+
+
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:
     """name=value, in order, doubles too. Raises SettingsError."""
     found = []
@@ -211,7 +230,7 @@ def _client(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
     """Its requests are acknowledged when it is left. What it finds wrong in a call is the caller's to mend."""
     where = {"bootstrap.servers": settings.bootstrap_servers}
     config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **where}
-    with TimerProducer(config, timer_topic=timer_topic) as client:
+    with TimerProducer(config, timer_topic=timer_topic, control_topic=settings.control_topic) as client:
         try:
             yield client
         except ValueError as wrong:

@@ -38,3 +38,5 @@ class Connection:
     published: Mapping[str, str] = field(default_factory=dict)
     """librdkafka settings of what the bridge publishes by, below `kafka`."""
     address: str = ""
+    fetched: Mapping[str, str] = field(default_factory=dict)
+    """librdkafka settings of what timer topics are read by, below `kafka`."""

@@ -23,6 +23,7 @@ from timer.record import Body, unpack_headers
 
 _REASONS = 3
 """Headers that tell why."""
+_TOO_LARGE = b"; too large for this topic"
 _EXPIRES = EXPIRE_MS.encode()
 
 
@@ -69,7 +70,9 @@ def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) ->
 def bare(rejected: Outgoing) -> Outgoing:
     """One that is too large for the rejected topic, without what was sent: that stands where `timer-origin` says."""
     (error, code), (name, detail), place = rejected.headers[-_REASONS:]
-    return rejected._replace(key=None, value=None, headers=[(error, code), (name, (detail or b"") + BARE), place])
+    return rejected._replace(
+        key=None, value=None, headers=[(error, code), (name, (detail or b"") + _TOO_LARGE + BARE), place]
+    )
 
 
 def receipt(topic: str, shard: Shard, told: Told, now_ms: int) -> Outgoing:

@@ -30,6 +30,12 @@ class ProgressLostError(BridgeError):
     """
 
 
+class ForeignJournalError(BridgeError):
+    """The operator: another group, or another timer topic, owns the journal. Both bridges would deliver everything."""
+
+    exit_code = 2
+
+
 class NameTakenError(BridgeError):
     """Wait: the group still knows a member of our instance id; its session has to expire. A start follows."""
 
@@ -43,6 +49,17 @@ class PutOutError(BridgeError):
 
     A start follows, as after a crash.
     """
+
+
+class PartitionUnreadableError(BridgeError):
+    """One partition cannot be read now: it waits, and all others go on (docs/design/kafka-reads.md).
+
+    undecodable: offset of the record that the Kafka client cannot decode, or None if no answer came in time.
+    """
+
+    def __init__(self, message: str, undecodable: int | None = None) -> None:
+        super().__init__(message)
+        self.undecodable = undecodable
 
 
 class TopicGrownError(BridgeError):

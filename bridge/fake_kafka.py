@@ -26,6 +26,8 @@ from enum import Enum
 from random import Random
 
 from bridge.ports import Outgoing
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from schemas.control import Skipped, control_record
 from schemas.headers import Headers
 from schemas.murmur2 import murmur2 as murmur2
 from schemas.origin import Shard
@@ -107,6 +109,8 @@ class Entry:
     headers: Headers
     transaction: FakeTransaction | None = None
     is_marker: bool = False
+    is_undecodable: bool = False
+    """No client can decode it."""
 
 
 class Partition:
@@ -166,11 +170,12 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """`denied`: nobody may write there."""
+    """`denied`: nobody may write there. `unavailable`: nobody can, as it has no leader or too few in-sync replicas."""
 
     partitions: list[Partition]
     max_bytes: int
     denied: bool = False
+    unavailable: bool = False
     turn: int = 0
 
 
@@ -233,15 +238,24 @@ class FakeKafka:
         partition: int = -1,
         timestamp_ms: int | None = None,
         transaction: FakeTransaction | None = None,
+        is_undecodable: bool = False,
     ) -> Entry:
         """A record by anybody. `partition` -1: by the key's murmur2 as Kafka's default does, in turn without a key."""
         log = self._choose(self.topics[topic], partition, key)
         now_ms = self.timeline.now_ms + log.skew_ms
         created_ms = now_ms if timestamp_ms is None else timestamp_ms
         entry = log.append(Entry(-1, now_ms, created_ms, key, value, list(headers), transaction))
+        entry.is_undecodable = is_undecodable
         if transaction is not None:
             transaction.records.append((log, entry))
         return entry
+
+    def skip(self, shard: Shard, offset: int) -> None:
+        """An operator skips a record, by the control topic."""
+        if CONTROL_TOPIC not in self.topics:
+            self.create(CONTROL_TOPIC)
+        key, value = control_record(Skipped(shard, offset), on=True)
+        self.produce(CONTROL_TOPIC, value, key=key)
 
     def send_ahead(self, record: Outgoing) -> tuple[Partition, Entry]:
         """A record without a transaction, which is remembered in `ahead`."""

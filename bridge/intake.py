@@ -30,9 +30,10 @@ from typing import NamedTuple, Protocol
 
 from bridge.flights import Flights, size_of
 from bridge.policy import Policy
-from bridge.ports import Record
+from bridge.ports import Record, UndecodableRecord
 from schemas.headers import (
     ACTION,
+    BARE,
     MOVE,
     NOT_OURS,
     Asked,
@@ -50,7 +51,7 @@ from schemas.profiles import as_sent, is_spelled, marked, read
 from schemas.receipts import Kind
 from timer.batch import Batch
 from timer.entry import Rows
-from timer.record import Body, LongNameError, pack_headers, unpack_headers
+from timer.record import Body, LongNameError, frame_size, pack_headers, unpack_headers
 from timer.roll import rest_of_window_ms, visit_ms
 
 _MOVES = (ACTION, MOVE)
@@ -66,11 +67,16 @@ _BEYOND_QUOTA = Refusal(
 )
 
 
+_BEYOND_BYTES = Refusal(
+    "quota-exceeded",
+    "its partition holds as many bytes of pending timers as max_pending_bytes allows: send it again later, or have"
+    " max_pending_bytes raised",
+)
 MOST_PAUSED = 1000
 """Targets of one shard: each record of the journal tells them all."""
-_TOO_MANY_PAUSED = Refusal(
-    "quota-exceeded",
-    f"{MOST_PAUSED} targets of its partition are paused: resume some, or stop their senders instead",
+_NO_PAUSE = Refusal(
+    "denied-action",
+    "pause and resume are not taken from senders: use `timer-bridge pause` or `resume`, which need the control topic",
 )
 
 
@@ -83,6 +89,10 @@ _TOO_MANY_LIMITED = Refusal(
 )
 
 
+_UNDECODABLE = Refusal(
+    "undecodable",
+    "the Kafka client cannot decode it, and an operator skipped it" + BARE.decode(),
+)
 _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
 
 
@@ -94,8 +104,6 @@ class Pending(Protocol):
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
 
     def bodies(self, rows: Rows) -> list[Body]: ...
-
-    def paused(self) -> set[str]: ...
 
 
 class Told(NamedTuple):
@@ -138,8 +146,6 @@ class Intake:
     """Timers that go round through the timer topic with another due time."""
     moved_in_flight: list[Flight] = field(default_factory=list)
     """Copies on their way, with the due time that they are to have when they land."""
-    paused: dict[str, bool] = field(default_factory=dict)
-    """Targets that are paused from now on, or not any more."""
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
@@ -162,6 +168,15 @@ def until_move(records: Sequence[Record]) -> int:
     return next((at + 1 for at, record in enumerate(records) if _MOVES in record.headers), len(records))
 
 
+def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
+    """Return how many of the first `records` store no body: cancels, pauses, and what no rule can read.
+
+    A move takes a timer out of the store, and its copy would have to wait for room: it could leave later than without.
+    """
+    need = (at for at, record in enumerate(records) if isinstance(_read(record, rules), Schedule | Claim | Move))
+    return next(need, len(records))
+
+
 def intake(
     records: Iterable[Record],
     store: Pending,
@@ -176,6 +191,8 @@ def intake(
     tells_accepted: bool = True,
     policy: Policy = _EVERYWHERE,
     room: int | None = None,
+    room_bytes: int | None = None,
+    max_request_bytes: int | None = None,
     must_wait: Callable[[str], bool] = lambda _: False,
     is_one_too_many: Callable[[str], bool] = lambda _: False,
 ) -> Intake:
@@ -185,6 +202,8 @@ def intake(
 
     `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
     `tells_accepted`: a receipt for each timer is wanted, too. `room`: so many more timers may be pending; None: any.
+    `room_bytes`: their bodies may have so many bytes more, copies on their way not counted. `max_request_bytes`: the
+    most of key, value and headers of a schedule.
     `must_wait`: whether a late one for this target may not leave at once. `is_one_too_many`: whether it has a rate, and
     no place among the targets of which timers are pending.
     """
@@ -193,7 +212,7 @@ def intake(
     ids += {ask.on[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.on is not None}
     if not all(each.isdisjoint(ids) for each in leaving):
         raise StillLeavingError
-    limits = (rules, max_message_bytes, policy, room)
+    limits = (rules, max_message_bytes, max_request_bytes, policy, room, room_bytes)
     asks = (must_wait, is_one_too_many)
     taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted, *asks)
     for record, ask in asked:
@@ -202,6 +221,8 @@ def intake(
 
 
 def _read(record: Record, rules: Rules) -> Asked:
+    if type(record) is UndecodableRecord:
+        return _UNDECODABLE
     return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
@@ -216,8 +237,10 @@ class _Taking:
         now_ms: int,
         rules: Rules,
         max_message_bytes: int,
+        max_request_bytes: int | None,
         policy: Policy,
         room: int | None,
+        room_bytes: int | None,
         ids: list[bytes],
         late: Mapping[int, Body],
         tells_accepted: bool,  # noqa: FBT001
@@ -227,9 +250,6 @@ class _Taking:
         self.taken = Intake(late=dict(late))
         self._is_to_come = store.is_to_come
         self._bodies = store.bodies
-        self._paused_before = store.paused
-        self._paused: set[str] | None = None
-        """All that are paused now; None: not asked for yet."""
         self._most_bytes = max_message_bytes - ROLLED_EXTRA_BYTES
         self._must_wait = must_wait
         self._is_one_too_many = is_one_too_many
@@ -237,8 +257,10 @@ class _Taking:
         self._delivered_lately = delivered_lately
         self._now_ms = now_ms
         self._rules = rules
-        self._policy = None if policy.is_open else policy
+        self._policy = policy
         self._room = room
+        self._room_bytes = room_bytes
+        self._max_request_bytes = max_request_bytes
         self._tells_accepted = tells_accepted
         self._stored = dict(store.find(ids)) if ids else {}
         self._placed = {body.id: _Place(True, at, body) for at, body in late.items() if body.id is not None}
@@ -256,13 +278,16 @@ class _Taking:
             case Move():
                 self._move(record, ask)
             case Pause():
-                self._pause(record, ask)
+                self._refuse(record, _NO_PAUSE)
             case Claim():
                 self._land(record, ask)
             case Refusal():
                 self._refuse(record, ask)
 
     def _cancel(self, record: Record, ask: Cancel) -> None:
+        if denied := self._policy.action_refusal("cancel"):
+            self._refuse(record, denied)
+            return
         if self._end("cancelled", record, ask.id):
             return
         if ask.on is not None and self._stands_on(*ask.on):
@@ -275,6 +300,9 @@ class _Taking:
 
     def _move(self, record: Record, ask: Move) -> None:
         """Its next copy is due then: a roll, so that all that holds for rolls holds for it."""
+        if denied := self._policy.action_refusal("move"):
+            self._refuse(record, denied)
+            return
         in_flight = self._in_flight(ask.id)
         body = self._pending_body(ask.id)
         if body is None and not in_flight:
@@ -302,6 +330,7 @@ class _Taking:
 
     def _take_out(self, id_: bytes) -> None:
         """What is pending under `id_` in the store or in this batch leaves its place."""
+        self._give_room_back(id_)
         row, place = self._stored.pop(id_, None), self._placed.pop(id_, None)
         if row is not None:
             self.taken.batch.end(row)
@@ -321,18 +350,6 @@ class _Taking:
         if going is not None:
             self.taken.moved.remove(going)
         return going
-
-    def _pause(self, record: Record, ask: Pause) -> None:
-        if self._paused is None:
-            self._paused = self._paused_before()
-        denied = self._policy and ask.is_paused and self._policy.refusal(ask.target)
-        if denied:
-            self._refuse(record, denied)
-        elif ask.is_paused and ask.target not in self._paused and len(self._paused) >= MOST_PAUSED:
-            self._refuse(record, _TOO_MANY_PAUSED)
-        else:
-            self.taken.paused[ask.target] = ask.is_paused
-            (self._paused.add if ask.is_paused else self._paused.discard)(ask.target)
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
         """Whether a timer with this id waits for this real topic."""
@@ -363,6 +380,9 @@ class _Taking:
         except LongNameError as wrong:
             self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
             return
+        if self._room_bytes is not None and frame_size(body) > self._room_bytes + self._bytes_under(ask.id):
+            self._refuse(record, _BEYOND_BYTES)
+            return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
             self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
         self._place(body, visit)
@@ -373,13 +393,21 @@ class _Taking:
 
     def _refusal(self, record: Record, ask: Schedule, visit: int) -> Refusal | None:
         """Why a request that is well made is not taken all the same."""
-        if self._policy is not None and (denied := self._policy.refusal(ask.target)):
+        most = self._max_request_bytes
+        if most is not None and (size := size_of(record.key, record.value, record.headers)) > most:
+            return Refusal(
+                "too-large", f"key, value and headers have {size} bytes, max_request_bytes is {most}: shorten it"
+            )
+        is_pending = self._is_pending(ask.id)
+        action = "replace" if ask.replaces or is_pending else "schedule"
+        denied = self._policy.action_refusal(action) or self._policy.refusal(ask.target)
+        if denied is not None:
             return denied
         if visit < ask.due_ms and self._is_too_large_to_roll(
             record.key, record.value, record.headers, ask.id if ask.profile else None
         ):
             return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
-        if self._room is not None and self._room <= 0 and not self._is_pending(ask.id):
+        if self._room is not None and self._room <= 0 and not is_pending:
             return _BEYOND_QUOTA
         return _TOO_MANY_LIMITED if self._is_one_too_many(ask.target) else None
 
@@ -387,6 +415,22 @@ class _Taking:
         if id_ is None:
             return False
         return id_ in self._placed or id_ in self._stored or id_ in self._going or bool(self._in_flight(id_))
+
+    def _bytes_under(self, id_: bytes | None) -> int:
+        """Return the bytes that the store, or this batch, holds of the timer that is pending under `id_`."""
+        if id_ is None:
+            return 0
+        place, row = self._placed.get(id_), self._stored.get(id_)
+        held = 0 if row is None else int(row["body_size"][0])
+        return held if place is None else held + frame_size(place.body)
+
+    def _take_room(self, body: Body) -> None:
+        if self._room_bytes is not None:
+            self._room_bytes -= frame_size(body)
+
+    def _give_room_back(self, id_: bytes) -> None:
+        if self._room_bytes is not None:
+            self._room_bytes += self._bytes_under(id_)
 
     def _is_too_large_to_roll(
         self, key: bytes | None, value: bytes | None, headers: Headers, spelled_id: bytes | None
@@ -399,10 +443,11 @@ class _Taking:
         return visit_ms(due_ms, timestamp_ms, self._rules.roll_window_ms)
 
     def _place(self, body: Body, visit: int) -> None:
+        self._take_room(body)
         is_late = False
         if self._is_to_come(body.target, (visit, body.origin)):
             at = self.taken.batch.add(body, visit)
-        elif visit <= self._now_ms and not self._has_to_wait(body.target):
+        elif visit <= self._now_ms and not self._must_wait(body.target):
             is_late, at = True, body.offset
             self.taken.late[at] = body
         else:
@@ -410,9 +455,6 @@ class _Taking:
             self.taken.held.append(body.origin)
         if body.id is not None:
             self._placed[body.id] = _Place(is_late, at, body)
-
-    def _has_to_wait(self, target: str) -> bool:
-        return self.taken.paused.get(target, False) or self._must_wait(target)
 
     def _land(self, record: Record, claim: Claim) -> None:
         flight = self._flights.claimed(record, claim)
@@ -441,6 +483,7 @@ class _Taking:
 
     def _rest(self, body: Body, visit: int) -> None:
         until_ms = self._now_ms + rest_of_window_ms(self._rules.roll_window_ms)
+        self._take_room(body)
         at = self.taken.batch.rest(body, visit, self._now_ms, until_ms)
         self.taken.held.append(body.origin)
         if body.id is not None:
@@ -449,6 +492,7 @@ class _Taking:
     def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:
         """Ends what is pending under `id_`; whether there was anything."""
         origins: list[tuple[int, int | None]] = []
+        self._give_room_back(id_)
         row = self._stored.pop(id_, None)
         if row is not None:
             self.taken.batch.end(row)

@@ -14,6 +14,8 @@ from fnmatch import translate
 from functools import lru_cache
 from math import ceil
 
+from bridge.circuit_breaker import CircuitBreakers
+
 _MOST_BUCKETS = 10_000
 """Beyond these, the ones that are full again are thrown away; one that is in use never is."""
 _LOOKED_AT = 16
@@ -66,7 +68,10 @@ class _Bucket:
 class Limits:
     """Of one shard: a timer.waiting.Gate at the time that `at` was told."""
 
-    def __init__(self, by_pattern: Mapping[str, TargetLimit]) -> None:
+    def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
+        """`breakers`: of the instance; a target whose breaker is open has no allowance."""
+        self._breakers = CircuitBreakers() if breakers is None else breakers
+        self._has_rates = bool(by_pattern)
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
         self._buckets: dict[str, _Bucket] = {}
         self._now_ms = 0
@@ -77,6 +82,11 @@ class Limits:
 
         self._limit_of = limit_of
 
+    @property
+    def is_open(self) -> bool:
+        """True if nothing is limited: no target has a rate, and none fails."""
+        return not self._has_rates and not self._breakers
+
     def at(self, now_ms: int) -> "Limits":
         self._now_ms = now_ms
         return self
@@ -86,7 +96,9 @@ class Limits:
 
     def allowance(self, target: str) -> int | None:
         bucket = self._bucket(target)
-        return None if bucket is None else bucket.allowance(self._now_ms)
+        of_rate = None if bucket is None else bucket.allowance(self._now_ms)
+        of_breaker = self._breakers.allowance(target, self._now_ms)
+        return min((each for each in (of_rate, of_breaker) if each is not None), default=None)
 
     def spend(self, target: str, timers: int) -> None:
         bucket = self._bucket(target)
@@ -100,7 +112,8 @@ class Limits:
     def next_ms(self, target: str) -> int:
         """When the next timer of `target` may leave."""
         bucket = self._bucket(target)
-        return self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
+        by_rate_ms = self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
+        return max(by_rate_ms, self._breakers.retry_ms(target, self._now_ms))
 
     def _bucket(self, target: str) -> _Bucket | None:
         limit = self._limit_of(target)

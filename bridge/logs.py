@@ -12,10 +12,12 @@
 
 import logging
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Literal
 
 from schemas.origin import Shard
@@ -28,6 +30,8 @@ _SECRET = re.compile(r"password|passphrase|secret|\bpem\b|\.key$|token|jaas|oaut
 _SHORTEST = 4
 """What is shorter is no secret, and to take it out would take words apart."""
 HIDDEN = "(hidden)"
+SWITCHES = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals of `switch_by_signals`."""
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,25 @@ def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[st
     handler.addFilter(_Line())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     sys.excepthook = _log_mistake if format_ == "json" else sys.__excepthook__
+
+
+def switch_by_signals(configured: Level) -> None:
+    """SIGUSR1: log from `debug` on. SIGUSR2: as configured again. To be called in the main thread."""
+
+    def switch(number: int, _frame: FrameType | None) -> None:
+        level = "debug" if number == signal.SIGUSR1 else configured
+        # By a thread: a handler may interrupt a line that is being written, which cannot be begun again.
+        threading.Thread(target=_switch, args=(level, signal.Signals(number).name), name="log-level").start()
+
+    for number in SWITCHES:
+        signal.signal(number, switch)
+
+
+def _switch(level: str, by: str) -> None:
+    root = logging.getLogger()
+    root.setLevel(logging.DEBUG)  # so that this line is seen, whatever the level was and will be
+    log.warning("log level: %s from now on, by %s", level, by)
+    root.setLevel(level.upper())
 
 
 def is_secret(name: str) -> bool:

@@ -239,8 +239,8 @@ TIMERS = Chapter(
         ),
         Metric(
             *(f"{PREFIX}waiting_timers", "gauge", ("target", "reason")),
-            "Timers of real topics that are `paused`, or `limited`: beyond their rate just now. Those due by the end of"
-            " this hour (UTC), as counts are kept by the hour.",
+            "Timers of target topics that are `paused`, `limited` (beyond their rate just now) or `unavailable` (they"
+            " take no records). Those due by the end of this hour (UTC), as counts are kept by the hour.",
             "Limited, and steadily more: more fall due than `max_per_s`.",
             lambda facts: sorted(facts.seen.waiting.items()),
         ),
@@ -249,6 +249,13 @@ TIMERS = Chapter(
             "Since when the first of these waits; anew where it went round, behind three quarters of a roll window.",
             "Long: resume it, or raise `max_per_s`.",
             lambda facts: [(labels, ms / 1000) for labels, ms in sorted(facts.seen.since_ms.items())],
+        ),
+        Metric(
+            *(f"{PREFIX}target_unavailable_since_timestamp_seconds", "gauge", ("target",)),
+            "Since when a target topic has taken no records: it has no leader or too few in-sync replicas, or a quota"
+            " holds its records back for longer than a transaction may last. Its timers wait alone.",
+            "Look after its brokers. Nothing is to be done here: it is tried again, at least once a minute.",
+            lambda facts: [(labels, ms / 1000) for labels, ms in sorted(facts.seen.unavailable_since_ms.items())],
         ),
         Metric(
             *(f"{PREFIX}held_timers", "gauge", Shards),
@@ -318,6 +325,12 @@ PARTITIONS = Chapter(
             _of_shards(_hanging),
         ),
         Metric(
+            *(f"{PREFIX}undecodable_offset", "gauge", Shards),
+            "Offset of a record that the Kafka client cannot decode: nothing after it is read. Absent: none.",
+            "`timer-bridge skip TOPIC PARTITION OFFSET`: operations.md, TimerBridgeUndecodableRecord.",
+            _of_shards(lambda facts: facts.metrics.undecodable),
+        ),
+        Metric(
             *(f"{PREFIX}rebalances", "counter", ()),
             "Changes of hands that this instance took part in.",
             "Steady: instances come and go, or turns take longer than the session.",
@@ -356,7 +369,8 @@ STORE = Chapter(
     (
         Metric(
             *(f"{PREFIX}paused_partitions", "gauge", ("reason",)),
-            "Partitions whose intake pauses: `disk`, `wheel` or `held` (release.md) full, `rate`: max_requests_per_s.",
+            "Partitions whose intake pauses: `disk`, `wheel` or `held` (release.md) full, `rate`: max_requests_per_s,"
+            " `undecodable`: see `undecodable_offset`.",
             "Disk: make room. Rate: as you set it. What is stored is delivered all the same.",
             _paused,
         ),
@@ -385,6 +399,12 @@ STORE = Chapter(
             _seen(lambda each: each.store_bytes),
         ),
         Metric(
+            *(f"{PREFIX}pending_bytes", "gauge", Shards),
+            "Bytes of the pending timers' bodies in a partition's store, as `max_pending_bytes` counts them.",
+            "By timer topic, it shows who fills the disk: give that topic a `max_pending_bytes`.",
+            _seen(lambda each: each.pending_bytes),
+        ),
+        Metric(
             *(f"{PREFIX}disk_free_bytes", "gauge", ()),
             "Room where the data directory lies.",
             "Make room before it falls below the next one.",
@@ -392,7 +412,7 @@ STORE = Chapter(
         ),
         Metric(
             *(f"{PREFIX}disk_min_free_bytes", "gauge", ()),
-            "The setting `min_free_bytes`: below it, intake pauses.",
+            "The setting `min_free_bytes`: below it, intake pauses; at half of it for topics that hold little.",
             _NONE,
             _one(lambda facts: facts.limits.min_free_bytes),
         ),

@@ -31,12 +31,12 @@ RECOVERY_S = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
 
 REFUSALS = (
     *("missing-time", "ambiguous-time", "bad-header", "too-far", "missing-topic", "missing-id", "unknown-action"),
-    *("bad-target", "denied-target", "too-large", "not-ours", "quota-exceeded"),
+    *("bad-target", "denied-target", "denied-action", "too-large", "not-ours", "quota-exceeded", "undecodable"),
 )
 """Codes of what intake refuses."""
 PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
 """Codes of what its target does not take."""
-PAUSES = ("disk", "wheel", "held", "rate")
+PAUSES = ("disk", "wheel", "held", "rate", "undecodable")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
 _CODE = itemgetter(0)
@@ -82,6 +82,8 @@ class Metrics:
         """Shards whose intake pauses, and why."""
         self.ends: Mapping[Shard, End] = {}
         self.hanging: Mapping[Shard, Hang] = {}
+        self.undecodable: Mapping[Shard, int] = {}
+        """Shards whose next record cannot be decoded, with its offset."""
         self.skew_ms: Mapping[Shard, int] = {}
         """How far the clock of the broker that leads a journal partition is ahead of ours."""
         self.lost_to_retention: Mapping[Shard, int] = {}

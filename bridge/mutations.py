@@ -263,7 +263,7 @@ def copies_judged_again(patches: Patches) -> None:
     land = _Taking._land  # noqa: SLF001
 
     def judged(self: _Taking, record: Record, claim: Claim) -> None:
-        refusal = self._policy and self._policy.refusal(claim.schedule.target)
+        refusal = self._policy.refusal(claim.schedule.target)
         if refusal and self._flights.claimed(record, claim):
             self._refuse(record, refusal)
         else:

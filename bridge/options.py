@@ -35,7 +35,10 @@ class TurnOptions:
     commit_interval_ms: int = 200
     """How long requests that were only stored may wait for their progress to be committed."""
     min_free_bytes: int = 1 << 30
-    """Room on the disk below which intake pauses; delivery goes on and gives room back."""
+    """Room on the disk below which intake pauses; delivery goes on and gives room back.
+
+    Timer topics that hold less than their equal share of the stores' bytes may use half of it.
+    """
     prepare_from: int = 100_000
     """From so many timers and requests to be looked through at a start on, this is done beside the turns."""
     max_wait_ms: int = 500
@@ -51,10 +54,16 @@ class TurnOptions:
     """When this process began: it names progress that begins in it, see schemas.progress."""
     policy: Policy = field(default_factory=Policy)
     """Which real topics a request may name."""
+    partitions: int | None = None
+    """Of the timer topic, as `max_pending` and `targets` were shared out to them; None: any number."""
     max_requests_per_s: int | None = None
     """Of the timer topic, on this instance: beyond it, intake of that topic pauses."""
     max_pending: int | None = None
     """Timers of one shard: beyond it, a request is refused."""
+    max_pending_bytes: int | None = None
+    """Bytes of the pending timers' bodies in the store of one shard: beyond it, a request is refused."""
+    max_request_bytes: int | None = None
+    """Key, value and headers of a request, decompressed: a larger one is refused."""
     targets: Mapping[str, TargetLimit] = field(default_factory=dict)
     """By pattern: how many timers of one shard may leave for a target."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)

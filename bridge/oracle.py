@@ -4,7 +4,8 @@ Looked at after each commit, in the order of the commits. What a commit reads (t
 and its own) is taken in first, by the settings of the instance that publishes; then its records must be just these:
 1. An output names a request of a shard whose progress stands in the same transaction, and moves C past it or did so.
 2. Each refused request lies on the rejected topic, once, in the transaction that reads it, with its one code, its bytes
-   and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota.
+   and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota. A record
+   that cannot be decoded lies there without bytes and headers.
 3. Each other schedule is a timer until its one end: delivered at or after its due time by the publishing instance's
    clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
    its id, and then never seen again. What is read in a commit ends what would have left in it. From its expiry on it
@@ -16,7 +17,8 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 6. C, K and L never go back; L is the lowest own offset of a live timer, C where none is.
 7. Of the timers below C, those with key (visit, origin) <= K have left, the others live. An exception is one that was
    held: K had passed it already when it was read, and by the clock it was not to be looked at yet; and one whose target
-   is limited or paused, which may wait: until then it lives, and is rolled where it waits for most of a window.
+   is limited, paused or takes no records, which may wait: until then it lives. It is rolled if it waits for most of a
+   window, or if its transaction failed for its target.
 8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
@@ -25,9 +27,9 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -40,13 +42,13 @@ from bridge.random_requests import (
     EXPIRED,
     MORE_TIMERS,
     MOVE,
-    PAUSE,
     REPLACE,
-    RESUME,
     TIMERS,
     Header,
     Wish,
 )
+from schemas.control import Paused
+from schemas.journal import JournalRecord
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -73,6 +75,8 @@ class Note(NamedTuple):
     """Up to which offset requests could be read when it opened the shard."""
     paused: frozenset[Shard]
     """Those of which intake cannot go on."""
+    control: int
+    """How far it has read the control topic."""
 
 
 @dataclass(slots=True)
@@ -139,6 +143,9 @@ class ShardBook:
     waiting: set[str] = field(default_factory=set)
     """Targets that were ever limited or paused: K says nothing of their timers."""
     paused: set[str] = field(default_factory=set)
+    """As the journal says."""
+    control: deque[int] = field(default_factory=lambda: deque([0], maxlen=4))
+    """How far the owner had read the control topic as its last transactions began: one may have been sealed before."""
 
     def forget_aborted(self) -> None:
         for offset in [o for o, unread in self.unread.items() if _state(unread.entry) is State.ABORTED]:
@@ -196,7 +203,15 @@ class Oracle:
         self._moved_ms: defaultdict[tuple[Shard, int], set[int]] = defaultdict(set)
         """To which times each timer was moved."""
         self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
+        self.failed_targets: set[str] = set()
+        """Those that took no records for a while: their due timers may be rolled instead of delivered."""
+        self._control: defaultdict[Paused, list[tuple[int, bool]]] = defaultdict(list)
+        """What operators asked for, with its offset."""
         self.counts: Counter[str] = Counter()
+
+    def control(self, key: Paused, entry: Entry, *, on: bool) -> None:
+        """`entry` was appended to the control topic."""
+        self._control[key].append((entry.offset, on))
 
     def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
@@ -208,6 +223,11 @@ class Oracle:
         """`entry` was appended by somebody else than a bridge and says that it is a copy."""
         self._books[shard].unread[entry.offset] = Unread(entry, None)
         self.counts["forged"] += 1
+
+    def undecodable(self, shard: Shard, entry: Entry) -> None:
+        """`entry` was appended, and no client can decode it: it is refused without its contents when it is skipped."""
+        self._books[shard].unread[entry.offset] = Unread(replace(entry, key=None, value=None, headers=()), None)
+        self.counts["undecodable"] += 1
 
     def observe(self) -> int:
         """Looks at what was committed since. Returns how many transactions that were. Raises Violation."""
@@ -273,6 +293,7 @@ class Oracle:
         assert isinstance(note, Note)
         reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
         outputs: dict[Shard, list[Output]] = {shard: [] for shard in reached}
+        journals = {(log.topic, log.number): entry for log, entry in transaction.records}
         for log, entry in [*transaction.ahead, *transaction.records]:
             if log.topic not in JOURNALS.values():
                 shard, origin = _about(log, entry)
@@ -281,7 +302,8 @@ class Oracle:
                 outputs[shard].append((log, entry, origin))
         for shard, progress in reached.items():
             own = note._replace(options=note.options.of(shard.topic))
-            self._judge_shard(shard, progress, outputs[shard], own)
+            journal = journals.get((JOURNALS[shard.topic], shard.partition))
+            self._judge_shard(shard, progress, outputs[shard], own, journal)
 
     def _judge_ahead(self, log: Partition, entry: Entry) -> None:
         about = _about(log, entry)
@@ -294,13 +316,15 @@ class Oracle:
         self.counts["delivered again" if about in self._ahead else "delivered ahead"] += 1
         self._ahead.add(about)
 
-    def _judge_shard(self, shard: Shard, progress: Progress, outputs: list[Output], note: Note) -> None:
+    def _judge_shard(
+        self, shard: Shard, progress: Progress, outputs: list[Output], note: Note, journal: Entry | None
+    ) -> None:
         book = self._books[shard]
         for known in book.timers.values():
             known.is_fresh = False
         expected = Expected()
-        paused = book.paused.copy()
-        book.waiting |= _limited_targets(book, note)
+        stays_paused = self._pauses(shard, book, note, journal)
+        book.waiting |= _limited_targets(book, note) | self.failed_targets
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
         last = (-1, -1)
@@ -319,7 +343,7 @@ class Oracle:
                 self._check_copy(shard, book, timer, log, entry, note)
                 continue
             _check(not timer.must_go_round, "left at the time of before it was moved", entry)
-            waits = timer.wish.target in paused & book.paused
+            waits = timer.wish.target in stays_paused
             _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
             self._leave(book, origin, expected)
             if log.topic == REJECTED:
@@ -356,12 +380,12 @@ class Oracle:
         for offset in sorted(offset for offset in book.unread if offset < progress.next_offset):
             unread = book.unread.pop(offset)
             _check(_state(unread.entry) is State.COMMITTED, f"{shard}: C moved past an open transaction", unread)
-            if unread.wish is None:
+            if unread.entry.is_undecodable:
+                self._refuse(unread.entry, "undecodable", expected)
+            elif unread.wish is None:
                 self._land(book, unread.entry, note, expected)
             elif unread.wish.action == MOVE:
                 self._take_move(shard, book, unread.wish, unread.entry, note, expected)
-            elif unread.wish.action in (PAUSE, RESUME):
-                self._take_pause(book, unread.wish, unread.entry, note, expected)
             elif not unread.wish.target and unread.wish.action != CANCEL:
                 (code,) = unread.wish.may
                 self._refuse(unread.entry, code, expected)
@@ -429,15 +453,21 @@ class Oracle:
             self.counts["moved"] += 1
             self.counts["moved in flight"] += is_on_its_way
 
-    def _take_pause(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
-        if wish.action == PAUSE and _is_denied(wish.target, note.options):
-            self._refuse(entry, "denied-target", expected)
-        elif wish.action == PAUSE:
-            book.paused.add(wish.target)
-            book.waiting.add(wish.target)
-            self.counts["paused"] += 1
-        else:
-            book.paused.discard(wish.target)
+    def _pauses(self, shard: Shard, book: ShardBook, note: Note, journal: Entry | None) -> set[str]:
+        """What is paused changes by the word of an operator alone. Returns what was and is, with no such word."""
+        before, since = book.paused, book.control[0]
+        book.control.append(note.control)
+        if journal is not None:
+            waits = JournalRecord.from_bytes(journal.value or b"").waits
+            book.paused = {wait.target for wait in waits if wait.is_paused}
+        known = {key.target: told for key, told in self._control.items() if key.timer_topic == shard.topic}
+        asked = {target: {on for at, on in told if since <= at < note.control} for target, told in known.items()}
+        for target in before ^ book.paused:
+            is_asked = (target in book.paused) in asked.get(target, ())
+            _check(is_asked or self.only_outputs, f"{shard}: paused or resumed, and nobody asked for it", target)
+        self.counts["paused"] += len(book.paused - before)
+        book.waiting |= {target for target, told in known.items() if any(at < note.control for at, on in told if on)}
+        return {target for target in before & book.paused if not asked.get(target)}
 
     def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
@@ -486,7 +516,7 @@ class Oracle:
     def _check_parked(self, timer: Timer, entry: Entry, expected: Expected, *, is_old: bool) -> None:
         is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
         codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
-        if is_old and not is_over:
+        if (is_old or timer.wish.target in self.failed_targets) and not is_over:
             codes |= {"too-large"}
         code = self._check_rejected(timer.entry, entry, codes)
         self.counts["expired"] += is_over
@@ -525,7 +555,7 @@ class Oracle:
         _check([*entry.headers] == headers, "not the headers of a copy", (headers, entry))
         at_ms = entry.timestamp_ms
         is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
-        is_time |= timer.must_go_round
+        is_time |= timer.must_go_round or (timer.wish.target in self.failed_targets and timer.due_ms <= at_ms)
         _check(is_time, "rolled at another time than its visit", (timer.key.visit_ms, entry))
         self.counts["rolled as too old"] += at_ms >= timer.due_ms and not timer.must_go_round
         timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False

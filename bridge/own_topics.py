@@ -10,10 +10,13 @@ from bridge.metrics import Metrics
 from bridge.settings import Settings
 from bridge.topics import (
     FILLED,
+    FOLLOWED,
     LOGGED,
     RETENTION_WINDOWS,
     Found,
     clock_faults,
+    compression_fault,
+    control_topic,
     faults,
     journal_bytes,
     journal_faults,
@@ -51,7 +54,10 @@ class OwnTopics:
         found: dict[str, Found] = {}
         journals: dict[str, int] = {}
         for name, journal in self._journals.items():
-            partitions = self._made(name, settings.partitions, timer_topic(self._window_ms))
+            wanted = timer_topic(self._window_ms, is_compressed=settings.compressed_requests == "allow")
+            partitions = self._made(name, settings.partitions, wanted)
+            if settings.fix_topics and not is_running:
+                self._fix(name)
             found[name] = Found(partitions, int(self._topics.config(name)["max.message.bytes"]))
             journals[name] = self._made(journal, partitions, journal_topic(self._window_ms, self._journal_bytes))
         largest = max(each.max_message_bytes for each in found.values())
@@ -59,16 +65,30 @@ class OwnTopics:
         self._made(settings.rejected_topic, partitions, rejected_topic(largest))
         if settings.receipts != "none":
             self._made(settings.receipts_topic, partitions, receipts_topic())
+        if self._made(settings.control_topic, 1, control_topic()) != 1:
+            raise SettingsError(f"{settings.control_topic}: control_topic has to have 1 partition: name another topic")
         self._metrics.partitions = {name: each.partitions for name, each in found.items()}
         if is_running:
             self.complain()
         else:
             self._check_retention()
+            self._warn_of_open_policies()
         self._check_filled(self._checked_rights(), largest)
         for name, each in found.items():
             if journals[name] < each.partitions:
                 self._grow(name, journals[name], each.partitions)
         return found
+
+    def counts(self) -> dict[str, int]:
+        """Return how many partitions each timer topic has now, as far as a broker tells. Asks once."""
+        return self._topics.counts(self._journals)
+
+    def _warn_of_open_policies(self) -> None:
+        for name, topic in self._settings.timer_topics().items():
+            if topic.policy.is_open:
+                setting = "allow_targets" if name == self._settings.timer_topic else f'topics."{name}".allow'
+                told = "%s: its senders may send to every topic that the bridge may write to; set %s to their targets"
+                log.warning(told, name, setting)
 
     def complain(self) -> None:
         """A running bridge goes on, as stopping it would not bring anything back, but says it loudly.
@@ -81,6 +101,19 @@ class OwnTopics:
             log.error("timers may be lost: %s", wrong)
         except BridgeError as unknown:
             log.warning("topics could not be checked: %s", unknown)
+
+    @property
+    def _demands_uncompressed_of(self) -> str | None:
+        """The brokers, or None if timer topics may be compressed."""
+        settings = self._settings
+        return None if settings.compressed_requests == "allow" else settings.bootstrap_servers
+
+    def _fix(self, name: str) -> None:
+        """Make the brokers decompress what a timer topic takes from now on."""
+        servers = self._demands_uncompressed_of
+        if servers is not None and compression_fault(name, self._topics.config(name), servers):
+            self._topics.set_config(name, "compression.type", "uncompressed")
+            log.warning("%s: compression.type is uncompressed now, by --fix-topics", name)
 
     def _made(self, name: str, partitions: int, config: dict[str, str]) -> int:
         """How many partitions the topic has, which is made where it is missing."""
@@ -96,7 +129,7 @@ class OwnTopics:
         retention_ms: dict[str, int] = {}
         for name, journal in self._journals.items():
             of_topic, of_journal = (self._topics.config(each, once=once) for each in (name, journal))
-            wrong += faults(name, of_topic, self._window_ms)
+            wrong += faults(name, of_topic, self._window_ms, self._demands_uncompressed_of)
             wrong += journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
             retention_ms |= {name: int(of_topic["retention.ms"]), journal: int(of_journal["retention.ms"])}
         self._metrics.retention_ms = retention_ms
@@ -109,7 +142,7 @@ class OwnTopics:
 
         Raises BridgeError where the bridge's user may not do what will have to be done some day.
         """
-        needed = dict.fromkeys(self._filled(), FILLED)
+        needed = dict.fromkeys(self._filled(), FILLED) | {self._settings.control_topic: FOLLOWED}
         for name, journal in self._journals.items():
             needed |= {name: LOGGED, journal: LOGGED}
         found = {topic: self._topics.allowed(topic) for topic in needed}

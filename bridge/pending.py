@@ -47,6 +47,13 @@ class TopicPending(BaseModel):
     """Those that hold any, by due time."""
 
 
+class TimerTopicBytes(BaseModel):
+    """Of a timer topic: bytes of its pending timers' bodies in the stores, and of the stores' files."""
+
+    pending_bytes: int
+    store_bytes: int
+
+
 class Pending(BaseModel):
     """Of the shards named in `shards`, each with its number of timers."""
 
@@ -54,6 +61,8 @@ class Pending(BaseModel):
     pending: int
     topics: dict[str, TopicPending]
     shards: dict[str, int]
+    timer_topics: dict[str, TimerTopicBytes] = Field(default_factory=dict)
+    """By timer topic, whichever real topics were asked for; empty for a stopped store."""
 
     def histogram(self) -> list[Bucket]:
         """Of all topics."""
@@ -143,7 +152,24 @@ def of_bridge(
     is_over: Callable[[], bool] = lambda: False,
 ) -> Pending:
     """All shards that are ours and open. `bucket_ms`: whole hours. `is_over` ends the search for first and last."""
-    return _told(at_ms, bridge.due_ranges(is_over), bridge.due_hours(), bridge.pending, bucket_ms, topic)
+    told = _told(at_ms, bridge.due_ranges(is_over), bridge.due_hours(), bridge.pending, bucket_ms, topic)
+    return told.model_copy(update={"timer_topics": _joined_bytes(map(_bytes_of, bridge.shards.values()))})
+
+
+def _bytes_of(owned: OwnedShard) -> dict[str, TimerTopicBytes]:
+    store = owned.store
+    return {owned.shard.topic: TimerTopicBytes(pending_bytes=store.pending_bytes, store_bytes=store.size_bytes)}
+
+
+def _joined_bytes(parts: Iterable[Mapping[str, TimerTopicBytes]]) -> dict[str, TimerTopicBytes]:
+    sums: dict[str, TimerTopicBytes] = {}
+    for part in parts:
+        for topic, own in part.items():
+            other = sums.get(topic, TimerTopicBytes(pending_bytes=0, store_bytes=0))
+            sums[topic] = TimerTopicBytes(
+                pending_bytes=own.pending_bytes + other.pending_bytes, store_bytes=own.store_bytes + other.store_bytes
+            )
+    return dict(sorted(sums.items()))
 
 
 def of_store(
@@ -187,14 +213,20 @@ def _histogram(counts: Mapping[int, int], bucket_ms: int) -> list[Bucket]:
 
 def joined(parts: Iterable[Pending]) -> Pending:
     """Of all of them, at least one, with buckets of one width."""
-    first, *others = parts
+    first, *others = all_ = list(parts)
     topics, shards = dict(first.topics), dict(first.shards)
     for part in others:
         shards |= part.shards
         for target, own in part.topics.items():
             topics[target] = _both(topics[target], own) if target in topics else own
     total = sum(each.pending for each in topics.values())
-    return Pending(at_ms=first.at_ms, pending=total, topics=dict(sorted(topics.items())), shards=shards)
+    return Pending(
+        at_ms=first.at_ms,
+        pending=total,
+        topics=dict(sorted(topics.items())),
+        shards=shards,
+        timer_topics=_joined_bytes(part.timer_topics for part in all_),
+    )
 
 
 def _both(one: TopicPending, other: TopicPending) -> TopicPending:

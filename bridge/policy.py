@@ -6,6 +6,8 @@
 
 `*` stands for any characters, dots among them, also for none; `?` for one; all else for itself, in its case. A request
 is judged once, when it is read: what was taken stays taken, whatever the patterns say by then.
+
+Topics of `INTERNAL` are denied unless `allow` names them exactly. `actions` lists what requests may ask for.
 """
 
 import re
@@ -17,6 +19,9 @@ from functools import cached_property, lru_cache
 from schemas.headers import Refusal, legal_topic
 
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
+INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
+"""Topics of other systems (schemas, Connect) and of any bridge, by the default names of bridges and of journals."""
+ACTIONS = ("schedule", "cancel", "replace", "move")
 _REMEMBERED = 4096
 """Targets whose verdict is kept; senders choose the names, so there is a limit."""
 
@@ -27,15 +32,20 @@ class Policy:
 
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ACTIONS
 
     @property
     def is_open(self) -> bool:
-        """Every target is allowed."""
+        """True if senders may name every topic that is not internal."""
         return "*" in self.allow and not self.deny
 
-    def __reduce__(self) -> "tuple[type[Policy], tuple[tuple[str, ...], tuple[str, ...]]]":
+    def __reduce__(self) -> "tuple[type[Policy], tuple[tuple[str, ...], ...]]":
         """To another process goes what it says, not what it has judged."""
-        return Policy, (self.allow, self.deny)
+        return Policy, (self.allow, self.deny, self.actions)
+
+    def action_refusal(self, action: str) -> Refusal | None:
+        """Return why requests may not ask for `action`, None if they may."""
+        return None if action in self.actions else denied_action(action)
 
     def refusal(self, target: str) -> Refusal | None:
         """Why requests may not name `target`, None where they may."""
@@ -43,11 +53,14 @@ class Policy:
 
     @cached_property
     def _verdict(self) -> Callable[[str], Refusal | None]:
-        allowed, denied = _matcher(self.allow), _matcher(self.deny)
+        allowed, denied, internal = _matcher(self.allow), _matcher(self.deny), _matcher(INTERNAL)
+        named = frozenset(self.allow)
 
         @lru_cache(_REMEMBERED)
         def verdict(target: str) -> Refusal | None:
-            return None if allowed(target) and not denied(target) else _denied(target)
+            if not allowed(target) or denied(target):
+                return _denied(target)
+            return _internal(target) if internal(target) and target not in named else None
 
         return verdict
 
@@ -59,15 +72,29 @@ def _denied(target: str) -> Refusal:
     )
 
 
+def _internal(target: str) -> Refusal:
+    return Refusal("denied-target", f"{target} looks internal ({', '.join(INTERNAL)}): have allow name it exactly")
+
+
+def denied_action(action: str) -> Refusal:
+    return Refusal(
+        "denied-action", f"this timer topic takes no {action}: send it to one that does, or have actions changed"
+    )
+
+
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
     # translate() makes a pattern of many stars match in linear time: senders choose what it is held against.
     return re.compile("|".join(map(translate, patterns)) if patterns else "(?!)").match
 
 
-def check_policy(policy: Policy, own_topics: frozenset[str], allow: str = "allow", deny: str = "deny") -> None:
-    """Raises ValueError, with the remedy, where a pattern can do nothing. `allow` and `deny` name the settings."""
+def check_policy(
+    policy: Policy, own_topics: frozenset[str], allow: str = "allow", deny: str = "deny", actions: str = "actions"
+) -> None:
+    """Raise ValueError if a pattern matches nothing or an action is unknown. `allow`, ... are names of settings."""
     if not policy.allow:
         raise ValueError(f"{allow} is empty, so nothing could be sent: leave it out to allow every topic")
+    if not policy.actions or not set(policy.actions) <= set(ACTIONS):
+        raise ValueError(f"{actions} is {list(policy.actions)}: write a list of {', '.join(ACTIONS)}")
     for name, patterns in ((allow, policy.allow), (deny, policy.deny)):
         for pattern in patterns:
             if not PATTERN.fullmatch(pattern):
@@ -79,6 +106,9 @@ def check_policy(policy: Policy, own_topics: frozenset[str], allow: str = "allow
         is_name = not set(pattern) & set("*?")
         if pattern.startswith("__") or pattern in own_topics or (is_name and legal_topic(pattern.encode()) is None):
             raise ValueError(f"{allow}: {pattern!r} is internal or the bridge's own, never a target: take it out")
+        is_internal = any(_covers(each, pattern) for each in INTERNAL)
+        if is_internal and not is_name:
+            raise ValueError(f"{allow}: {pattern!r} matches internal topics only: name each of them exactly")
         covering = next((each for each in policy.deny if _covers(each, pattern)), None)
         if covering is not None:
             raise ValueError(

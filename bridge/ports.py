@@ -2,13 +2,14 @@
 
     Source  -> what arrives on the timer topics, and which shards are ours
     History -> what is already written there: progress, old requests, the journal
+    Control -> what operators ask for: the control topic
     Sink    <- one transaction: deliveries, rejected, journal, progress; all or nothing
     Clock   -> now
 
 A shard is one partition of one timer topic. Ownership moves only inside `Source.poll` and `Source.check`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -26,6 +27,12 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+class UndecodableRecord(Record):
+    """Stands for a record that the Kafka client cannot decode and an operator has skipped: an offset, nothing else."""
+
+    __slots__ = ()
 
 
 class Outgoing(NamedTuple):
@@ -68,6 +75,8 @@ class Polled:
     fence: object
     is_member: bool = True
     """The group has let us in: where nothing is ours, there is nothing left for us."""
+    undecodable: dict[Shard, int] = field(default_factory=dict)
+    """Started shards whose next record cannot be decoded, with its offset. All records before it were yielded."""
 
 
 class Clock(Protocol):
@@ -133,7 +142,11 @@ class Preparation(Protocol):
 
 
 class History(Protocol):
-    """What Kafka already holds, read_committed. Every call waits through passing faults, unless it says otherwise."""
+    """What Kafka already holds, read_committed. Every call waits through passing faults, unless it says otherwise.
+
+    The loop's own gives up after a few seconds. Raises bridge.errors.PartitionUnreadableError then, and at once where a
+    record cannot be decoded.
+    """
 
     def progress(self, shard: Shard) -> Progress | None:
         """The committed progress, read when no transaction can change it any more; None where there is none.
@@ -169,8 +182,13 @@ class History(Protocol):
         """The first offset of the timer partition with this timestamp or a later one; the end where there is none."""
         ...
 
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
-        """The committed records [from_offset, to_offset) of the timer partition, in order, in batches."""
+    def requests(
+        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+    ) -> Iterator[list[Record]]:
+        """The committed records [from_offset, to_offset) of the timer partition, in order, in batches.
+
+        skipped: offsets that are left out if their records cannot be decoded.
+        """
         ...
 
     def journal_end(self, shard: Shard) -> int:
@@ -183,6 +201,32 @@ class History(Protocol):
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         """Values of the shard's committed journal records, from an offset, else from a time (broker's), else all."""
+        ...
+
+    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+        """Key and value of the committed journal records of each shard, of the last `look_back` offsets, in order.
+
+        Up to the last stable offset: waits for no transaction.
+        """
+        ...
+
+    def journal_key(self, shard: Shard) -> bytes:
+        """The key of the journal records that our group writes about this shard."""
+        ...
+
+
+class Control(Protocol):
+    """The control topic, from its beginning: each record once, in order."""
+
+    def poll(self) -> Iterable[Record]:
+        """Return what has arrived. Does not wait."""
+        ...
+
+    def catch_up(self) -> Iterable[Record]:
+        """Return all that the topic holds by now beyond the records before.
+
+        Raises bridge.errors.BrokerUnavailableError if that takes longer than a few seconds.
+        """
         ...
 
 
@@ -221,6 +265,11 @@ class Aborted:
     refused: dict[int, str]
     why: Why = field(default="fault", compare=False)
     standing: frozenset[int] = field(default=frozenset(), compare=False)
+    unavailable: frozenset[str] = field(default=frozenset(), compare=False)
+    """Topics that did not take their records for a reason that may last: no leader, too few in-sync replicas, a quota.
+
+    Without records to them, the transaction would have been committed as far as the sink knows.
+    """
 
 
 MOST_PUBLISHING = 2

@@ -155,7 +155,8 @@ def main() -> None:
     from timer.disk import RealDisk
 
     order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)  # nosec B301
-    for asked in (signal.SIGINT, signal.SIGTERM):  # the terminal's, or a service's to all: it is our parent's to end us
+    # The terminal's, or a service's to all: they are for our parent.
+    for asked in (signal.SIGINT, signal.SIGTERM, *logs.SWITCHES):
         signal.signal(asked, signal.SIG_IGN)
     logs.configure(*order.logs, order.connection.kafka)
     expect_batches()

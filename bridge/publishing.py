@@ -7,11 +7,13 @@
 What is to be repeated is repeated before anything new is begun, so progress is committed in the order of the requests.
 """
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bridge.circuit_breaker import CircuitBreakers
 from bridge.errors import BridgeError
 from bridge.metrics import Metrics
 from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, Publishing, Sink, Transaction
@@ -19,6 +21,8 @@ from bridge.shard import OwnedShard, Sealed
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
+
+log = logging.getLogger(__name__)
 
 Part = tuple[OwnedShard, Sealed]
 
@@ -44,12 +48,14 @@ class Publisher:
         sink: Sink,
         clock: Clock,
         metrics: Metrics,
+        breakers: CircuitBreakers,
         replace: Callable[[OwnedShard, CorruptStoreError], None],
     ) -> None:
         self._replace = replace
         self._sink = sink
         self._clock = clock
         self._metrics = metrics
+        self._breakers = breakers
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 
@@ -109,7 +115,7 @@ class Publisher:
                     self._to_repeat.popleft()
                     self._advance(carried)
                 case Aborted() as fate:
-                    _note(carried, fate)
+                    self._note(carried, fate)
 
     def _finish_oldest(self) -> None:
         carried = self._under_way[0]
@@ -118,13 +124,13 @@ class Publisher:
         if isinstance(fate, Committed):
             self._advance(carried)
             return
-        _note(carried, fate)
+        self._note(carried, fate)
         self._to_repeat.append(carried)
         while self._under_way:
             later = self._under_way.popleft()
             fate = self._fate_of(later)
             assert isinstance(fate, Aborted), "one stands behind one that does not"
-            _note(later, fate)
+            self._note(later, fate)
             self._to_repeat.append(later)
 
     def _fate_of(self, carried: _Carried) -> Committed | Aborted:
@@ -142,6 +148,9 @@ class Publisher:
         for owned, sealed in carried.parts:
             owned.committed(sealed)
         self._metrics.stands(carried.parts, now_ms)
+        if self._breakers:
+            for target in self._breakers.committed({record.topic for record in carried.outgoing}, now_ms):
+                log.info("%s: it takes records again; its timers leave", target)
 
     def _send(self, carried: _Carried, fence: object) -> bool:
         """False where a part is of a shard that had to be replaced: nothing was sent."""
@@ -164,24 +173,29 @@ class Publisher:
         carried.publishing = self._sink.begin(transaction)
         return True
 
+    def _note(self, carried: _Carried, fate: Aborted) -> None:
+        """What is to be made of it when it is repeated."""
+        for index, code in fate.refused.items():
+            owned, sealed, row = _place(carried, index)
+            if not owned.park(sealed, row, code):
+                raise BridgeError(
+                    f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
+                    f" vanish, so the bridge stops; mend the topic, then start again"
+                )
+        for index in fate.standing:
+            _, sealed, row = _place(carried, index)
+            sealed.staged.standing.add(row)
+        for target in self._breakers.trip(fate.unavailable, self._clock.now_ms()):
+            log.warning(
+                "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
+                " go on, and it is tried again; look after its brokers",
+                target,
+            )
+
 
 def _publishing(carried: _Carried) -> Publishing:
     assert carried.publishing is not None, "not begun"
     return carried.publishing
-
-
-def _note(carried: _Carried, fate: Aborted) -> None:
-    """What is to be made of it when it is repeated."""
-    for index, code in fate.refused.items():
-        owned, sealed, row = _place(carried, index)
-        if not owned.park(sealed, row, code):
-            raise BridgeError(
-                f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
-                f" vanish, so the bridge stops; mend the topic, then start again"
-            )
-    for index in fate.standing:
-        _, sealed, row = _place(carried, index)
-        sealed.staged.standing.add(row)
 
 
 def _place(carried: _Carried, index: int) -> tuple[OwnedShard, Sealed, int]:

@@ -65,8 +65,8 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("missing-topic", [_SOON]),
     ("bad-target", [_SOON, ("timer-topic", b"__consumer_offsets")]),
     ("bad-target", [_SOON, ("timer-topic", b"a b")]),
-    ("bad-target", [("timer-action", b"pause"), ("timer-topic", b"a b")]),
-    ("missing-topic", [("timer-action", b"resume"), _ID]),
+    ("denied-action", [("timer-action", b"pause"), _TO_ORDERS]),
+    ("denied-action", [("timer-action", b"resume"), _ID]),
     ("bad-target", [_SOON, ("timer-topic", TIMERS.encode())]),
     ("bad-target", [_SOON, ("timer-topic", MORE_TIMERS.encode())]),
 )
@@ -177,13 +177,9 @@ class Wishes:
         self._set_time(wish, now_ms)
         return wish
 
-    def resume(self, target: str) -> Wish:
-        wish = self._pause(target, RESUME)
-        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
-        return wish
-
     def _pause(self, target: str, action: str) -> Wish:
-        wish = self._wish(set(), [("timer-action", action.encode()), ("timer-topic", target.encode())])
+        """Not a request, but what an operator writes to the control topic."""
+        wish = self._wish(set(), [])
         wish.action, wish.target = action, target
         return wish
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from bridge.errors import BridgeError, ProgressLostError, lost_end
+from bridge.errors import BridgeError, PartitionUnreadableError, ProgressLostError, lost_end
 from bridge.flights import Flights
 from bridge.intake import replay
 from bridge.options import TurnOptions
@@ -147,12 +147,12 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
         _demand_its_end(shard, history, committed)
         return committed, False
     nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
-    if nothing_left and next(iter(history.journal(shard, from_offset=None, since_ms=None)), None) is None:
+    values = history.journal(shard, from_offset=None, since_ms=None)
+    if nothing_left and all(_read(shard, value).is_claim for value in values):
         first, _ = history.bounds(shard)
         return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
-    return _adopted(
-        shard, history, options, "the group has no committed offset, but timers were delivered before"
-    ), True
+    why = "the group has no committed offset, but timers were delivered before (where another group did that: use it)"
+    return _adopted(shard, history, options, why), True
 
 
 def _demand_its_end(shard: Shard, history: History, progress: Progress) -> None:
@@ -180,6 +180,15 @@ def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> 
             offset = history.offset_at(shard, int(timestamp_ms))
     log.warning("%s: progress adopted at offset %d by the operator's word", shard, offset)
     return Progress(offset, NOTHING_SETTLED, offset, era=options.era_ms)
+
+
+def _read(shard: Shard, value: bytes) -> JournalRecord:
+    try:
+        return JournalRecord.from_bytes(value)
+    except ValueError as wrong:
+        raise BridgeError(
+            f"{shard}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
+        ) from wrong
 
 
 class _UncoveredError(Exception):
@@ -275,7 +284,7 @@ class _Recovery:
                 raise ValueError(f"offset {offset} was taken once, but nothing tells by which rules")
             return rules, until
 
-        for records in self._history.requests(self._shard, start, progress.next_offset):
+        for records in self._history.requests(self._shard, start, progress.next_offset, decisions.refused):
             try:
                 batch = replay(records, store.is_to_come, rules_from, decisions, self._offset_of)
             except ValueError as wrong:
@@ -301,15 +310,7 @@ class _Recovery:
         from_offset = None if found is None else found.journal_offset
         values = self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms)
         for value in values:
-            yield self._read(value)
-
-    def _read(self, value: bytes) -> JournalRecord:
-        try:
-            return JournalRecord.from_bytes(value)
-        except ValueError as wrong:
-            raise BridgeError(
-                f"{self._shard}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
-            ) from wrong
+            yield _read(self._shard, value)
 
     def _last_waits(self) -> tuple[Wait, ...]:
         """What waits by the last record of the journal, wherever that stands: a paused target may have no timer."""
@@ -319,7 +320,7 @@ class _Recovery:
             for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
                 last = value
             if last is not None:
-                return self._read(last).waits
+                return _read(self._shard, last).waits
         return ()
 
     def _since_ms(self) -> int | None:
@@ -331,8 +332,13 @@ class _Recovery:
         low = self._progress.low_offset
         first, end = self._history.bounds(self._shard)
         for start in (low, max(first, low - _LOOK_BACK)):
-            for records in self._history.requests(self._shard, start, end):
-                if records:
-                    at_ms = (records[0] if start == low else records[-1]).timestamp_ms
-                    return max(0, at_ms - self._options.clock_skew_margin_ms)
+            try:
+                records = next(self._history.requests(self._shard, start, end), None)
+            except PartitionUnreadableError as wrong:
+                if wrong.undecodable is None:
+                    raise
+                continue
+            if records:
+                at_ms = (records[0] if start == low else records[-1]).timestamp_ms
+                return max(0, at_ms - self._options.clock_skew_margin_ms)
         return None

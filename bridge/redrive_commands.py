@@ -164,8 +164,8 @@ def _show(found: Found, sent: "Sent | None", settings: Settings) -> None:
         typer.echo(f"{count} more are of {shown(topic)}: give --timer-topic {shown(topic)}{doubt}", err=True)
     if found.bare:
         typer.echo(
-            f"{len(found.bare)} cannot be sent from there: they were too large for {settings.rejected_topic}, which"
-            f" tells only where they stand; the first at {found.bare[0].told_origin}",
+            f"{len(found.bare)} cannot be sent from there: they were too large for {settings.rejected_topic}, or"
+            f" undecodable: it tells only where they stand; the first at {found.bare[0].told_origin}",
             err=True,
         )
     if found.foreign:

@@ -2,7 +2,8 @@
 
 SIGTERM or Ctrl-C: the open transaction is ended, stores are closed, exit 0; whoever waits for a broker then waits no
 longer than `END_S`. A second one kills. A commit whose fate is unknown ends one life of the bridge and begins the next
-in the same process: Kafka knows what stands. So does a timer topic that has grown.
+in the same process: Kafka knows what stands. So does a timer topic that has grown. SIGUSR1 and SIGUSR2 change the log
+level.
 """
 
 import logging
@@ -17,10 +18,19 @@ from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.address import own_address
-from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
+from bridge.address import known_names, own_address
+from bridge.confluent import (
+    ConfluentControl,
+    ConfluentHistory,
+    ConfluentSink,
+    ConfluentSource,
+    ConfluentTopics,
+    Patience,
+)
+from bridge.confluent.history import LIMIT_S
 from bridge.confluent.pace import PACES_S
 from bridge.connection import Connection
+from bridge.control import Desired
 from bridge.datadir import DataDir
 from bridge.desk import Desk
 from bridge.errors import (
@@ -31,14 +41,16 @@ from bridge.errors import (
     TopicGrownError,
 )
 from bridge.garbage import expect_batches
-from bridge.logs import without_secrets
+from bridge.growth import Growth
+from bridge.journal_owner import OwnJournals
+from bridge.logs import switch_by_signals, without_secrets
 from bridge.metrics import Metrics
-from bridge.options import TurnOptions
 from bridge.own_topics import OwnTopics
 from bridge.preparing import Preparer
 from bridge.settings import Settings
 from bridge.status import Status
 from bridge.turn import Bridge
+from bridge.watch import Watch
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -110,6 +122,7 @@ def _open_many_files() -> None:
 
 def run(settings: Settings) -> None:
     """Returns after a clean end. Raises BridgeError."""
+    switch_by_signals(settings.log_level)
     expect_batches()
     _open_many_files()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
@@ -121,19 +134,34 @@ def run(settings: Settings) -> None:
         ends.callback(folder.close)
         if settings.http_port:
             # only here: without a port, no web server is needed
+            from starlette.middleware import Middleware
+
             from bridge.exposition import Exposition
+            from bridge.known_hosts import KnownHosts
             from bridge.metric_table import Limits
             from bridge.web import application, serving
 
             others: list[BaseRoute] = []
-            if settings.page:
-                from bridge.page.wiring import page_routes
+            demand: Callable[[Request], None] = lambda _: None  # noqa: E731
+            if settings.page or settings.has_tokens:  # without a page too: what asks for a token on one does on each
+                from bridge.page.service import demand_token
+                from bridge.page.wiring import access_of, page_routes
 
-                others = ends.enter_context(page_routes(settings, asked.status, asked.desk, SystemClock()))
+                access = access_of(settings)
+                demand = demand_token(access)
+                if settings.page:
+                    others = ends.enter_context(page_routes(settings, access, asked.status, asked.desk, SystemClock()))
             limits = Limits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
             exposition = Exposition(asked.metrics, asked.status, limits)
+            hosts = Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page)
             answers = application(
-                asked.status, asked.desk, SystemClock(), exposition, others=others, demand=_demand_of(settings)
+                asked.status,
+                asked.desk,
+                SystemClock(),
+                exposition,
+                others=others,
+                demand=demand,
+                hosts=hosts,
             )
             ends.enter_context(serving(settings.http_host, settings.http_port, answers))
         try:
@@ -143,33 +171,40 @@ def run(settings: Settings) -> None:
                 raise
 
 
-def _demand_of(settings: Settings) -> "Callable[[Request], None]":
-    """Also of an instance without a page: what asks for a token on one does on each."""
-    if settings.page_read_tokens is None and settings.page_operator_tokens is None:
-        return lambda _: None
-    from bridge.page.service import demand_token
-    from bridge.page.wiring import access_of
-
-    return demand_token(access_of(settings))
-
-
 def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: Asked) -> None:
     topics = OwnTopics(settings, ConfluentTopics(settings.connection(), patience), asked.metrics)
     patience.give_up_in(settings.startup_timeout / 1000)
     began_ms = SystemClock().now_ms()
-    options = settings.turn_options(topics.prepare(), began_ms)
-    connection = settings.connection(folder.instance_id())
-    while not stop.asked:
-        stop.begin()
-        try:
-            _live(settings, connection, folder, stop, patience, asked, topics, options)
-        except (OutcomeUnknownError, PutOutError) as over:
-            log.warning("%s", over)
-        except TopicGrownError as grown:
-            log.warning("%s", grown)
-            options = settings.turn_options(topics.prepare(is_running=True), began_ms)
-        except NameTakenError as taken:
-            patience.wait("joining the group", str(taken), _NAME_TRIES)
+    found = topics.prepare()
+    options = settings.turn_options(found, began_ms)
+    connection = replace(settings.connection(folder.instance_id()), fetched=settings.fetched(found))
+    others_patience = Patience()
+    looking = OwnTopics(settings, ConfluentTopics(settings.connection(), others_patience), asked.metrics)
+    growth = Growth(looking, lambda found: settings.turn_options(found, began_ms), options)
+    history = ConfluentHistory(settings.connection(), journals_of(settings), others_patience)
+    owned = OwnJournals(history, journals_of(settings), lambda: list(asked.status.shards()))
+    watch = Watch(growth.look, owned.look)
+    try:
+        while not stop.asked:
+            stop.begin()
+            try:
+                _live(settings, connection, folder, stop, patience, asked, topics, growth, watch)
+            except (OutcomeUnknownError, PutOutError) as over:
+                log.warning("%s", over)
+            except TopicGrownError as grown:
+                log.warning("%s", grown)
+                growth.options = settings.turn_options(topics.prepare(is_running=True), began_ms)
+            except NameTakenError as taken:
+                patience.wait("joining the group", str(taken), _NAME_TRIES)
+    finally:
+        others_patience.give_up_in(0)
+        watch.close()
+        history.close()
+
+
+def journals_of(settings: Settings) -> dict[str, str]:
+    """Return the journal topic of each timer topic."""
+    return {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
 
 
 def _live(
@@ -180,17 +215,22 @@ def _live(
     patience: Patience,
     asked: Asked,
     topics: OwnTopics,
-    options: TurnOptions,
+    growth: Growth,
+    watch: Watch,
 ) -> None:
     """Builds a bridge and turns it until the end."""
-    journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
+    options = growth.options
+    journals = journals_of(settings)
     announced = replace(connection, address=own_address(settings))
     with ExitStack() as ends:
         own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
         sink = ConfluentSink(connection, journals, patience, own_topics)
         ends.callback(sink.close)
-        history = ConfluentHistory(connection, journals, patience)
+        history = ConfluentHistory(connection, journals, patience, LIMIT_S)
         ends.callback(history.close)
+        operators = ConfluentControl(connection, settings.control_topic, patience)
+        ends.callback(operators.close)
+        control = Desired(operators, settings.timer_topics())
         preparer = Preparer(connection, journals, folder, options, (settings.log_format, settings.log_level))
         stop.bridge = bridge = Bridge(
             clock=SystemClock(),
@@ -200,20 +240,25 @@ def _live(
             disk_for=folder.disk_for,
             options=options,
             prepare=preparer.prepare,
+            control=control,
             status=asked.status,
             metrics=asked.metrics,
         )
         ends.callback(bridge.stop)
-        _turn(bridge, stop, asked, topics.complain)
+        _turn(bridge, stop, asked, topics.complain, growth, watch)
 
 
-def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None]) -> None:
+def _turn(bridge: Bridge, stop: Stop, asked: Asked, check: Callable[[], None], growth: Growth, watch: Watch) -> None:
     is_said = False
     checked_s = looked_s = time.monotonic()
     while not stop.asked:
         bridge.turn()
         asked.status.turned()
         asked.desk.serve(bridge)
+        if bridge.options is not growth.options:
+            bridge.use(growth.options)
+        if watch.wrong is not None:
+            raise watch.wrong
         if bridge.ready and not is_said:
             print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
             is_said = True

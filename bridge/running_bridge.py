@@ -15,6 +15,7 @@ from bridge.errors import BridgeError, SettingsError
 Answer = TypeVar("Answer", bound=BaseModel)
 
 _UNAUTHORIZED, _NOT_FOUND, _NOT_READY = 401, 404, 503
+_REDIRECTS = range(300, 400)
 
 
 class _Refused(BaseModel):
@@ -29,6 +30,13 @@ def _is_url(text: str) -> bool:
         return False
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Report a redirect as an HTTPError: following it would send the token to another host."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 class RunningBridge:
     """At `url`, started with the option `needed`. Every question raises BridgeError, a wrong `url` SettingsError."""
 
@@ -39,7 +47,7 @@ class RunningBridge:
         self._needed = needed
         self._within_s = within_s
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a bridge is a neighbour
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)  # no proxy either
 
     def get(self, path: str, asked: Mapping[str, str], kind: type[Answer]) -> Answer:
         """That nothing is found is an answer too, and that not all was looked at."""
@@ -80,6 +88,8 @@ class RunningBridge:
     def _reason(self, refused: urllib.error.HTTPError, text: bytes) -> str:
         if refused.code == _UNAUTHORIZED:
             return "give a token of it in a file, --token-file"
+        if refused.code in _REDIRECTS:
+            return f"answered {refused.code}, redirects are not followed; give --url the address of the bridge itself"
         try:
             return _Refused.model_validate_json(text).reason
         except ValidationError:

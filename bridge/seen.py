@@ -1,7 +1,7 @@
 """What a bridge holds at a moment, for metrics: looked at by the turn's thread when somebody asks, at no cost else."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from bridge.meters import Labels, Names
@@ -14,13 +14,14 @@ from timer.waiting import Backlog
 
 @dataclass(frozen=True, slots=True)
 class ShardSeen:
-    """Timers, requests that were read and wait to be taken in, and bytes of the store's files."""
+    """Timers, requests that were read and wait to be taken in, bytes of the store's files and of the bodies pending."""
 
     pending: int
     held: int
     rolling: int
     backlog: int
     store_bytes: int
+    pending_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Seen:
     pending, or where it was not found in time. `free_bytes`: where the stores lie; None: there is none.
 
     `paused`: how many real topics are. By label and reason of what waits: `waiting` timers, and since when the first.
+    `unavailable_since_ms`: by label, since when the target topic has taken no records (epoch ms).
     """
 
     shards: dict[Shard, ShardSeen]
@@ -38,6 +40,7 @@ class Seen:
     paused: int = 0
     waiting: dict[Labels, int] = field(default_factory=dict)
     since_ms: dict[Labels, int] = field(default_factory=dict)
+    unavailable_since_ms: dict[Labels, int] = field(default_factory=dict)
 
 
 NOTHING = Seen({}, {}, None, None)
@@ -59,7 +62,12 @@ def see(bridge: Bridge, targets: Names, now_ms: int, is_over: Callable[[], bool]
         waiting = {each.target for each in backlogs[shard]}
         firsts += [own.first_ms for target, own in found.items() if target not in waiting]
     of_all = [each for of_shard in backlogs.values() for each in of_shard]
-    counts, since_ms = _waiting(of_all, targets)
+    unavailable = bridge.unavailable_targets()
+    counts, since_ms = _waiting(of_all, targets, unavailable)
+    unavailable_since_ms: dict[Labels, int] = {}
+    for target, at_ms in unavailable.items():
+        label = (targets.label(target),)
+        unavailable_since_ms[label] = min(at_ms, unavailable_since_ms.get(label, at_ms))
     return Seen(
         shards={shard: _of(each) for shard, each in owned.items()},
         pending=targets.labelled({topic: own.pending for topic, own in joined_ranges(ranges.values()).items()}),
@@ -68,14 +76,18 @@ def see(bridge: Bridge, targets: Names, now_ms: int, is_over: Callable[[], bool]
         paused=len({each.target for each in of_all if each.is_paused}),
         waiting=counts,
         since_ms=since_ms,
+        unavailable_since_ms=unavailable_since_ms,
     )
 
 
-def _waiting(backlogs: list[Backlog], targets: Names) -> tuple[dict[Labels, int], dict[Labels, int]]:
+def _waiting(
+    backlogs: list[Backlog], targets: Names, unavailable: Container[str]
+) -> tuple[dict[Labels, int], dict[Labels, int]]:
     counts: Counter[Labels] = Counter()
     since_ms: dict[Labels, int] = {}
     for each in backlogs:
-        labels = targets.label(each.target), "paused" if each.is_paused else "limited"
+        reason = "paused" if each.is_paused else "unavailable" if each.target in unavailable else "limited"
+        labels = targets.label(each.target), reason
         counts[labels] += each.timers
         if each.since_ms is not None:
             since_ms[labels] = min(each.since_ms, since_ms.get(labels, each.since_ms))
@@ -84,4 +96,5 @@ def _waiting(backlogs: list[Backlog], targets: Names) -> tuple[dict[Labels, int]
 
 def _of(owned: OwnedShard) -> ShardSeen:
     rolling, store = len(owned.flights.alive()), owned.store
-    return ShardSeen(store.pending + rolling, store.held, rolling, len(owned.backlog), store.size_bytes)
+    sizes = store.size_bytes, store.pending_bytes
+    return ShardSeen(store.pending + rolling, store.held, rolling, len(owned.backlog), *sizes)

@@ -9,21 +9,21 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.connection import RESERVED, Connection
-from bridge.durations import milliseconds
 from bridge.errors import SettingsError
 from bridge.logs import Format, Level
 from bridge.options import Delivery, TurnOptions
+from bridge.policy import ACTIONS
 from bridge.target_settings import TargetSettings, check_pattern
-from bridge.timer_topics import Limit, Names, Patterns, TopicSettings, check_timer_topics
-from bridge.topics import Found
+from bridge.timer_topics import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
+from bridge.topics import Found, fetch_limits
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import Rules
 from schemas.kafka_table import PREFIX, by_full_name, from_environment, from_file, merged
 from schemas.levels import DEFAULT as LEVELS
@@ -38,14 +38,10 @@ _TIMER_TOPIC = f"{PREFIX}TIMER_TOPIC"
 
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
-Duration = Annotated[int, BeforeValidator(milliseconds)]
-"""Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
-
-
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -56,10 +52,10 @@ def _by_full_name(table: object) -> object:
     return by_full_name(table) if isinstance(table, Mapping) else table
 
 
-class Settings(BaseSettings):
-    """Of `timer-bridge run`."""
+class Settings(BaseModel):
+    """Of `timer-bridge run`. What `load` makes of environment, file and flags: it can tell which setting is wrong."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
     data_dir: Path = Field(Path("timer-data"), description="Where the local cache lies.")
@@ -76,9 +72,18 @@ class Settings(BaseSettings):
     receipts_topic: str = Field("timer.receipts", description="Where it is told what became of requests.")
     allow_targets: Patterns = Field(("*",), description="Real topics that timer_topic takes: patterns with * and ?.")
     deny_targets: Patterns = Field((), description="Those of them that it does not take.")
+    allow_actions: Names = Field(
+        ACTIONS, description="What requests on timer_topic may ask for: schedule, cancel, replace, move."
+    )
     max_requests_per_s: Limit = Field(None, description="Of timer_topic on this instance; more wait.")
     max_pending: Limit = Field(
         None, description="Timers of timer_topic, shared out to its partitions; no more is taken."
+    )
+    max_pending_bytes: Limit = Field(
+        None, description="Bytes of timer_topic's pending timers, shared out to its partitions; no more is taken."
+    )
+    max_request_bytes: Limit = Field(
+        None, description="Key, value and headers of a request of timer_topic, decompressed; a larger one is refused."
     )
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
@@ -89,10 +94,17 @@ class Settings(BaseSettings):
     redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
     backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
     imported_topic: str = Field("timer.imported", description="Where `import` marks how far it has come.")
+    control_topic: str = Field(
+        CONTROL_TOPIC, description="Where operators ask for pauses and skips; senders need no right to it."
+    )
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
+    compressed_requests: Literal["refuse", "allow"] = Field(
+        "refuse", description="Whether timer topics may keep compressed records: allow if brokers let nobody forbid it."
+    )
+    fix_topics: bool = Field(False, description="Sets compression.type=uncompressed of timer topics at start.")
     max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
     profiles: Names = Field((NATIVE, "rocketmq"), description="Spellings of requests that are understood, in order.")
@@ -115,9 +127,18 @@ class Settings(BaseSettings):
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
     http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
+    http_hosts: Patterns = Field(
+        (), description="Names in the Host header that are answered, beside IP addresses: patterns with * and ?."
+    )
     page: bool = Field(False, description="A page and an API on http_port, to look after the group.")
-    page_read_tokens: Path | None = Field(None, description="A file of tokens, name:token a line, that may read.")
+    page_read_tokens: Path | None = Field(None, description="A file of tokens, by `timer-bridge token`, that may read.")
     page_operator_tokens: Path | None = Field(None, description="The same, of those that may change something too.")
+    page_secret: Path | None = Field(
+        None, description="A file with a secret that all instances share; needed if a file of tokens holds hashes."
+    )
+    peer_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
+        (), description="Networks where other instances are, such as 10.1.0.0/16; only these are asked."
+    )
     advertised_http: str | None = Field(
         None, description="host:port by which other instances ask this one; its own address if left out."
     )
@@ -126,18 +147,6 @@ class Settings(BaseSettings):
     kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
         default_factory=dict, description="librdkafka settings, passed through.", repr=False
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment, file and flags come in by `load`, which can tell which setting is wrong."""
-        return (init_settings,)
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
@@ -156,12 +165,15 @@ class Settings(BaseSettings):
             raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
         return self
 
+    @property
+    def has_tokens(self) -> bool:
+        return self.page_read_tokens is not None or self.page_operator_tokens is not None
+
     def _check_page(self) -> None:
         """Raises ValueError."""
         if self.page and not self.http_port:
             raise ValueError("page: give --http-port, where it is to be")
-        has_tokens = self.page_read_tokens is not None or self.page_operator_tokens is not None
-        if self.page and not has_tokens and not _is_loopback(self.http_host):
+        if self.page and not self.has_tokens and not is_loopback(self.http_host):
             raise ValueError(
                 f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"
                 f" of name:token, or --http-host 127.0.0.1"
@@ -174,8 +186,11 @@ class Settings(BaseSettings):
         main = TopicSettings(
             allow=self.allow_targets,
             deny=self.deny_targets,
+            actions=self.allow_actions,
             max_requests_per_s=self.max_requests_per_s,
             max_pending=self.max_pending,
+            max_pending_bytes=self.max_pending_bytes,
+            max_request_bytes=self.max_request_bytes,
             journal_topic=self.journal_topic,
         )
         named = {self.timer_topic: main} | self.topics
@@ -186,7 +201,8 @@ class Settings(BaseSettings):
         if self.timer_topic in self.topics:
             raise ValueError(
                 f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
-                f" deny_targets, profiles, max_requests_per_s, max_pending and journal_topic, outside of a table"
+                f" deny_targets, allow_actions, profiles, max_requests_per_s, max_pending, max_pending_bytes,"
+                f" max_request_bytes, max_delay and journal_topic, outside of a table"
             )
         shared = {
             "rejected_topic": self.rejected_topic,
@@ -194,6 +210,7 @@ class Settings(BaseSettings):
             "redriven_topic": self.redriven_topic,
             "backfilled_topic": self.backfilled_topic,
             "imported_topic": self.imported_topic,
+            "control_topic": self.control_topic,
         }
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 
@@ -205,11 +222,12 @@ class Settings(BaseSettings):
         return replace(main, topics=dict(zip(self.topics, others, strict=True)))
 
     def _options_of(self, name: str, topic: TopicSettings, found: Found, own: frozenset[str]) -> TurnOptions:
-        if topic.max_pending is not None and topic.max_pending < found.partitions:
-            raise SettingsError(
-                f"max_pending = {topic.max_pending}: {name} has {found.partitions} partitions, each of which takes its"
-                f" part: give {found.partitions} or more"
-            )
+        for limit in ("max_pending", "max_pending_bytes"):
+            if (most := getattr(topic, limit)) is not None and most < found.partitions:
+                raise SettingsError(
+                    f"{limit} = {most}: {name} has {found.partitions} partitions, each of which takes its"
+                    f" part: give {found.partitions} or more"
+                )
         return TurnOptions(
             rules=self._rules_of(topic, own),
             store=StoreOptions(
@@ -231,8 +249,11 @@ class Settings(BaseSettings):
             max_clock_skew_ms=self.max_clock_skew,
             adopt_progress=self.adopt_progress,
             policy=topic.policy,
+            partitions=found.partitions,
             max_requests_per_s=topic.max_requests_per_s,
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
+            max_pending_bytes=topic.max_pending_bytes and topic.max_pending_bytes // found.partitions,
+            max_request_bytes=topic.max_request_bytes,
             targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
         )
 
@@ -247,12 +268,17 @@ class Settings(BaseSettings):
 
     def _rules_of(self, topic: TopicSettings, own: frozenset[str]) -> Rules:
         return Rules(
-            max_delay_ms=self.max_delay,
+            max_delay_ms=self.max_delay if topic.max_delay is None else topic.max_delay,
             roll_window_ms=self.roll_window,
             levels_ms=parse_levels(self.levels),
             profiles=topic.profiles or (NATIVE,),
             own_topics=own,
         )
+
+    def fetched(self, found: Mapping[str, Found]) -> dict[str, str]:
+        """librdkafka settings of what timer topics are read by."""
+        largest = max(each.max_message_bytes for each in found.values())
+        return fetch_limits(largest, is_compressed=self.compressed_requests == "allow")
 
     def connection(self, instance: str = "") -> Connection:
         """`instance`: what tells this process from the others of its group."""
@@ -263,9 +289,22 @@ class Settings(BaseSettings):
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
+class Layers(NamedTuple):
+    """Where settings come from. A value None is not given."""
+
+    flags: Mapping[str, object]
+    environment: Mapping[str, str]
+    file: Path | None
+
+    def by_source(self) -> dict[str, Mapping[str, object]]:
+        """Each over the ones before it. Raises SettingsError."""
+        in_file = {} if self.file is None else {f"file {self.file}": _from_file(self.file)}
+        return {**in_file, "environment": from_environment(self.environment), "flag": self.flags}
+
+
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
     """Raises SettingsError, which names the setting, the value and the remedy."""
-    layers = [{} if file is None else _from_file(file), from_environment(environment), flags]
+    layers = list(Layers(flags, environment, file).by_source().values())
     given = {name: value for layer in layers for name, value in layer.items() if value is not None}
     if "kafka" in given:
         given["kafka"] = _merged([layer["kafka"] for layer in layers if layer.get("kafka") is not None])

@@ -9,20 +9,30 @@ transaction (`StillLeavingError`): only then it is known whether it came before 
 
 import errno
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
+from bridge.circuit_breaker import CircuitBreakers
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
 from bridge.flights import copy_of, hours_of, ranges_of, size_of
-from bridge.intake import MOST_LIMITED, Intake, StillLeavingError, Told, intake, until_move
+from bridge.intake import (
+    MOST_LIMITED,
+    MOST_PAUSED,
+    Intake,
+    StillLeavingError,
+    Told,
+    intake,
+    needing_no_room,
+    until_move,
+)
 from bridge.lately import Lately
 from bridge.limits import Limits
 from bridge.options import TurnOptions
 from bridge.ports import Outgoing, Record
 from bridge.recovery import Recovered
-from schemas.headers import Refusal
+from schemas.headers import MAX_INT64, Refusal
 from schemas.journal import Flight, JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import Progress
@@ -31,7 +41,7 @@ from timer.disk import Disk
 from timer.dues import DueRange, joined_hours, joined_ranges
 from timer.entry import is_among
 from timer.errors import WheelFullError
-from timer.record import Body
+from timer.record import Body, frame_size
 from timer.roll import most_wait_ms
 from timer.waiting import OPEN
 
@@ -108,10 +118,23 @@ class Staged:
         self.bodies.append(body)
         self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
 
+    def roll(self, copies: Mapping[int, tuple[Outgoing, Flight]]) -> None:
+        """Replace the bodies at these rows by their copies. What is known of other bodies by row stays with them."""
+        if not copies:
+            return
+        left = [row for row in range(len(self.bodies)) if row not in copies]
+        moved_to = {row: at for at, row in enumerate(left)}
+        self.bare = {moved_to.get(row, row) for row in self.bare}  # what comes after bodies and copies keeps its row
+        self.parked = {moved_to[row]: why for row, why in self.parked.items()}
+        self.standing = {moved_to[row] for row in self.standing}
+        self.bodies = [self.bodies[row] for row in left]
+        for copy, flight in copies.values():
+            self.go_round(copy, flight)
+
     def go_round(self, copy: Outgoing, flight: Flight) -> None:
         self.copies.append(copy)
         self.rolled.append(flight)
-        self.size_bytes += _size(copy)
+        self.size_bytes += size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES
 
     def has_output(self) -> bool:
         return bool(self.bodies or self.copies or self.refused or self.told)
@@ -161,24 +184,39 @@ class OwnedShard:
     """A shard that is ours, with its store open."""
 
     def __init__(
-        self, shard: Shard, disk: Disk, recovered: Recovered, options: TurnOptions, *, readable_end: int
+        self,
+        shard: Shard,
+        disk: Disk,
+        recovered: Recovered,
+        options: TurnOptions,
+        least_free_bytes: Callable[[Shard], int],
+        *,
+        is_claimed: bool,
+        breakers: CircuitBreakers,
     ) -> None:
+        """`least_free_bytes`: room on the disk below which intake of a shard pauses, at most `min_free_bytes`.
+
+        `is_claimed`: the journal is known to be our group's. Else it is claimed before anything is read or leaves.
+        """
         self.shard = shard
+        self._least_free_bytes = least_free_bytes
         self.disk = disk
         self.store, self.flights, is_adopted = recovered
+        self.is_claimed = is_claimed
         self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
         self.backlog: list[Record] = []
         """Read, but not taken in: the disk, the wheel or the next transaction is full."""
         self.is_full = False
         """The next transaction has no room for what moves: the backlog goes on behind it."""
         self.admitted = 0
-        """Requests taken in; not counted are copies, which were requests before."""
+        """Records taken in, for the rate: requests, and copies of timers that were rolled or moved."""
         self.starts_at: int | None = None
         """Where the source was told to begin, until its first record is there."""
         self.looked = Looked(-1, 0, 0)
         self.lagged = Lagged(-1, -1, None)
         self.opened_ms = 0
-        self.reads_first_until: int | None = readable_end
+        self.checkpoint_rests_until_ms = 0
+        self.reads_first_until: int | None = MAX_INT64
         """Nothing stored leaves before the requests below are read: a cancel sent while nobody looked must win."""
         self._is_caught_up = False
         """What was there when it was opened is committed, so that everybody sees that nothing has left before."""
@@ -191,15 +229,26 @@ class OwnedShard:
         self._late: dict[int, Body] = {}
         """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
         # An adopted progress is committed at once: the operator gives the word for one start.
-        self._dirty_since_ms: int | None = 0 if is_adopted else None
+        # So is the claim of a journal partition that may not be ours: nothing is read and nothing leaves before.
+        self._dirty_since_ms: int | None = 0 if is_adopted or not self.is_claimed else None
         self._lately = Lately()
-        self._limits = Limits(options.targets) if options.targets else None
+        self._breakers = breakers
+        self._limits = Limits(options.targets, breakers)
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._newest_ms = 0
         """By the brokers' clocks, of what was read."""
         self._sealed_waits = self.store.waits
         self._journalled_ms = 0
+
+    def use(self, options: TurnOptions) -> None:
+        """Apply the limits of `options`: the timer topic has more partitions, so each has a smaller share."""
+        self._options = options
+        self._limits = Limits(options.targets, self._breakers)
+
+    def claim(self) -> None:
+        """Write the claim of the journal once more."""
+        self._dirty_since_ms = 0
 
     def pending_by_topic(self) -> Counter[str]:
         """Live timers of each real topic, those on their way as a copy among them."""
@@ -231,7 +280,8 @@ class OwnedShard:
         Raises OSError, WheelFullError or TooManyHeldError. What is not taken in waits in `backlog`.
         Raises StillLeavingError where that is to be called again, without records, when no transaction is under way.
         A batch that spans more than a lap of the wheel goes in by parts, as far as it goes. What moves may fill half
-        of a transaction; the rest is for what is due.
+        of a transaction; the rest is for what is due. Where the disk is full, the first requests that store no body (a
+        cancel) are taken all the same; strictly in order, so none behind one that does.
         """
         self.backlog += records
         if records:
@@ -239,8 +289,12 @@ class OwnedShard:
         self.is_full = False
         left = count = len(self.backlog) if most is None else min(most, len(self.backlog))
         late, self._late = self._late, {}
+        full = self._full_disk()
+        if full is not None:
+            left = count = needing_no_room(self.backlog[:left], self._options.rules)
         try:
-            self._demand_room()
+            if self.backlog and self.store.held >= _MOST_HELD:
+                raise TooManyHeldError(f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled")
             rolling = self._rolling()
             while left and not self._has_moved_enough():
                 count = min(count, left)
@@ -259,12 +313,14 @@ class OwnedShard:
             raise
         finally:
             self._leave(list(late.values()), now_ms)
+        if full is not None and self.backlog:
+            raise full
 
-    def _demand_room(self) -> None:
-        if self.backlog and self.store.held >= _MOST_HELD:
-            raise TooManyHeldError(f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled")
-        if self.backlog and (free := self.disk.free_bytes()) < self._options.min_free_bytes:
-            raise OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {self._options.min_free_bytes}")
+    def _full_disk(self) -> OSError | None:
+        least = self._options.min_free_bytes
+        if not self.backlog or (free := self.disk.free_bytes()) >= least or free >= self._least_free_bytes(self.shard):
+            return None
+        return OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {least}")
 
     def _has_moved_enough(self) -> bool:
         staged, options = self._staged, self._options
@@ -291,15 +347,15 @@ class OwnedShard:
             tells_accepted=is_sent("accepted", self._options.receipts),
             policy=self._options.policy,
             room=self._room(len(late) + rolling),
+            room_bytes=self._room_bytes(late),
+            max_request_bytes=self._options.max_request_bytes,
             must_wait=lambda target: self._must_wait(target, spent, now_ms),
             is_one_too_many=lambda target: self._is_one_too_many(target, begun),
         )
         self.store.add(taken.batch, part[-1].offset + 1)
         self._spend(spent, now_ms)
-        for target, is_paused in taken.paused.items():
-            self.store.pause(target, is_paused=is_paused)
         del self.backlog[: len(part)]
-        self.admitted += len(part) - len(taken.landed)
+        self.admitted += len(part)
         self._staged.requests += len(part) - len(taken.landed)
         self.flights.land(taken.landed)
         self._staged.forget_moved(taken.landed)
@@ -331,11 +387,17 @@ class OwnedShard:
             return None
         return self._options.max_pending - self.store.pending - self.flights.alive_count - uncounted
 
+    def _room_bytes(self, late: dict[int, Body]) -> int | None:
+        """Bytes that pending timers may have more: copies on their way are not counted, `late` ones are."""
+        if self._options.max_pending_bytes is None:
+            return None
+        return self._options.max_pending_bytes - self.store.pending_bytes - sum(map(frame_size, late.values()))
+
     def _must_wait(self, target: str, spent: Counter[str], now_ms: int) -> bool:
         """Whether a late one may not leave at once; those that may are counted in `spent`."""
         if self.store.must_wait(target):
             return True
-        allowed = None if self._limits is None else self._limits.at(now_ms).allowance(target)
+        allowed = None if self._limits.is_open else self._limits.at(now_ms).allowance(target)
         if allowed is None:
             return False
         if spent[target] >= allowed:
@@ -346,7 +408,7 @@ class OwnedShard:
     def _is_one_too_many(self, target: str, begun: set[str]) -> bool:
         """`begun`: those with a rate of which this batch has the first timers."""
         limits, store = self._limits, self.store
-        if limits is None or not limits.is_limited(target) or target in begun or store.has_target(target):
+        if not limits.is_limited(target) or target in begun or store.has_target(target):
             return False
         if store.targets + len(begun) >= MOST_LIMITED:
             return True
@@ -355,17 +417,29 @@ class OwnedShard:
 
     def _spend(self, spent: Counter[str], now_ms: int) -> None:
         """Once they are taken in: what the disk refuses comes again."""
-        if self._limits is not None:
-            for target, timers in spent.items():
-                self._limits.at(now_ms).spend(target, timers)
+        for target, timers in spent.items():
+            self._limits.at(now_ms).spend(target, timers)
 
     def note_read(self, *, nothing_more: bool) -> None:
         """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""
         if nothing_more or (self.reads_first_until is not None and self.store.next_offset >= self.reads_first_until):
             self.reads_first_until = None
 
+    def obey(self, pauses: Mapping[str, bool]) -> list[str]:
+        """Pause and resume these targets; others stay as they are. Return those beyond `MOST_PAUSED`."""
+        paused = self.store.paused()
+        changed = [target for target, is_paused in pauses.items() if is_paused != (target in paused)]
+        resumed = [target for target in changed if target in paused]
+        room = max(0, MOST_PAUSED - len(paused) + len(resumed))
+        begun = [target for target in changed if target not in paused]
+        for target in resumed + begun[:room]:
+            self.store.pause(target, is_paused=pauses[target])
+        return begun[room:]
+
     def find_due(self, now_ms: int) -> None:
         """Takes out what leaves now. Where intake cannot go on, room has to be made, so nothing waits for it."""
+        if not self.is_claimed:
+            return
         if self.reads_first_until is None or (self.backlog and not self.is_full):
             self._release(now_ms)
         if self.store.held >= _MOST_HELD:
@@ -380,7 +454,7 @@ class OwnedShard:
         if room <= 0:
             return
         room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
-        gate = OPEN if self._limits is None else self._limits.at(now_ms)
+        gate = OPEN if self._limits.is_open else self._limits.at(now_ms)
         waiting = self.store.waiting_hashes()
         due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
@@ -412,7 +486,7 @@ class OwnedShard:
         for body in bodies:
             if body.due_ms <= now_ms:
                 self._staged.leave(body)
-                if self._limits is not None and expired(body, now_ms):  # its target will not get it
+                if not self._limits.is_open and expired(body, now_ms):  # its target will not get it
                     self._limits.at(now_ms).spend(body.target, -1)
             else:
                 self._roll([body], now_ms)
@@ -421,11 +495,36 @@ class OwnedShard:
         """Back to the timer topic. What was to be delivered may be too large for that."""
         for body in bodies:
             copy, flight = copy_of(self.shard, body, now_ms)
-            if body.due_ms <= now_ms and _size(copy) > self._options.max_message_bytes:
+            if body.due_ms <= now_ms and self._is_too_large(copy):
                 self._staged.leave(body)
                 self._staged.too_large.add(body.origin)
             else:
                 self._staged.go_round(copy, flight)
+
+    def _is_too_large(self, copy: Outgoing) -> bool:
+        return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES > self._options.max_message_bytes
+
+    def _roll_unavailable(self, staged: Staged, now_ms: int, at_ms: int) -> list[Flight]:
+        """Roll the timers of `staged` whose target takes no records: their copies wait, and this transaction does not.
+
+        `at_ms`: when the transaction was frozen, which is later than `now_ms` if the clock was set back. Return the
+        copies. A timer whose copy would be too large for the timer topic goes to the rejected topic.
+        """
+        breakers = self._breakers
+        rows = [
+            row
+            for row, body in enumerate(staged.bodies if breakers else ())
+            if breakers.is_open(body.target, now_ms) and row not in staged.parked and row not in staged.standing
+        ]
+        copies: dict[int, tuple[Outgoing, Flight]] = {}
+        for row in rows:
+            copy, flight = copy_of(self.shard, staged.bodies[row], at_ms)
+            if self._is_too_large(copy):
+                staged.parked[row] = _TOO_LARGE_TO_WAIT
+            else:
+                copies[row] = copy, flight
+        staged.roll(copies)
+        return [flight for _, flight in copies.values()]
 
     def is_urgent(self, now_ms: int) -> bool:
         """Something is to be published, or stored requests have waited long enough for their commit.
@@ -446,7 +545,7 @@ class OwnedShard:
     def next_look_ms(self, until_ms: int) -> int:
         """When something is to be done without a new message, at the latest `until_ms`."""
         looks = [0 if self.is_full else until_ms]
-        if self.reads_first_until is None or self.backlog:
+        if self.is_claimed and (self.reads_first_until is None or self.backlog):
             visit_ms = self.store.next_visit_ms(until_ms)
             release_ms = self.store.next_release_ms(self._may_leave_ms, self._most_wait_ms)
             looks += [at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None]
@@ -455,7 +554,7 @@ class OwnedShard:
         return min(looks)
 
     def _may_leave_ms(self, target: str) -> int:
-        return 0 if self._limits is None else self._limits.next_ms(target)
+        return self._limits.next_ms(target)
 
     def seal(self, now_ms: int, at_ms: int, *, is_all: bool) -> Sealed:
         """What a turn at `now_ms` staged, for a transaction at `at_ms`; from now on it changes by `park` alone.
@@ -479,6 +578,7 @@ class OwnedShard:
             row: _TOO_LARGE_TO_WAIT for row, body in enumerate(staged.bodies) if body.origin in staged.too_large
         }
         staged.park_expired(at_ms)
+        self._roll_unavailable(staged, at_ms, at_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
         sealed = Sealed(staged, progress, self._journal(staged, progress, waits), at_ms, ids)
         self._sealed.append(sealed)
@@ -519,6 +619,10 @@ class OwnedShard:
         """What was aborted is published again: what has expired meanwhile is not released any more."""
         sealed.at_ms = max(sealed.at_ms, now_ms)
         sealed.staged.park_expired(sealed.at_ms)
+        rolled = self._roll_unavailable(sealed.staged, now_ms, sealed.at_ms)
+        if rolled:
+            self.flights.depart(rolled, now_ms)
+            sealed.journal = self._journal_of(sealed)
 
     def outgoing(self, sealed: Sealed) -> list[Outgoing]:
         """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""
@@ -576,7 +680,7 @@ class OwnedShard:
     def _journal(self, staged: Staged, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
         has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
-        if progress.next_offset == self._sealed_offset and not has_exceptions:
+        if progress.next_offset == self._sealed_offset and not has_exceptions and self.is_claimed:
             return None
         return JournalRecord(
             from_offset=self._sealed_offset,
@@ -592,6 +696,13 @@ class OwnedShard:
             waits=waits,
         )
 
+    def _journal_of(self, sealed: Sealed) -> JournalRecord:
+        """Return the journal record of `sealed` with the copies that it carries by now."""
+        rolled, reached = tuple(sealed.staged.rolled), sealed.progress.next_offset
+        if sealed.journal is not None:
+            return sealed.journal.model_copy(update={"rolled": rolled})
+        return JournalRecord(from_offset=reached, next_offset=reached, rules=self._options.rules, rolled=rolled)
+
     def start_checkpoint(self, journal_offset: int) -> None:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
@@ -605,7 +716,3 @@ class OwnedShard:
         self._lately.add((id_ for id_, is_parked in left if not is_parked), sealed.at_ms)
         self.committed_progress = sealed.progress
         self.store.committed(sealed.progress, is_all=self.is_quiet)
-
-
-def _size(copy: Outgoing) -> int:
-    return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES

@@ -6,6 +6,7 @@ each may deny targets, hold few timers, take few requests or let few timers out 
 call and come back on their disk as it was, torn, emptied or as it was long ago, often with other settings; shards
 move, politely or not, also in the middle of a transaction; clocks jump; transactions end in passing faults; disks are
 full for a while, or nearly.
+In some worlds senders send what no Kafka client can decode, and an operator skips it some time later.
 Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
 nothing.
 
@@ -56,11 +57,14 @@ from bridge.random_requests import (
 )
 from bridge.recovery import distrust
 from bridge.testing import FakeClock, FakeInstance
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from schemas.control import Paused, control_record
 from schemas.headers import Rules
 from schemas.journal import JournalRecord
 from schemas.origin import Shard
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
+from timer.store import Store
 from timer.testing import Crash, SimDisk
 
 OWN_TOPICS = frozenset({*JOURNALS.keys(), *JOURNALS.values(), REJECTED, RECEIPTS})
@@ -177,6 +181,10 @@ class World:
         self.is_limited = rng.random() < 0.25
         self.apart = Random(f"apart {seed}")  # noqa: S311
         """For what was added later, so that seeds keep the histories that they had."""
+        self.poisoning = Random(f"undecodable {seed}")  # noqa: S311
+        self.is_poisoned = self.poisoning.random() < 0.2
+        """Somebody sends records that no client can decode; each is skipped some time later."""
+        self.poison: list[tuple[Shard, int]] = []
         self.is_doubled = self.apart.random() < 0.25
         """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
@@ -189,7 +197,7 @@ class World:
             for name in (timer_topic, journal):
                 self.kafka.create(name, max(1, count))
         self.kafka.create(ORDERS, ORDERS_PARTITIONS)
-        for name in (REJECTED, RECEIPTS, BILLS):
+        for name in (REJECTED, RECEIPTS, BILLS, CONTROL_TOPIC):
             self.kafka.create(name)
         self.kafka.create(SECRET, denied=True)
         self.kafka.create(SMALL, max_bytes=SMALL_BYTES)
@@ -223,6 +231,18 @@ class World:
             self.planned += 1
             self.timeline.at(self.timeline.now_ms + delay_ms, self.send_planned)
         self.timeline.advance(0)
+        if self.is_poisoned and self.poisoning.random() < 0.3:
+            self.send_undecodable()
+
+    def send_undecodable(self) -> None:
+        """Nothing behind it is read before an operator skips it."""
+        shard = self.poisoning.choice(self.shards)
+        entry = self.kafka.produce(shard.topic, b"zeros", partition=shard.partition, is_undecodable=True)
+        self.oracle.undecodable(shard, entry)
+        self.poison.append((shard, entry.offset))
+        self.tell("undecodable %s/%d", shard, entry.offset)
+        place, in_ms = self.poison[-1], self.poisoning.choice((0, 20, 300, self.reach_ms))
+        self.timeline.at(self.timeline.now_ms + in_ms, lambda: self.kafka.skip(*place))
 
     def send_planned(self) -> None:
         self.planned -= 1
@@ -232,7 +252,10 @@ class World:
         self.ask(self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
 
     def ask(self, shard: Shard, wish: Wish, transaction: FakeTransaction | None = None) -> None:
-        """Sends a request."""
+        """Sends a request, or what an operator wants."""
+        if wish.action in (PAUSE, RESUME):
+            self.control(Paused(shard.topic, wish.target), on=wish.action == PAUSE)
+            return
         entry = self.kafka.produce(
             shard.topic,
             wish.value,
@@ -242,9 +265,20 @@ class World:
             transaction=transaction,
         )
         self.oracle.ask(shard, wish, entry)
-        if wish.target and wish.action not in (CANCEL, MOVE, PAUSE, RESUME):
+        if wish.target and wish.action not in (CANCEL, MOVE):
             self.schedules.append((shard, wish, entry))
         self.tell("request %s/%d at %d: %s %s", shard, entry.offset, entry.append_ms, sorted(wish.may), wish.control)
+
+    def control(self, key: Paused, *, on: bool) -> None:
+        """Some keys are deleted later: what has been journalled by then stays so."""
+        raw, value = control_record(key, on=on)
+        self.oracle.control(key, self.kafka.produce(CONTROL_TOPIC, value, key=raw), on=on)
+        self.tell("control %s: %s", key, on)
+        if self.apart.random() < 0.5:
+            self.timeline.at(self.timeline.now_ms + self.apart.randint(0, 600), lambda: self.delete(raw))
+
+    def delete(self, key: bytes) -> None:
+        self.kafka.produce(CONTROL_TOPIC, None, key=key)
 
     def forge(self) -> None:
         """Somebody sends what says that it is a copy: a true one again, one that is altered, one made in advance."""
@@ -485,6 +519,22 @@ class World:
                 self.kafka.create(NOWHERE)
         else:
             self.kafka.topics[SECRET].denied = not self.kafka.topics[SECRET].denied
+        if self.apart.random() < 0.3:
+            self.take_away_a_target()
+
+    def take_away_a_target(self) -> None:
+        """A target topic has no leader or too few in-sync replicas for a while."""
+        target = self.apart.choice((ORDERS, BILLS))
+        topic = self.kafka.topics[target]
+        topic.unavailable = True
+        self.oracle.failed_targets.add(target)
+        self.counts["targets taken away"] += 1
+        self.tell(f"{target} takes no records")
+
+        def give_back() -> None:
+            topic.unavailable = False
+
+        self.timeline.at(self.timeline.now_ms + self.apart.randint(1, self.reach_ms), give_back)
 
     def meanwhile(self, life: "Life", where: str) -> None:
         """In the middle of a transaction of `life`, others may act; it may even be another's turn to own its shards."""
@@ -505,6 +555,8 @@ class World:
 
     def mend(self) -> None:
         self.tell("the world is mended")
+        for place in self.poison:
+            self.kafka.skip(*place)
         for life in self.instances:
             life.mend()
 
@@ -512,7 +564,7 @@ class World:
         for turn_ in range(MOST_TURNS):
             if not self.planned and turn_ % 20 == 0:
                 for shard, target in self.oracle.paused():
-                    self.ask(shard, self.wishes.resume(target))
+                    self.control(Paused(shard.topic, target), on=False)
             if not self.oracle.unsettled() and not self.planned:
                 return
             for life in self.instances:
@@ -672,7 +724,10 @@ class Life:
         assert source is not None
         self._see_clock()
         self._see_paused()
-        return Note(self._highest_ms, self._lowest_ms, self.instance.options, dict(source.opened), self._paused)
+        control = self.instance.control
+        assert control is not None
+        opened = dict(source.opened)
+        return Note(self._highest_ms, self._lowest_ms, self.instance.options, opened, self._paused, control.position)
 
     def _check_opened(self, shard: Shard) -> None:
         """A shard that was just opened holds what its requests say."""
@@ -698,10 +753,24 @@ class Life:
             expected = self.world.oracle.pending(shard)
             if pending != expected:
                 raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
+            store = bridge.shards[shard].store
+            if store.pending_bytes != (live_bytes := _live_bytes(store)):
+                raise Violation(f"{self.name} counts {store.pending_bytes} bytes of {shard}, {live_bytes} live")
         ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
         if ranges != expected_ranges:
             raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
         self._checked = state
+
+
+def _live_bytes(store: Store) -> int:
+    """Count the bytes of the bodies of live timers from the log alone."""
+    size_bytes, following = 0, 0
+    while True:
+        rows, then = store.some_live(following)
+        size_bytes += int(rows["body_size"].sum())
+        if then is None:
+            return size_bytes
+        following = then
 
 
 EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (

@@ -44,6 +44,14 @@ class _Said(NamedTuple):
     at_s: float
 
 
+def undecodable_text(shard: Shard, offset: int) -> str:
+    """Return what is wrong with a partition whose next record cannot be decoded, and what to do."""
+    return (
+        f"{shard}: the record at offset {offset} cannot be decoded, so nothing after it is read; run"
+        f" `timer-bridge skip {shard.topic} {shard.partition} {offset}` to go on without it"
+    )
+
+
 class Status:
     """`now_s`: seconds of a clock that never goes back. `discreet` takes secrets out of what others say."""
 
@@ -60,6 +68,8 @@ class Status:
         self._sign_of_life_s = now_s()
         self._idle_since_s: float | None = None
         """When the group had let us in and nothing was ours."""
+        self.unavailable_targets: Mapping[str, int] = {}
+        """Target topics that take no records, each with the time (epoch ms) since when. Others are not held up."""
         self._throttled = Lock()
         self.throttled_s = 0.0
         """How long brokers have made us wait for their quotas, all clients added up."""

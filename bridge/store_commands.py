@@ -26,8 +26,8 @@ from schemas.progress import NOTHING_SETTLED
 from timer.inspection import EmptyStoreError, StoppedStore, Timer
 from timer.names import BODIES, IDS, UNITS
 from timer.read_only import ReadOnlyDisk
+from timer.verification import Verified
 from timer.verification import verify as verify_store
-from timer.verified import Verified
 
 _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
 

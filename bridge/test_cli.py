@@ -14,7 +14,7 @@ from bridge.errors import BridgeError
     [
         (["timer-bridge", "pe"], {"pending"}),
         (["timer-bridge", "repl"], {"replace"}),
-        (["timer-bridge", "run", "--http"], {"--http-port", "--http-host"}),
+        (["timer-bridge", "run", "--http"], {"--http-port", "--http-host", "--http-hosts"}),
         (["timer-bridge", "send", "--j"], {"--json"}),
     ],
 )

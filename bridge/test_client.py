@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -292,13 +293,13 @@ def test_a_cancel_for_one_partition_goes_nowhere_else(place: Place) -> None:
     assert set(place.values()) == {b"0", b"2"}
 
 
-def test_a_pause_goes_to_every_partition_and_lasts_until_it_is_resumed(place: Place) -> None:
-    assert [future.result(0).partition for future in place.timers.pause("orders")] == [0, 1, 2, 3]
+def test_a_pause_goes_to_the_control_topic_and_lasts_until_it_is_resumed(place: Place) -> None:
+    assert [future.result(0)[:2] for future in place.timers.pause("orders")] == [("timer.control", 0)]
     for number in range(8):
         place.timers.schedule("orders", str(number), delay=number, id=str(number))
     place.bridge.run(1000)
     assert place.values() == []
-    assert [future.result(0).partition for future in place.timers.resume("orders")] == [0, 1, 2, 3]
+    assert [future.result(0)[:2] for future in place.timers.resume("orders")] == [("timer.control", 0)]
     place.bridge.run(1000)
     assert len(place.values()) == 8
 
@@ -370,6 +371,37 @@ def test_retried_twice_it_comes_back_once(place: Place) -> None:
     fails(place, entry)
     place.bridge.run(20_000)
     assert len(place.delivered()) == 2
+
+
+def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") -> bytes:
+    id_ = retry_of(Message(entry), group=group, secret=secret).id
+    assert id_ is not None
+    return id_
+
+
+def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: Place) -> None:
+    """What a sender without Read on the real topic knows: group, topic, partition, offset, and how ids are made."""
+    place.timers = TimerProducer({}, outbox=place.outbox, retry_secret="of all consumers of billing")
+    entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("none", None)])
+    fails(place, entry)
+    guesses = [replace(entry, value=b"w"), replace(entry, key=None), replace(entry, headers=()), entry]
+    for guess in (b"retry/billing/orders/0/0", *map(retry_id, guesses)):
+        place.timers.cancel_everywhere(guess)
+    place.bridge.run(20_000)
+    assert len(place.delivered()) == 2
+
+
+def test_the_id_of_a_retry_tells_all_that_the_message_holds_apart_and_stays_the_same(place: Place) -> None:
+    entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("a", b"bc"), ("d", None)])
+    others = [
+        *(replace(entry, value=None), replace(entry, value=b""), replace(entry, key=b"kv", value=b"")),
+        *(replace(entry, offset=1), replace(entry, headers=[("ab", b"c"), ("d", None)])),
+        *(replace(entry, headers=[("a", b"bc"), ("d", b"")]), replace(entry, headers=())),
+    ]
+    ids = [retry_id(entry), retry_id(entry, secret="s"), retry_id(entry, "other"), *map(retry_id, others)]
+    assert len(set(ids)) == len(ids)
+    assert ids[:2] == [retry_id(entry), retry_id(entry, secret=b"s")]
+    assert all(id_.startswith(b"retry/billing/orders/0/") for id_ in ids[:2])
 
 
 def test_each_group_counts_its_own(place: Place) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from bridge import cli, client_commands
 from bridge.cli import app
@@ -14,6 +14,8 @@ from bridge.client_commands import lines_of
 from bridge.errors import SettingsError
 from bridge.fake_kafka import FakeKafka, Timeline
 from bridge.page.testing import MemoryOutbox
+from schemas.control import Paused, Skipped, read
+from schemas.origin import Shard
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 
@@ -77,11 +79,12 @@ def test_a_message_ends_where_its_line_does_and_nowhere_else(raw: bytes, lines: 
 def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
     """To which the commands send from now on."""
     kafka = FakeKafka(Timeline())
-    for topic in topics:
+    for topic in (*topics, CONTROL):
         kafka.create(topic)
 
-    def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
-        return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(kafka))
+    def client(config: Mapping[str, Any], timer_topic: str, control_topic: str) -> TimerProducer:
+        outbox = MemoryOutbox(kafka)
+        return TimerProducer({}, timer_topic=timer_topic, control_topic=control_topic, outbox=outbox)
 
     monkeypatch.setattr(client_commands, "TimerProducer", client)
     return kafka
@@ -101,7 +104,7 @@ def test_what_comes_from_standard_input_is_sent_byte_by_byte(
 def test_a_secret_that_a_library_quotes_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def client(config: Mapping[str, Any], timer_topic: str) -> TimerProducer:
+    def client(config: Mapping[str, Any], **topics: str) -> TimerProducer:
         raise SettingsError(f"what is {config['sasl.oauthbearer.config']}?")
 
     monkeypatch.setattr(client_commands, "TimerProducer", client)
@@ -113,8 +116,12 @@ def test_a_secret_that_a_library_quotes_is_not_shown(
     assert (ended.value.code, capsys.readouterr().err) == (2, "timer-bridge: what is (hidden)?\n")
 
 
+CONTROL = "operators.control"
 TOPICS = ("timers", "timer.payments", "timer.elsewhere")
-TWO_TOPICS = 'bootstrap_servers = "127.0.0.1:1"\n{main}[topics."timer.payments"]\nallow = ["payments"]'
+TWO_TOPICS = (
+    'control_topic = "operators.control"\nbootstrap_servers = "127.0.0.1:1"\n'
+    '{main}[topics."timer.payments"]\nallow = ["payments"]'
+)
 MAIN = 'timer_topic = "timers"\n'
 
 
@@ -128,7 +135,12 @@ def sent(
     environment = {"TIMER_BRIDGE_TIMER_TOPIC": main}
     ended = CliRunner().invoke(app, [*arguments, "--config", str(config)], env=environment)
     assert ended.exception is None, ended.exception
-    return {topic for topic in TOPICS if kafka.read(topic)}
+    return {topic for topic in TOPICS if kafka.read(topic)} | {
+        key.timer_topic
+        for entry in kafka.read(CONTROL)
+        for key, _ in [read(entry.key, entry.value)]
+        if isinstance(key, Paused)
+    }
 
 
 @pytest.mark.parametrize(
@@ -149,6 +161,29 @@ def test_a_timer_topic_with_a_table_in_the_config_is_sent_to(
     toml = TWO_TOPICS.format(main=MAIN)
     asked = [*command, "--timer-topic", "timer.payments"]
     assert sent(tmp_path, monkeypatch, *asked, toml=toml) == {"timer.payments"}
+
+
+def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, config = fake_kafka(monkeypatch, *TOPICS), tmp_path / "bridge.toml"
+    config.write_text(TWO_TOPICS.format(main=MAIN))
+
+    def skip(*place: str) -> Result:
+        return CliRunner().invoke(app, ["skip", *place, "--config", str(config)])
+
+    refusals = [skip(*place).exception for place in (("timer.elsewhere", "0", "7"), ("timers", "1", "7"))]
+    assert list(map(str, refusals)) == [
+        "timer.elsewhere: no timer topic of this bridge, which has timers, timer.payments: give its --config",
+        "timers/1: no such partition: it has 1, from 0 on",
+    ]
+    assert kafka.read(CONTROL) == []
+    done = skip("timer.payments", "0", "4711")
+    assert done.exception is None
+    assert done.output == (
+        "skip of timer.payments/0/4711 sent: if it cannot be decoded, the instance that has the partition parks it"
+        " without its contents on timer.rejected and goes on\n"
+    )
+    (entry,) = kafka.read(CONTROL)
+    assert read(entry.key, entry.value) == (Skipped(Shard("timer.payments", 0), 4711), True)
 
 
 @pytest.mark.parametrize(

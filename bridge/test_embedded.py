@@ -3,14 +3,16 @@
 import socket
 import stat
 from collections.abc import Iterator
+from hashlib import sha512
 from pathlib import Path
 
 import pytest
 
 from bridge import embedded
 from bridge.embedded import HOST, PORTS, EmbeddedKafka, EmbeddedKafkaError, find_java, free_port, java_major
-from bridge.jars import JarsError
-from bridge.kafka_jars import JARS, ensure_jars
+from bridge.kafka_jars import JarsError, ensure_jars
+from schemas import jars
+from schemas.jars import JarList
 
 
 @pytest.fixture(autouse=True)
@@ -121,17 +123,59 @@ def test_stop_and_kill_without_a_start_do_nothing(tmp_path: Path) -> None:
     assert kafka.pid is None
 
 
-def test_jars_are_fetched_once_and_a_half_fetch_is_not_taken(tmp_path: Path) -> None:
-    half = fake_java(tmp_path / "half", "exit 0")
-    with pytest.raises(JarsError, match=f"fetched 0 of {len(JARS)} jars"):
-        ensure_jars(tmp_path / "cache", java=str(half))
-    assert list((tmp_path / "cache").glob("[!.]*")) == []
+def jar_list(folder: Path, **jars: bytes) -> JarList:
+    """Of jars `x:NAME:1` with these contents."""
+    file = folder / "jars.txt"
+    pinned = [f"x:{name}:1 {sha512(content).hexdigest()}" for name, content in jars.items()]
+    file.write_text("\n".join(["# organisation:name:version and SHA-512", *pinned, ""]))
+    return JarList("Kafka", "1", file)
+
+
+def fetching_java(folder: Path, **jars: str) -> str:
+    """Ivy's place of a java that brings these."""
     make = 'while [ $# -gt 1 ]; do shift; done; folder=$(dirname "$1"); mkdir -p "$folder"; cd "$folder"'
-    whole = fake_java(tmp_path / "whole", make, f"for i in $(seq {len(JARS)}); do echo > $i.jar; done")
-    folder = ensure_jars(tmp_path / "cache", java=str(whole))
-    assert len(list(folder.glob("*.jar"))) == len(JARS)
-    assert ensure_jars(tmp_path / "cache", java="no-such-java") == folder
-    assert [path.name for path in (tmp_path / "cache").glob(".*")] == [".lock"]
+    write = [f"printf %s '{content}' > {name}-1.jar" for name, content in jars.items()]
+    return str(fake_java(folder, make, *write))
+
+
+def test_jars_are_fetched_once_and_a_half_fetch_is_not_taken(tmp_path: Path) -> None:
+    asked, cache = jar_list(tmp_path, a=b"A", b=b"B"), tmp_path / "cache"
+    with pytest.raises(jars.JarsError, match="fetched 1 of 2 jars"):
+        jars.ensure(asked, cache, java=fetching_java(tmp_path / "half", a="A"))
+    assert list(cache.glob("[!.]*")) == []
+    folder = jars.ensure(asked, cache, java=fetching_java(tmp_path / "whole", a="A", b="B"))
+    assert sorted(path.name for path in folder.iterdir()) == ["a-1.jar", "b-1.jar"]
+    assert jars.ensure(asked, cache, java="no-such-java") == folder
+    assert [path.name for path in cache.glob(".*")] == [".lock"]
+
+
+def test_a_jar_that_arrives_with_other_bytes_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    asked, cache = jar_list(tmp_path, a=b"A", b=b"B"), tmp_path / "cache"
+    with pytest.raises(jars.JarsError, match=r"b-1\.jar: SHA-512 is \w{128}, expected \w{128}; delete "):
+        jars.ensure(asked, cache, java=fetching_java(tmp_path / "other", a="A", b="C"))
+    assert list(cache.glob("[!.]*")) == []
+
+
+@pytest.mark.parametrize("spoil", ["change", "add", "remove"])
+def test_jars_of_the_cache_are_checked_at_each_use(tmp_path: Path, spoil: str) -> None:
+    asked, cache = jar_list(tmp_path, a=b"A"), tmp_path / "cache"
+    folder = jars.ensure(asked, cache, java=fetching_java(tmp_path, a="A"))
+    match spoil:
+        case "change":
+            (folder / "a-1.jar").write_bytes(b"C")
+        case "add":
+            (folder / "b-1.jar").write_bytes(b"B")
+        case "remove":
+            (folder / "a-1.jar").unlink()
+    with pytest.raises(jars.JarsError, match=r"[ab]-1\.jar"):
+        jars.ensure(asked, cache)
+
+
+def test_a_jar_without_a_sum_is_refused(tmp_path: Path) -> None:
+    asked = jar_list(tmp_path, a=b"A")
+    asked.file.write_text("x:a:1\n")
+    with pytest.raises(jars.JarsError, match="expected not pinned"):
+        jars.ensure(asked, tmp_path / "cache", java=fetching_java(tmp_path, a="A"))
 
 
 def test_a_failed_fetch_shows_the_last_words_of_ivy(tmp_path: Path) -> None:
@@ -144,9 +188,3 @@ def test_without_pyspark_the_error_says_what_to_install(tmp_path: Path, monkeypa
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(JarsError, match=r"pip install 'kafka-timer-bridge\[spark\]'"):
         ensure_jars(tmp_path / "cache")
-
-
-def test_every_jar_is_pinned_once() -> None:
-    names = [jar.rsplit(":", 1)[0] for jar in JARS]
-    assert len(set(names)) == len(names)
-    assert all(jar.count(":") == 2 for jar in JARS)

@@ -2,12 +2,14 @@
 
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from bridge.client import Headers, Sent, TimerProducer, partition_for
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, TopicGrownError
+from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.test_client import FakeOutbox
 from bridge.testing import FakeGroup, FakeInstance, FakeKafka, Timeline
@@ -144,6 +146,47 @@ def test_ids_that_stay_pinned_do_not_move(world: World) -> None:
     world.bridge.run(6000)
     assert world.values() == [f"{number:02}" for number in range(16)]
     assert world.receipts(MOVED[0]) == ["cancelled"]
+
+
+def test_a_partition_that_was_added_begins_a_new_life_which_knows_all_of_it(world: World) -> None:
+    """Nothing is asked of its journal, which may be missing: that would be waited for."""
+    options = replace(world.bridge.options, partitions=4)
+    world.bridge.options = options
+    world.bridge.start()
+    world.kafka.grow(TIMERS, 5)
+    world.group.add([Shard(TIMERS, 4)])
+    with pytest.raises(TopicGrownError, match=r"timer\.requests/4: the topic has grown, it had 4 partitions"):
+        world.bridge.run(0)
+    world.kafka.grow(JOURNAL, 5)
+    world.bridge.options = replace(options, partitions=5)
+    world.bridge.start()
+    world.sender(5).schedule("orders", "served", delay=5, id=next(i for i in map(str, range(99)) if _by(i, 5) == 4))
+    world.bridge.run(100)
+    assert world.values() == ["served"]
+
+
+def _by(id_: str, partitions: int) -> int:
+    return partition_for(id_, partitions)
+
+
+def test_an_instance_without_new_partitions_shares_its_limits_out_again_and_goes_on(world: World) -> None:
+    options = replace(world.bridge.options, partitions=4, max_pending=2)
+    world.bridge.options = options
+    world.bridge.start()
+    ids = [id_ for id_ in map(str, range(99)) if _by(id_, 4) == 0][:3]
+    for id_ in ids[:1]:
+        world.sender(4).schedule("orders", id_, delay=5000, id=id_)
+    world.bridge.run(0)
+    assert world.bridge.bridge is not None
+    world.bridge.bridge.use(replace(options, partitions=8, max_pending=1, targets={"*": TargetLimit(1)}))
+    for id_ in ids[1:]:
+        world.sender(4).schedule("orders", id_, delay=5000, id=id_)
+    world.bridge.run(6000)
+    assert world.values() == ids[:1]
+    assert [dict(entry.headers)["timer-error"] for entry in world.kafka.read("timer.rejected")] == [
+        b"quota-exceeded",
+        b"quota-exceeded",
+    ]
 
 
 class FailingOutbox(FakeOutbox):

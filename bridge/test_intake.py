@@ -43,9 +43,6 @@ class Stored:
     settled: Key = NOTHING_SETTLED
     origins: dict[bytes, int] = field(default_factory=dict)
 
-    def paused(self) -> set[str]:
-        return set()
-
     def is_to_come(self, _target: str, place: tuple[int, int]) -> bool:
         return place > self.settled
 

@@ -2,15 +2,21 @@
 
 import json
 import logging
+import os
 import re
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge import logs
 from bridge.complaints import Complaints
+from bridge.embedded import HOST
 from schemas.origin import Shard
 
 SHARD = Shard("timer.requests", 3)
@@ -37,6 +43,8 @@ def as_it_was() -> Iterator[None]:
             root.addHandler(handler)
     root.setLevel(level)
     sys.excepthook = hook
+    for number in logs.SWITCHES:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -82,6 +90,48 @@ def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     log.info("quiet")
     log.warning("loud")
     assert [line["message"] for line in lines(capsys)] == ["loud"]
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    for thread in threading.enumerate():
+        if thread.name == "log-level":
+            thread.join()
+
+
+@pytest.mark.parametrize("configured", ["info", "error"])
+def test_signals_change_the_level_and_each_change_is_logged(
+    configured: logs.Level, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("json", configured)
+    logs.switch_by_signals(configured)
+    for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2):
+        send(number)
+        log.debug("after %s", number.name)
+    assert [line["message"] for line in lines(capsys)] == [
+        "log level: debug from now on, by SIGUSR1",
+        "after SIGUSR1",
+        "log level: debug from now on, by SIGUSR1",
+        "after SIGUSR1",
+        f"log level: {configured} from now on, by SIGUSR2",
+    ]
+    assert logging.getLogger().level == getattr(logging, configured.upper())
+
+
+def test_a_running_bridge_heeds_them(tmp_path: Path) -> None:
+    """It waits for a broker meanwhile."""
+    call = [sys.executable, "-u", "-c", "from bridge.cli import main; main()", "run", "--data-dir", str(tmp_path / "d")]
+    given = ["--bootstrap-servers", f"{HOST}:1", "--log-level", "warning"]
+    with subprocess.Popen([*call, *given], stderr=subprocess.PIPE, text=True) as bridge:
+        assert bridge.stderr is not None
+        told = iter(bridge.stderr.readline, "")
+        assert any("waiting for a broker" in line for line in told)
+        for number, level in ((signal.SIGUSR1, "debug"), (signal.SIGUSR2, "warning")):
+            bridge.send_signal(number)
+            assert any(f"log level: {level} from now on, by {number.name}" in line for line in told)
+        bridge.terminate()
+        bridge.stderr.read()
+    assert bridge.returncode == 0
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])

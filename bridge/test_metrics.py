@@ -19,6 +19,7 @@ from bridge.skew import skew_ms
 from bridge.test_histories import SMALL, WINDOW_MS, World
 from bridge.test_release import ask, limited, send
 from bridge.timer_world import TIMERS, TimerWorld
+from schemas.origin import Shard
 
 ROOT = Path(__file__).parent.parent
 PARTITION = 'partition="0",topic="timer.requests"'
@@ -389,6 +390,7 @@ def test_clocks_that_stand_apart_are_measured_and_warned_about(
     world = World()
     for topic in ("timer.journal", TIMERS):
         world.kafka.topics[topic].partitions[0].skew_ms = skew
+    world.kafka.topics["timer.journal"].partitions[0].delete_before(2)  # the claim, which bears another time
     assert f"clock_skew_seconds{{{PARTITION}}}" not in told(world), "nothing was written yet"
     world.send()
     world.bridge.run(100)
@@ -417,3 +419,18 @@ def test_every_code_that_headers_md_tells_is_counted_from_the_start() -> None:
 
 def test_docs_are_as_the_code_is() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == page(), "run `make docs`"
+
+
+def test_a_record_that_cannot_be_decoded_has_its_offset_told_and_no_other_partition_has() -> None:
+    world = World()
+    assert f"undecodable_offset{{{PARTITION}}}" not in told(world)
+    world.kafka.produce(TIMERS, b"zeros", is_undecodable=True)
+    world.bridge.run(10)
+    found = told(world)
+    assert found[f"undecodable_offset{{{PARTITION}}}"] == 0
+    assert found['paused_partitions{reason="undecodable"}'] == 1
+    world.kafka.skip(Shard(TIMERS, 0), 0)
+    world.bridge.run(10)
+    found = told(world)
+    assert f"undecodable_offset{{{PARTITION}}}" not in found
+    assert found['refused_total{code="undecodable"}'] == 1

@@ -24,7 +24,7 @@ def test_by_default_every_target_is_taken() -> None:
         ("*.dlq", ["a.dlq", "a.b.dlq", ".dlq"], ["dlq", "a.dlqs"]),
         ("bill?", ["bills", "bill."], ["bill", "billss"]),
         ("a*b*c", ["abc", "a1b2c", "abbcc"], ["ab", "acb", "abcd"]),
-        ("*", ["orders", "_", "a.b"], []),
+        ("*", ["orders", "a_b", "a.b"], []),
     ],
 )
 def test_a_pattern_matches_the_whole_name(pattern: str, matches: list[str], others: list[str]) -> None:
@@ -40,6 +40,22 @@ def test_deny_wins_and_the_refusal_tells_what_to_do() -> None:
     assert refusal.code == "denied-target"
     assert "orders.eu is no target of this timer topic" in refusal.detail
     assert "allow and deny changed" in refusal.detail
+
+
+@pytest.mark.parametrize(
+    "target", ["_schemas", "_confluent-command", "connect-offsets", "timer.lateness", "timer.control", "eu.journal"]
+)
+def test_internal_topics_are_denied_unless_allow_names_them_exactly(target: str) -> None:
+    assert taken(Policy(), target) == []
+    assert taken(Policy(allow=("*", f"{target}*")), target) == []
+    assert taken(Policy(allow=("*", target)), target) == [target]
+    assert taken(Policy(allow=("*", target), deny=("*" + target[1:],)), target) == []
+
+
+@pytest.mark.parametrize("actions", [(), ("cancel", "pause"), ("",)])
+def test_actions_that_are_none_are_told(actions: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"actions is \[.*\]: write a list of schedule, cancel, replace, move"):
+        check_policy(Policy(actions=actions), OWN)
 
 
 def test_a_sender_cannot_choose_a_name_that_takes_long_to_judge() -> None:
@@ -62,6 +78,8 @@ def test_a_sender_cannot_choose_a_name_that_takes_long_to_judge() -> None:
         (["orders"], ["*"], r"allow: 'orders' is denied as a whole by '\*' of deny: take one of them out"),
         (["orders.eu.*"], ["orders.*"], r"'orders.eu.\*' is denied as a whole by 'orders.\*'"),
         (["bill?"], ["bill*"], r"'bill\?' is denied as a whole"),
+        (["*", "connect-o*"], [], r"allow: 'connect-o\*' matches internal topics only: name each of them exactly"),
+        (["timer.*"], [], "matches internal topics only"),
     ],
 )
 def test_a_pattern_that_can_do_nothing_is_told(allow: list[str], deny: list[str], told: str) -> None:
@@ -77,7 +95,7 @@ def test_a_pattern_that_can_do_nothing_is_told(allow: list[str], deny: list[str]
         (["orders.*"], ["orders.eu"]),
         (["orders.*"], ["*.secret"]),
         (["bill*"], ["bill?"]),
-        (["timer.*"], []),
+        (["*", "_schemas", "connect-offsets"], []),
     ],
 )
 def test_patterns_that_leave_something_are_fine(allow: list[str], deny: list[str]) -> None:

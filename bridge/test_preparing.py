@@ -142,6 +142,7 @@ def test_an_end_waits_for_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
     world.bridge.run(500)
     world.bridge.holds_preparations = False
     assert world.bridge.bridge is not None
+    caplog.clear()
     with caplog.at_level(logging.INFO):
         world.bridge.bridge.finish()
         world.bridge.bridge.stop()

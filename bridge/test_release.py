@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
-from bridge import intake, limits, shard
+from bridge import control, intake, limits, shard
+from bridge.control import Desired
 from bridge.errors import BridgeError
 from bridge.flights import Flights
 from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
-from bridge.policy import Policy
 from bridge.shard import OwnedShard, Sealed
 from bridge.test_histories import TROUBLE, Trouble, World, go_on
+from bridge.testing import FakeControl, FakeInstance, FakeKafka, Timeline
 from bridge.timer_world import TIMERS, TimerWorld
-from schemas.headers import Headers, Rules
+from schemas.control import DEFAULT_TOPIC as CONTROL
+from schemas.control import Paused, Skipped, control_record
+from schemas.headers import Headers, Pause, Rules
 from schemas.journal import Flight
+from schemas.origin import Shard
 from timer import waiting
 from timer.entry import Rows
 from timer.store import Due, Store
@@ -371,30 +375,32 @@ def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile
 
 @THERE
 @pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "limited"])
-def test_however_many_are_held_intake_comes_to_what_ends_the_pause(
+def test_however_many_are_held_intake_goes_on(
     monkeypatch: pytest.MonkeyPatch, trouble: Callable[[TimerWorld], None], *, is_paused: bool
 ) -> None:
-    """Intake lags, so K has passed the place of what it reads; the way out, and others' timers, stand behind that."""
+    """Intake lags, so K has passed the place of what it reads; a cancel, and others' timers, stand behind that."""
     monkeypatch.setattr(shard, "_MOST_HELD", 10)
     world = limited(TargetLimit(10**6 if is_paused else 2), max_requests_per_s=20, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
     world.pass_time(ms=1)
-    if is_paused:
-        ask(world, b"pause", b"limited")
     for number in range(60):
         send(world, "limited", str(number), 0, ("timer-id", b"%d" % number))
     world.producer.produce(TIMERS, headers=[("timer-action", b"cancel"), ("timer-id", b"59")])
-    if is_paused:
-        ask(world, b"resume", b"limited")
     send(world, "other", "innocent", 0)
-    world.pass_time(ms=11_000)
+    world.pass_time(ms=5_000)
+    if is_paused:
+        ask(world, b"pause", b"limited")
+    world.pass_time(ms=6_000)
     trouble(world)
     world.pass_time(ms=9_000)
     assert "innocent" in values(world, "other")
+    if is_paused:
+        assert values(world, "limited") == []
+        ask(world, b"resume", b"limited")
     world.pass_time(ms=40_000)
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(59)]
-    assert 0 < max(told(world, "limited", "timer-rolls")) < 5
+    assert 0 < max(told(world, "limited", "timer-rolls")) < 8  # copies wait for the rate, as requests do
     assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.shards.values()
     assert (owned.store.held, owned.store.pending) == (0, 0)
@@ -408,9 +414,10 @@ def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes
     for number in range(200):
         send(world, "other", str(number), 100 * number)
     world.pass_time(ms=1)
-    ask(world, b"pause", b"limited")
     for number in range(60):
         send(world, "limited", f"{number:01000d}", 0)
+    world.pass_time(ms=5_000)
+    ask(world, b"pause", b"limited")
     end_ms = world.now_ms + 12_000
     copies, most = 0, 0
     assert world.bridge.bridge is not None
@@ -429,7 +436,8 @@ def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes
 
 
 def ask(world: TimerWorld, action: bytes, topic: bytes) -> None:
-    world.producer.produce(TIMERS, headers=[("timer-action", action), ("timer-topic", topic)])
+    key, value = control_record(Paused(TIMERS, topic.decode()), on=action == b"pause")
+    world.kafka.produce(CONTROL, value, key=key)
 
 
 @THERE
@@ -512,19 +520,168 @@ def test_a_turn_looks_at_few_of_those_that_are_paused(delay_ms: int, monkeypatch
     assert [values(world, name) for name in names] == [["m"]] * len(names)
 
 
-def test_a_pause_is_a_matter_of_the_timer_topics_policy() -> None:
-    world = limited(TargetLimit(10**6), targets={}, policy=Policy(allow=("other",)))
-    ask(world, b"pause", b"limited")
-    ask(world, b"pause", b"other")
-    send(world, "other", "m", 10)
+@pytest.mark.parametrize("action", [b"pause", b"resume"])
+def test_a_sender_pauses_and_resumes_nothing(action: bytes) -> None:
+    """Whatever its policy allows: it is an operator's to say, on the control topic."""
+    world = limited(TargetLimit(10**6), targets={})
+    if action == b"resume":
+        ask(world, b"pause", b"limited")
+    world.producer.produce(TIMERS, headers=[("timer-action", action), ("timer-topic", b"limited")])
+    send(world, "limited", "m", 10)
     world.pass_time(ms=100)
-    assert [dict(entry.headers)["timer-error"] for entry in world.read("timer.rejected")] == [b"denied-target"]
-    assert values(world, "other") == []
+    (refused,) = world.read("timer.rejected")
+    assert dict(refused.headers)["timer-error"] == b"denied-action"
+    assert b"timer-bridge pause" in (dict(refused.headers)["timer-error-detail"] or b"")
+    assert values(world, "limited") == ([] if action == b"resume" else ["m"])
 
 
-def test_so_many_targets_are_paused_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@THERE
+def test_a_pause_that_a_sender_asked_for_before_the_upgrade_lasts_until_an_operator_ends_it(
+    trouble: Callable[[TimerWorld], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal and the timer topic of an older version: its request is below C, and no timer."""
+
+    def take_as_before(self: Any, record: Any, ask: Any) -> None:
+        if isinstance(ask, Pause):
+            assert world.bridge.bridge is not None
+            (owned,) = world.bridge.bridge.shards.values()
+            owned.store.pause("limited", is_paused=True)
+        else:
+            take(self, record, ask)
+
+    world = limited(TargetLimit(10**6), targets={})
+    take = intake._Taking.take
+    with monkeypatch.context() as patched:
+        patched.setattr(intake._Taking, "take", take_as_before)
+        send(world, "limited", "m", 200)
+        world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
+        world.pass_time(ms=100)
+    trouble(world)
+    world.pass_time(ms=1000)
+    world.restart(lose_disk=True)
+    world.pass_time(ms=1000)
+    assert (values(world, "limited"), world.read("timer.rejected")) == ([], [])
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    assert values(world, "limited") == ["m"]
+
+
+def test_the_newest_word_of_an_operator_holds_for_its_timer_topic_alone_whatever_else_stands_there(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MOST_KEYS", 2)
+    world = limited(TargetLimit(10**6), targets={})
+    key, value = control_record(Paused(TIMERS, "limited"), on=True)
+    bad: list[tuple[bytes | None, bytes | None]] = [
+        *((None, value), (b"", value), (b"pause", value), (b"stop/timer.requests/other", value)),
+        *((b"pause/timer.requests/a b", value), (b"skip/timer.requests/0/-1", value)),
+        *((b"pause/timer.requests/other/0", value), (b"pause/timer.requests/other", b"{}")),
+        *(
+            (b"pause/timer.requests/other", b'{"v":2,"on":true}'),
+            (b"pause/timer.requests/other", b'{"v":1,"on":"yes"}'),
+        ),
+        *((b"pause/timer.elsewhere/other", value), (b"skip/timer.requests/0/99999999999999999999", value)),
+    ]
+    for each in (*bad, (key, value), control_record(Paused(TIMERS, "more"), on=True)):
+        world.kafka.produce(CONTROL, each[1], key=each[0])
+    ask(world, b"pause", b"other")
+    for target in ("limited", "other"):
+        send(world, target, "m", 10)
+    world.pass_time(ms=100)
+    assert (values(world, "limited"), values(world, "other")) == ([], ["m"])
+    told = [message for message in caplog.messages if message.startswith("control topic, offset ")]
+    assert [int(message.split()[3].strip(":")) for message in told] == [*range(len(bad)), len(bad) + 2]
+    assert told[-1].endswith("ignored: 2 keys are known already: delete some (a null value)")
+    world.kafka.produce(CONTROL, None, key=key)
+    world.pass_time(ms=100)
+    world.restart(lose_disk=True)
+    world.pass_time(ms=100)
+    assert values(world, "limited") == [], "what is not named any more stays as it is"
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    assert values(world, "limited") == ["m"]
+
+
+def test_an_instance_that_gets_a_partition_first_reads_what_operators_asked_for() -> None:
+    """It may be behind on the control topic: the owner before it had paused what it holds for running."""
+    world = limited(TargetLimit(10**6), targets={})
+    send(world, "limited", "m", 1000)
+    ask(world, b"pause", b"limited")
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    second = FakeInstance(world.kafka, world.group, world.options, name="second")
+    second.run(1)
+    assert second.control is not None
+    second.control.poll = list  # type: ignore[method-assign]
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100)
+    world.bridge.stop()
+    second.run(2000)
+    assert second.bridge is not None
+    assert second.bridge.ready
+    assert values(world, "limited") == []
+
+
+def test_which_records_are_skipped_is_known_by_their_place() -> None:
+    kafka = FakeKafka(Timeline())
+    desired = Desired(FakeControl(kafka), {TIMERS})
+    place = Shard(TIMERS, 3)
+    assert not desired.is_skipped(place, 4711)
+    for on in (True, False, True):
+        key, value = control_record(Skipped(place, 4711), on=on)
+        kafka.produce(CONTROL, value, key=key)
+        assert desired.poll()
+        assert desired.is_skipped(place, 4711) == on
+    assert not any(
+        desired.is_skipped(*each) for each in ((place, 4710), (Shard(TIMERS, 2), 4711), (Shard("t", 3), 4711))
+    )
+    assert (desired.poll(), desired.pauses(TIMERS)) == (False, {})
+
+
+def test_a_pause_holds_in_partitions_that_are_added_later() -> None:
+    world = limited(TargetLimit(10**6), targets={})
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100)
+    for topic in (TIMERS, "timer.journal"):
+        world.kafka.grow(topic, 2)
+    world.group.add([Shard(TIMERS, 1)])
+    headers = [("timer-topic", b"limited"), ("timer-delay-ms", b"10")]
+    world.kafka.produce(TIMERS, b"m", headers=headers, partition=1)
+    world.pass_time(ms=100)
+    assert values(world, "limited") == []
+    ask(world, b"resume", b"limited")
+    world.pass_time(ms=100)
+    assert values(world, "limited") == ["m"]
+
+
+def test_a_partition_waits_alone_while_the_control_topic_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    world = limited(TargetLimit(10**6), targets={})
+    world.pass_time(ms=100)
+    for topic in (TIMERS, "timer.journal"):
+        world.kafka.grow(topic, 2)
+    assert world.bridge.control is not None
+    world.bridge.control.is_silent = True
+    ask(world, b"pause", b"limited")
+    world.group.add([Shard(TIMERS, 1)])
+    for partition in (0, 1):
+        headers = [("timer-topic", b"other"), ("timer-delay-ms", b"10")]
+        world.kafka.produce(TIMERS, b"%d" % partition, headers=headers, partition=partition)
+    headers = [("timer-topic", b"limited"), ("timer-delay-ms", b"10")]
+    world.kafka.produce(TIMERS, b"m", headers=headers, partition=1)
+    world.pass_time(ms=20_000)
+    assert values(world, "other") == ["0"]
+    assert sum("control topic not read, so new partitions wait" in each for each in caplog.messages) in (4, 5)
+    world.bridge.control.is_silent = False
+    world.pass_time(ms=6_000)
+    assert values(world, "other") == ["0", "1"]
+    assert values(world, "limited") == []
+
+
+def test_so_many_targets_are_paused_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each record of the journal tells them all, so that it has to have a bound."""
-    monkeypatch.setattr(intake, "MOST_PAUSED", 3)
+    monkeypatch.setattr(shard, "MOST_PAUSED", 3)
     world = limited(TargetLimit(10**6), targets={})
     for name in (b"a", b"b"):
         ask(world, b"pause", name)
@@ -533,11 +690,9 @@ def test_so_many_targets_are_paused_and_no_more(monkeypatch: pytest.MonkeyPatch)
         ask(world, b"pause", name)
     send(world, "limited", "m", 10)
     world.pass_time(ms=100)
-    refused = world.read("timer.rejected")
-    assert [dict(entry.headers)["timer-error"] for entry in refused] == [b"quota-exceeded"]
+    assert f"{TIMERS}/0: limited is not paused: " in caplog.text
     assert values(world, "limited") == ["m"]
     ask(world, b"resume", b"b")
-    ask(world, b"pause", b"limited")
     send(world, "limited", "n", 10)
     world.pass_time(ms=100)
     assert values(world, "limited") == ["m"]

@@ -8,7 +8,7 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.limits import TargetLimit
 from bridge.policy import Policy
-from bridge.settings import Settings, load
+from bridge.settings import DAY_MS, Settings, load
 from bridge.topics import Found
 from schemas.kafka_table import from_environment
 
@@ -58,6 +58,9 @@ deny = ["*.secret"]
 profiles = ["native"]
 max_requests_per_s = 100
 max_pending = 10
+max_pending_bytes = 10000
+max_request_bytes = 500
+max_delay = "2d"
 [topics."timer.other"]
 journal_topic = "kept.elsewhere"
 """
@@ -86,6 +89,9 @@ def test_each_timer_topic_has_its_own_settings_and_the_main_one_those_outside_of
     ]
     assert [each.rules.profiles for each in (payments, other)] == [("native",), ("native", "rocketmq")]
     assert [(each.max_requests_per_s, each.max_pending) for each in (options, payments)] == [(None, None), (100, 3)]
+    sizes = [(each.max_pending_bytes, each.max_request_bytes) for each in (options, payments)]
+    assert sizes == [(None, None), (3333, 500)]
+    assert [each.rules.max_delay_ms for each in (payments, other)] == [2 * DAY_MS, 366 * DAY_MS]
     assert [each.max_message_bytes for each in (options, payments, other)] == [1000, 2000, 3000]
 
 
@@ -99,6 +105,7 @@ def test_the_own_topics_of_all_are_targets_of_none(tmp_path: Path) -> None:
         "timer.redriven",
         "timer.backfilled",
         "timer.imported",
+        "timer.control",
     }
     own |= {"timer.payments", "timer.payments.journal", "timer.other", "kept.elsewhere"}
     assert all(options.of(name).rules.own_topics == own for name in FOUND)
@@ -156,9 +163,10 @@ def test_what_is_wrong_in_the_file_is_named_with_the_remedy(tmp_path: Path, toml
     assert told in str(wrong.value)
 
 
-def test_a_quota_that_leaves_a_partition_nothing_is_told_when_partitions_are_known(tmp_path: Path) -> None:
-    few = from_file(tmp_path, '[topics."t.x"]\nmax_pending = 3')
-    with pytest.raises(SettingsError, match=r"max_pending = 3: t\.x has 4 partitions.*give 4 or more"):
+@pytest.mark.parametrize("quota", ["max_pending", "max_pending_bytes"])
+def test_a_quota_that_leaves_a_partition_nothing_is_told_when_partitions_are_known(tmp_path: Path, quota: str) -> None:
+    few = from_file(tmp_path, f'[topics."t.x"]\n{quota} = 3')
+    with pytest.raises(SettingsError, match=rf"{quota} = 3: t\.x has 4 partitions.*give 4 or more"):
         few.turn_options({"timer.requests": Found(1, 1000), "t.x": Found(4, 1000)})
 
 

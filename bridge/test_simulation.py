@@ -26,7 +26,7 @@ FOUND_BY = {
     "dropped not journalled": 458,
     "failed sync tried again": 81,
     "journal behind the transaction": 41,
-    "pause forgotten by a start": 36,
+    "pause forgotten by a start": 23,
     "released not journalled": 352,
     "units of moved ones kept": 55,
     "waits not journalled": 41,

@@ -95,7 +95,7 @@ def test_verify_names_the_place_of_a_fault(data_dir: Path, store: Path) -> None:
     for folder in (data_dir, data_dir / "timer.requests", store):
         result = run("verify", folder)
         assert result.exit_code == 1
-        assert f"timer.requests/0: FAULT: body/{damaged.name}, byte 0, field 'timestamp'" in result.stderr
+        assert f"timer.requests/0: FAULT: body/{damaged.name}, byte 0: the checksum" in result.stderr
         assert "Nothing is lost" in result.stderr
 
 
@@ -129,7 +129,7 @@ def test_verify_of_a_killed_bridge_tells_what_is_taken_back(tmp_path: Path) -> N
     assert result.exit_code == 0
     assert "timer.requests/3: sound" in result.stdout
     assert "not closed cleanly" in result.stdout
-    assert "behind the checkpoint; the next start takes them back" in result.stderr
+    assert "after the checkpoint; the next start cuts them" in result.stderr
 
 
 def test_what_a_bridge_leaves_behind_is_sound(tmp_path: Path) -> None:

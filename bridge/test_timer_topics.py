@@ -2,14 +2,18 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from bridge.meters import Names
 from bridge.options import StoreOptions, TurnOptions
+from bridge.pending import joined, of_bridge
 from bridge.policy import Policy
 from bridge.recovery import read_checkpoint
+from bridge.seen import see
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.timer_world import TIMERS, TimerWorld
 from schemas.headers import Rules
@@ -152,6 +156,48 @@ def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_
     world.send("self", to=target, on=on)
     world.pass_time(ms=500)
     assert world.rejected() == [("self", "bad-target")]
+
+
+@pytest.mark.parametrize(
+    ("actions", "refused"),
+    [
+        (("schedule",), ["cancel", "move", "other", "replace"]),
+        (("schedule", "replace"), ["cancel", "move"]),
+        (("cancel",), ["new", "move", "other", "replace", "new with id"]),
+        (("move", "replace"), ["new", "cancel", "new with id"]),
+    ],
+)
+@ENDS
+def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple[str, ...], refused: list[str]) -> None:
+    """`other`: a schedule under an id that is pending replaces. What is refused ends and moves nothing, for ever."""
+    world = World()
+    for id_ in ("cancelled", "moved", "replaced"):
+        world.send(f"{id_} stands", 900, id_=id_)
+    world.pass_time(ms=50)
+    world.set(main=replace(SMALL, policy=Policy(actions=actions)))
+    world.bridge.start()
+    world.send("new")
+    ids = {"cancel": "cancelled", "move": "moved", "replace": "replaced"}
+    delay = ("timer-delay-ms", b"500")
+    for action in ("cancel", "move"):
+        headers = [("timer-action", action.encode()), ("timer-id", ids[action].encode())]
+        world.kafka.produce(TIMERS, action.encode(), headers=headers + [delay] * (action == "move"))
+    world.send("other", id_="replaced")
+    to = ("timer-topic", b"orders")
+    headers = [("timer-action", b"replace"), ("timer-id", b"replaced"), to, delay]
+    world.kafka.produce(TIMERS, b"replace", headers=headers)
+    world.send("new with id", id_="id")
+    world.pass_time(ms=100)
+    assert world.rejected() == [(value, "denied-action") for value in refused]
+    end(world)
+    world.set()
+    world.bridge.start()
+    world.pass_time(ms=400)
+    early = {"new", "new with id", "replace"} - set(refused) | ({"moved stands"} if "move" in actions else set())
+    assert set(world.delivered()) == early
+    world.pass_time(ms=500)
+    kept = {f"{id_} stands" for action, id_ in ids.items() if action not in actions}
+    assert set(world.delivered()) == early | kept
 
 
 @pytest.mark.parametrize("profile", ["rocketmq", "etf1"])
@@ -352,6 +398,190 @@ def test_what_was_beyond_the_quota_stays_refused_and_what_was_not_stays_taken(en
     assert world.rejected() == [("2", "quota-exceeded"), ("3", "quota-exceeded")]
 
 
+# -- bytes
+
+
+def of_bytes(**limits: int) -> TurnOptions:
+    return replace(SMALL, **limits)  # type: ignore[arg-type]
+
+
+def pending_bytes(world: World) -> int:
+    assert world.bridge.bridge is not None
+    return world.bridge.bridge.shards[Shard(TIMERS, 0)].store.pending_bytes
+
+
+def frame_bytes(value: str) -> int:
+    """Of a timer that `send` sends, without an id."""
+    world = World()
+    world.send(value)
+    world.pass_time(ms=20)
+    return pending_bytes(world)
+
+
+def test_bytes_are_told_by_timer_topic() -> None:
+    world = World()
+    for _ in range(3):
+        world.send("x" * 100)
+    world.send("y" * 1000, on=PAYMENTS)
+    world.pass_time(ms=20)
+    bridge = world.bridge.bridge
+    assert bridge is not None
+    seen = see(bridge, Names(10), world.now_ms, lambda: False)
+    pending = {shard.topic: each.pending_bytes for shard, each in seen.shards.items()}
+    assert pending == {TIMERS: 3 * frame_bytes("x" * 100), PAYMENTS: frame_bytes("y" * 1000)}
+    told = joined([of_bridge(bridge, world.now_ms), of_bridge(bridge, world.now_ms)]).timer_topics
+    assert {topic: each.pending_bytes for topic, each in told.items()} == {t: 2 * size for t, size in pending.items()}
+    assert all(each.store_bytes > each.pending_bytes for each in told.values())
+
+
+def test_a_request_beyond_max_request_bytes_is_refused_whole_and_the_other_topic_is_not_asked() -> None:
+    world = World(payments=of_bytes(max_request_bytes=100))
+    for size in (10, 1000):
+        world.send("x" * size, on=PAYMENTS)
+        world.send("y" * size, to="bills")
+    world.pass_time(ms=500)
+    assert world.delivered() == ["x" * 10]
+    assert world.delivered("bills") == ["y" * 10, "y" * 1000]
+    assert world.rejected() == [("x" * 1000, "too-large")]
+    told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
+    assert b"max_request_bytes is 100: shorten it" in told
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_request_beyond_max_pending_bytes_is_refused_and_cancels_make_room(apart: bool) -> None:  # noqa: FBT001
+    """Read in one batch or one by one: the same."""
+    room = frame_bytes("x" * 500) + frame_bytes("x" * 100)
+    world = World(main=of_bytes(max_pending_bytes=room + 40))  # ids and their headers
+    asks: list[Callable[[], Entry]] = [
+        lambda: world.send("a" * 490, id_="a"),
+        lambda: world.send("b" * 300),
+        lambda: world.send("c" * 30),
+        lambda: world.send("d" * 480, id_="a"),
+        lambda: world.send("e" * 900, id_="a"),
+        lambda: world.cancel("a"),
+        lambda: world.send("f" * 300),
+    ]
+    for ask in asks:
+        ask()
+        if apart:
+            world.pass_time(ms=20)
+    world.pass_time(ms=500)
+    assert sorted(world.delivered()) == ["c" * 30, "f" * 300]
+    assert world.rejected() == [("b" * 300, "quota-exceeded"), ("e" * 900, "quota-exceeded")]
+    told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
+    assert b"send it again later, or have max_pending_bytes raised" in told
+    assert pending_bytes(world) == 0
+
+
+@ENDS
+def test_pending_bytes_are_exact_behind_every_end_and_what_was_refused_stays_refused(end: End) -> None:
+    each = frame_bytes("x" * 200)
+    world = World(main=of_bytes(max_pending_bytes=3 * each + 50))
+    for number in range(5):
+        world.send(f"{number}" * 200, 900)
+    world.pass_time(ms=100)
+    assert pending_bytes(world) == 3 * each
+    end(world)
+    world.bridge.start()
+    world.pass_time(ms=20)
+    assert pending_bytes(world) == 3 * each
+    world.send("y" * 200, 900)
+    world.pass_time(ms=900)
+    assert world.delivered() == [f"{number}" * 200 for number in range(3)]
+    assert len(world.rejected()) == 3
+    assert pending_bytes(world) == 0
+
+
+@ENDS
+def test_copies_are_never_refused_for_their_bytes(end: End) -> None:
+    world = World(main=of_bytes(max_pending_bytes=3 * frame_bytes("x" * 200) + 50, max_request_bytes=1000))
+    for number in range(3):
+        world.send(f"{number}" * 200, 3 * WINDOW_MS + number)
+    world.pass_time(ms=WINDOW_MS + 200)
+    end(world)
+    world.set(main=of_bytes(max_pending_bytes=1, max_request_bytes=1))
+    world.bridge.start()
+    world.send("late", 10)
+    world.pass_time(ms=3 * WINDOW_MS)
+    assert world.delivered() == [f"{number}" * 200 for number in range(3)]
+    assert world.rejected() == [("late", "too-large")]
+
+
+def set_free(world: World, free: int) -> None:
+    for disk in world.bridge.disks.values():
+        disk.free = free
+
+
+def test_a_topic_that_has_filled_the_disk_pauses_only_its_own_intake_and_its_cancels_are_read() -> None:
+    world = World()
+    for number in range(20):
+        world.send(f"{number}" * 100, 5000, on=PAYMENTS, id_=f"{number}")
+    world.send("main", 5000, id_="m")
+    world.pass_time(ms=200)
+    least = world.options.min_free_bytes
+    set_free(world, least - 1)
+    for number in range(10):
+        world.cancel(f"{number}", on=PAYMENTS)
+    world.send("waits", 300, on=PAYMENTS)
+    world.cancel("10", on=PAYMENTS)
+    world.send("goes on", 300, to="bills")
+    world.pass_time(ms=1000)
+    assert world.delivered("bills") == ["goes on"]
+    assert len(world.receipts("cancelled", on=PAYMENTS)) == 10, "the last one is behind one that waits"
+    assert world.pending(PAYMENTS) == 10
+    assert world.bridge.source is not None
+    assert world.bridge.source.paused == {Shard(PAYMENTS, 0)}
+    set_free(world, least // 2 - 1)
+    world.send("waits too", 300, to="bills")
+    world.pass_time(ms=1000)
+    assert world.delivered("bills") == ["goes on"]
+    set_free(world, 1 << 40)
+    world.pass_time(ms=100)
+    assert (world.delivered(), world.delivered("bills")) == (["waits"], ["goes on", "waits too"])
+    assert len(world.receipts("cancelled", on=PAYMENTS)) == 11
+    world.pass_time(ms=5000)
+    assert len(world.delivered()) == 11
+    assert world.rejected() == []
+
+
+@ENDS
+def test_cancels_that_were_read_beside_a_full_disk_stand(end: End) -> None:
+    world = World()
+    for number in range(4):
+        world.send(f"{number}", 2000, id_=f"{number}")
+    world.pass_time(ms=100)
+    set_free(world, 0)
+    world.cancel("0")
+    world.kafka.produce(TIMERS, b"malformed", headers=[])
+    world.pass_time(ms=100)
+    world.cancel("1")
+    world.pass_time(ms=100)
+    assert world.bridge.source is not None
+    assert world.bridge.source.paused == set(), "nothing waits for room"
+    end(world)
+    set_free(world, 0)
+    world.bridge.start()
+    world.pass_time(ms=2000)
+    assert world.delivered() == ["2", "3"]
+    assert world.rejected() == [("malformed", "missing-time")]
+
+
+def test_a_tenant_at_its_quota_delays_no_other() -> None:
+    world = World(payments=of_bytes(max_pending_bytes=2000, max_request_bytes=1000))
+    for number in range(50):
+        for _ in range(40):
+            world.send("x" * 300, 60_000, on=PAYMENTS)
+        world.send("y" * 5000, 60_000, on=PAYMENTS)
+        world.send(f"{number}", 100, to="bills")
+        world.pass_time(ms=50)
+    world.pass_time(ms=200)
+    headers = [dict(entry.headers) for entry in world.kafka.read("bills")]
+    late_ms = [int(each["timer-released-ms"] or b"") - int(each["timer-deliver-ms"] or b"") for each in headers]
+    assert len(late_ms) == 50
+    assert max(late_ms) <= 20
+    assert Counter(code for _, code in world.rejected())["too-large"] == 50
+
+
 # -- the store
 
 
@@ -471,21 +701,33 @@ def test_a_rate_that_is_lifted_lets_the_line_in_at_once() -> None:
     assert len(world.delivered()) == 1000
 
 
-def test_copies_are_no_requests_of_a_sender_and_cost_nothing() -> None:
-    """More timers roll at a time than the rate would let in before they are due."""
-    world = World(main=at_rate(100))
-    for number in range(300):
-        world.send(f"{number}", 5000 - 10 * number // 3)
-    world.pass_time(ms=2500)
-    assert world.accepted() == 300
-    world.set(main=at_rate(1))
-    stop(world)
-    world.bridge.start()
-    world.pass_time(ms=3000)
-    assert len(world.delivered()) == 300
-    released = [dict(entry.headers) for entry in world.kafka.read("orders")]
-    assert all(int(h["timer-rolls"] or b"") >= 1 for h in released)
-    assert max(int(h["timer-released-ms"] or b"") - int(h["timer-deliver-ms"] or b"") for h in released) < 50
+def test_copies_of_rolled_timers_count_against_the_rate() -> None:
+    """A far timer costs the bridge as much with each roll as when it came."""
+    world = World(main=at_rate(10))
+    for number in range(10):
+        world.send(f"{number}", 5 * WINDOW_MS)
+    world.pass_time(ms=2 * WINDOW_MS)
+    for number in range(30):
+        world.send(f"later {number}", 0)
+    world.pass_time(ms=2 * WINDOW_MS)
+    assert world.accepted() - 10 < 30, "without the copies, 20 and a second's worth go in"
+    world.pass_time(ms=10 * WINDOW_MS)
+    assert len(world.delivered()) == 40
+
+
+def test_the_copies_of_moves_count_against_the_rate() -> None:
+    world = World(main=at_rate(10))
+    for number in range(9):
+        world.send("moved", 60_000, id_=f"{number}")
+    for number in range(9):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"50000")]
+        world.kafka.produce(TIMERS, None, headers=headers)
+    world.pass_time(ms=1000)
+    for number in range(20):
+        world.send(f"later {number}", 60_000)
+    world.pass_time(ms=1000)
+    assert len(world.receipts("moved")) == 9
+    assert world.accepted() - 9 <= 5, "of 30 records 18 were requests, and 9 copies"
 
 
 def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
@@ -512,11 +754,12 @@ def test_the_partitions_of_a_throttled_topic_take_turns(per_s: int) -> None:
     for topic in ("timer.rejected", "timer.receipts", "orders"):
         kafka.create(topic)
     shards = [Shard(TIMERS, number) for number in range(3)]
+    bridge = FakeInstance(kafka, FakeGroup("timers", shards), at_rate(per_s))
+    bridge.run(0)
     for shard in shards:
         for number in range(1000):
             headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
             kafka.produce(TIMERS, b"%d/%d" % (shard.partition, number), headers=headers, partition=shard.partition)
-    bridge = FakeInstance(kafka, FakeGroup("timers", shards), at_rate(per_s))
     bridge.run(9000)
     delivered = [(entry.value or b"").split(b"/") for entry in kafka.read("orders")]
     by_partition = [sum(int(partition) == shard.partition for partition, _ in delivered) for shard in shards]

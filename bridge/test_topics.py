@@ -7,6 +7,7 @@ from bridge.intake import MOST_LIMITED, MOST_PAUSED
 from bridge.topics import (
     REASON_BYTES,
     faults,
+    fetch_limits,
     journal_bytes,
     journal_faults,
     journal_topic,
@@ -71,8 +72,8 @@ def test_a_right_that_is_missing_is_named() -> None:
 )
 def test_a_timer_topic_that_would_lose_timers_is_told_with_what_to_set(name: str, value: str, told: str) -> None:
     made = timer_topic(DAY_MS)
-    assert faults("t", made, DAY_MS) == []
-    (fault,) = faults("t", {**made, name: value}, DAY_MS)
+    assert faults("t", made, DAY_MS, "here:9092") == []
+    (fault,) = faults("t", {**made, name: value}, DAY_MS, "here:9092")
     assert fault.startswith("t: ")
     assert told in fault
 
@@ -82,3 +83,28 @@ def test_a_rejected_topic_has_room_for_the_largest_request_and_its_reason() -> N
     (fault,) = rejected_faults("r", {"max.message.bytes": str(999 + REASON_BYTES)}, 1000)
     assert f"set it to {1000 + REASON_BYTES}" in fault
     assert rejected_faults("r", rejected_topic(1000), 1000) == []
+
+
+def test_a_timer_topic_that_may_be_compressed_is_told_with_the_command_that_fixes_it() -> None:
+    made = {**timer_topic(DAY_MS), "compression.type": "producer"}
+    (fault,) = faults("orders.timers", made, DAY_MS, "here:9092")
+    assert fault.startswith("orders.timers: compression.type is producer, so a record of 3 KB may become 100 MB")
+    assert "start once with --fix-topics true" in fault
+    assert (
+        "kafka-configs.sh --bootstrap-server here:9092 --alter --entity-type topics --entity-name orders.timers"
+        " --add-config compression.type=uncompressed" in fault
+    )
+    assert "compressed_requests = allow" in fault
+    assert faults("orders.timers", made, DAY_MS, None) == [], "the operator allows it"
+    assert journal_faults("j", {**made, "max.message.bytes": "2000000"}, DAY_MS, 2_000_000) == []
+
+
+def test_what_a_reader_holds_is_bounded_by_what_the_topics_take_and_a_batch_always_fits() -> None:
+    usual = fetch_limits(1 << 20, is_compressed=False)
+    assert usual == {"fetch.max.bytes": str(16 << 20), "receive.message.max.bytes": str(17 << 20)}
+    large = fetch_limits(10 << 20, is_compressed=True)
+    assert large == {
+        "fetch.max.bytes": str(40 << 20),
+        "receive.message.max.bytes": str(41 << 20),
+        "max.partition.fetch.bytes": "1",
+    }

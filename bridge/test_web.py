@@ -12,15 +12,19 @@ from typing import Any, TypeVar
 
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from typer.testing import CliRunner
 
+from bridge.address import known_names
 from bridge.cli import app
 from bridge.desk import BusyError, Desk
 from bridge.embedded import free_port
 from bridge.errors import BridgeError, SettingsError
 from bridge.exposition import Exposition
+from bridge.known_hosts import KnownHosts
 from bridge.metric_table import Limits
 from bridge.pending_sources import RunningBridges
+from bridge.settings import load
 from bridge.test_histories import WINDOW_MS, World
 from bridge.timer_world import TIMERS, TimerWorld
 from bridge.turn import Bridge
@@ -51,9 +55,9 @@ class Web:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def get(self, path: str) -> tuple[int, Any]:
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=20) as answer:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=20) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refused:
             return refused.code, json.load(refused)
@@ -100,6 +104,43 @@ def test_probes(world: World, web: Web) -> None:
         },
     )
     assert web.get("/nothing") == (404, {"reason": "Not Found"})
+
+
+def test_every_path_checks_the_host_header(web: Web) -> None:
+    for path in ("/health/live", "/health/ready", "/pending", "/pending?id=a", "/metrics", "/nothing"):
+        for host in (
+            "evil.example",
+            "evil.example:8321",
+            "localhost.evil.example",
+            "0.0.0.0",
+            "127.0.0.1 x",
+            "[::1",
+            "",
+        ):
+            assert web.get(path, Host=host)[0] == 403, (path, host)
+    for host in ("127.0.0.1", "127.0.0.1:1", "LOCALHOST:8321", "[::1]:8321", "10.1.2.3:8321", "[fe80::1]"):
+        assert web.get("/health/live", Host=host)[0] == 200, host
+
+
+def test_a_probe_without_a_host_header_is_answered(web: Web) -> None:
+    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=20) as probe:
+        probe.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
+        assert probe.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_names_in_http_hosts_and_the_advertised_one_are_known(world: World) -> None:
+    given = {"bootstrap_servers": "127.0.0.1:1", "http_host": "b.example", "http_hosts": "*.Svc,bridge-?"}
+    names = known_names(load(given, {}, None))
+    status, limits = world.bridge.status, Limits("1.2.3", world.options.min_free_bytes, 1000)
+    exposition = Exposition(world.bridge.metrics, status, limits)
+    hosts = Middleware(KnownHosts, names)
+    port = free_port()
+    with serving("127.0.0.1", port, application(status, Desk(), world.bridge.clock, exposition, hosts=hosts)):
+        web = Web(f"http://127.0.0.1:{port}")
+        for host in ("a.svc", "bridge-1:8321", "b.example", socket.gethostname()):
+            assert web.get("/health/live", Host=host)[0] == 200, host
+        for host in ("svc", "bridge-10", "x.b.example"):
+            assert web.get("/health/live", Host=host)[0] == 403, host
 
 
 def test_case_34_pending_is_told_by_topic_with_first_last_and_histogram() -> None:

@@ -13,14 +13,15 @@ ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next l
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 
-from bridge.errors import BridgeError, FencedError
+from bridge.control import Desired
+from bridge.errors import BridgeError, BrokerUnavailableError, FencedError, PartitionUnreadableError
 from bridge.fake_kafka import Entry as Entry
 from bridge.fake_kafka import FakeGroup as FakeGroup
 from bridge.fake_kafka import FakeKafka as FakeKafka
@@ -33,7 +34,9 @@ from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Ownershi
 from bridge.recovery import prepare
 from bridge.status import Status
 from bridge.turn import Bridge
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import Headers
+from schemas.journal import writer_key
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.errors import UnreadableError
@@ -74,11 +77,14 @@ class FakeSource:
         self._held: set[Shard] = set()
         self._positions: dict[Shard, int] = {}
         self._paused: set[Shard] = set()
+        self._undecodable: dict[Shard, int] = {}
         self._woken = False
         self.opened: dict[Shard, int] = {}
         """Up to which offset each shard could be read when it was started."""
         self.on_start: Callable[[Shard], None] = lambda _: None
         """Called when a shard is started."""
+        self.has_other_news: Callable[[], bool] = lambda: False
+        """Ends a waiting poll too. A real one returns after `max_wait_ms` at the latest."""
         self.leaves_out = 0
         """How far behind the offset that it was told it begins."""
 
@@ -96,7 +102,8 @@ class FakeSource:
         self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
         self._woken = False
         ownership = self._serve()
-        polled = Polled(ownership, self._take(max_records), (self._member, self._group.generation))
+        records, fence = self._take(max_records), (self._member, self._group.generation)
+        polled = Polled(ownership, records, fence, undecodable=self._undecodable.copy())
         self._fuse.step("source.poll done")
         return polled
 
@@ -110,14 +117,18 @@ class FakeSource:
         self._fuse.step("source.start")
         assert shard in self._held, f"{shard} is not ours"
         self._positions[shard] = offset + self.leaves_out
+        self._undecodable.pop(shard, None)
         self._paused.discard(shard)
-        self.opened[shard] = self._kafka.partition(shard).last_stable
+        log = self._kafka.partition(shard)
+        bad = (e.offset for e in log.committed(self._positions[shard], log.last_stable) if e.is_undecodable)
+        self.opened[shard] = next(bad, log.last_stable)
         self.on_start(shard)
 
     def rewind(self, shard: Shard, offset: int) -> None:
         self._fuse.step("source.rewind")
         if shard in self._held:
             self._positions[shard] = offset
+            self._undecodable.pop(shard, None)
 
     def pause(self, shard: Shard) -> None:
         self._fuse.step("source.pause")
@@ -135,11 +146,12 @@ class FakeSource:
         self._group.expire(self._member)
 
     def _has_news(self) -> bool:
-        if self._woken or self._group.has_change(self._member, self._held):
+        if self._woken or self.has_other_news() or self._group.has_change(self._member, self._held):
             return True
         for shard, position in self._positions.items():
             is_behind = position < self._kafka.partition(shard).end and shard not in self._paused
-            if is_behind and next(self._ahead(shard), None) is not None:
+            ahead = next(self._ahead(shard), None) if is_behind else None
+            if ahead is not None and self._undecodable.get(shard) != ahead.offset:
                 return True
         return False
 
@@ -164,6 +176,7 @@ class FakeSource:
         for shard in shards:
             self._held.discard(shard)
             self._positions.pop(shard, None)
+            self._undecodable.pop(shard, None)
             self._paused.discard(shard)
 
     def _readable(self) -> list[Shard]:
@@ -180,7 +193,12 @@ class FakeSource:
             self._rng.shuffle(shards)
             room = min(room, self._rng.choice((1, 3, 10, room)))
         for shard in shards:
-            records = [record_of(entry) for entry, _ in zip(self._ahead(shard), range(room), strict=False)]
+            records = []
+            for entry, _ in zip(self._ahead(shard), range(room), strict=False):
+                if entry.is_undecodable:
+                    self._undecodable[shard] = entry.offset
+                    break
+                records.append(record_of(entry))
             if records:
                 taken[shard] = records
                 self._positions[shard] = records[-1].offset + 1
@@ -211,11 +229,14 @@ class FakeHistory:
         self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
+        self.silent: set[Shard] = set()
+        """Shards of which nothing is told in time."""
 
     def in_process(self, fuse: Fuse) -> "FakeHistory":
         """The same for another process."""
         twin = copy(self)
         twin._fuse = fuse  # noqa: SLF001  (its own)
+        twin.silent = set()  # it waits
         return twin
 
     def progress(self, shard: Shard) -> Progress | None:
@@ -225,6 +246,7 @@ class FakeHistory:
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         self._fuse.step("history.bounds")
+        self._demand_answer(shard)
         log = self._kafka.partition(shard)
         return log.first, log.last_stable
 
@@ -256,11 +278,23 @@ class FakeHistory:
         log = self._kafka.partition(shard)
         return next((e.offset for e in log.everything() if e.append_ms >= timestamp_ms), log.end)
 
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+    def requests(
+        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+    ) -> Iterator[list[Record]]:
         self._fuse.step("history.requests")
+        self._demand_answer(shard)
         log = self._kafka.partition(shard)
         self._kafka.wait_readable(log, min(to_offset, log.end))
-        yield from self._batches([record_of(entry) for entry in log.committed(from_offset, to_offset)])
+        entries = [e for e in log.committed(from_offset, to_offset) if not e.is_undecodable or e.offset not in skipped]
+        stop = next((at for at, entry in enumerate(entries) if entry.is_undecodable), len(entries))
+        yield from self._batches([record_of(entry) for entry in entries[:stop]])
+        if stop < len(entries):
+            offset = entries[stop].offset
+            raise PartitionUnreadableError(f"{shard}: offset {offset} cannot be decoded", offset)
+
+    def _demand_answer(self, shard: Shard) -> None:
+        if shard in self.silent:
+            raise PartitionUnreadableError(f"{shard}: no answer in time")
 
     def journal_end(self, shard: Shard) -> int:
         self._fuse.step("history.journal_end")
@@ -268,6 +302,7 @@ class FakeHistory:
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
         self._fuse.step("history.journal_bounds")
+        self._demand_answer(shard)
         log = self._journal(shard)
         return log.first, log.last_stable
 
@@ -283,6 +318,19 @@ class FakeHistory:
             assert entry.value is not None
             yield entry.value
 
+    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+        self._fuse.step("history.journal_tails")
+        logs = {shard: self._journal(shard) for shard in shards}
+        return {
+            shard: [
+                (each.key, each.value or b"") for each in log.committed(log.last_stable - look_back, log.last_stable)
+            ]
+            for shard, log in logs.items()
+        }
+
+    def journal_key(self, shard: Shard) -> bytes:
+        return writer_key(self._group.name, shard.topic)
+
     def _journal(self, shard: Shard) -> Partition:
         topic = self._other_journals.get(shard.topic, self._journal_topic)
         return self._kafka.partition(Shard(topic, shard.partition))
@@ -293,6 +341,40 @@ class FakeHistory:
             self._fuse.step("history.requests next")
             size = 1000 if self._rng is None else self._rng.choice((1, 2, 5, 20))
             yield [waiting.popleft() for _ in range(min(size, len(waiting)))]
+
+
+class FakeControl:
+    """Reads the control topic, which it makes if it is missing. With `rng`, a poll may miss what is newest."""
+
+    def __init__(self, kafka: FakeKafka, *, fuse: Fuse | None = None, rng: Random | None = None) -> None:
+        if CONTROL_TOPIC not in kafka.topics:
+            kafka.create(CONTROL_TOPIC)
+        self._log = kafka.partition(Shard(CONTROL_TOPIC, 0))
+        self._fuse = fuse or Fuse()
+        self._rng = rng
+        self.position = 0
+        self.is_silent = False
+        """No broker answers."""
+
+    def has_news(self) -> bool:
+        return self.position < self._log.last_stable and not self.is_silent
+
+    def poll(self) -> list[Record]:
+        self._fuse.step("control.poll")
+        if not self.has_news():
+            return []
+        end = self._log.last_stable
+        return self._take(self._rng.randint(self.position, end) if self._rng else end)
+
+    def catch_up(self) -> list[Record]:
+        self._fuse.step("control.catch_up")
+        if self.is_silent:
+            raise BrokerUnavailableError("no broker answers")
+        return self._take(self._log.last_stable)
+
+    def _take(self, end: int) -> list[Record]:
+        start, self.position = self.position, end
+        return [record_of(entry) for entry in self._log.committed(start, end)] if start < end else []
 
 
 def nothing_happens(_where: str) -> None: ...
@@ -355,8 +437,8 @@ class FakeSink:
         begun = self._kafka.begin(owner, epoch)
         begun.note = self._note()
         earlier = self._under_way[-1] if self._under_way else None
-        refused = self._produce(begun, transaction)
-        made = FakePublishing(self, begun, transaction, refused, earlier)
+        refused, unavailable = self._produce(begun, transaction)
+        made = FakePublishing(self, begun, transaction, refused, unavailable, earlier)
         self._under_way.append(made)
         if self._rng is None and not self.is_slow:
             made.finish()
@@ -377,6 +459,8 @@ class FakeSink:
         self._step("sink.end")
         if under_way.earlier is not None and isinstance(under_way.earlier.fate, Aborted):
             return self._abort(begun, {}, "earlier")
+        if under_way.unavailable:
+            return replace(self._abort(begun, {}), unavailable=under_way.unavailable)
         if under_way.refused or self._draw(self.fault_chance):
             return self._abort(begun, under_way.refused)
         if self.faults:
@@ -399,24 +483,28 @@ class FakeSink:
     def close(self) -> None:
         self._fuse.step("sink.close")
 
-    def _produce(self, begun: FakeTransaction, transaction: Transaction) -> dict[int, str]:
+    def _produce(self, begun: FakeTransaction, transaction: Transaction) -> tuple[dict[int, str], frozenset[str]]:
+        """Returns what is refused, by index, and the topics that take no records now."""
         refused: dict[int, str] = {}
+        unavailable: set[str] = set()
         for index, record in enumerate(transaction.outgoing):
             self._step("sink.produce")
             is_sent = index in transaction.standing
             code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
                 refused[index] = code
+            elif not is_sent and self._kafka.topics[record.topic].unavailable:
+                unavailable.add(record.topic)
             elif not self._is_doubled or record.topic in self.own_topics:
                 self._append(begun, record)
             else:
                 self._stand_ahead(begun, record, is_sent=is_sent)
         for shard, value in transaction.journal.items():
             self._step("sink.journal")
-            key = str(shard).encode()
+            key = writer_key(self._group.name, shard.topic)
             now_ms = self._kafka.timeline.now_ms
             self._append(begun, Outgoing(self.journal_of(shard), shard.partition, key, value, [], now_ms))
-        return refused
+        return refused, frozenset(unavailable)
 
     def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
         if begun.state is State.OPEN:
@@ -481,12 +569,14 @@ class FakePublishing:
         begun: FakeTransaction,
         transaction: Transaction,
         refused: dict[int, str],
+        unavailable: frozenset[str],
         earlier: "FakePublishing | None",
     ) -> None:
         self.sink = sink
         self.begun = begun
         self.transaction = transaction
         self.refused = refused
+        self.unavailable = unavailable
         self.earlier = earlier
         self.fate: Committed | Aborted | None = None
         self.is_told = False
@@ -508,6 +598,7 @@ class FakePublishing:
             fate = self.sink.end(self)
             if isinstance(fate, Aborted) and self.begun.ahead:
                 refused, own = self.refused, self.sink.own_topics
+                own |= self.unavailable
                 deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
                 fate = replace(fate, standing=frozenset(index for index in deliveries if index not in refused))
             self.fate = fate
@@ -608,7 +699,9 @@ class FakeInstance:
         self._note = note
         self._on_start = on_start
         self.source: FakeSource | None = None
+        self.history: FakeHistory | None = None
         self.sink: FakeSink | None = None
+        self.control: FakeControl | None = None
         self.start()
 
     def start(self) -> None:
@@ -634,7 +727,9 @@ class FakeInstance:
         )
         sink.fault_chance = self._fault_chance
         self.sink = sink
-        history = FakeHistory(kafka, group, topic, other_journals=others, fuse=fuse, rng=rng)
+        self.history = history = FakeHistory(kafka, group, topic, other_journals=others, fuse=fuse, rng=rng)
+        self.control = FakeControl(kafka, fuse=fuse, rng=rng)
+        self.source.has_other_news = self.control.has_news
         self.status = Status(lambda: kafka.timeline.now_ms / 1000)
         self.status.traffic = self.metrics.traffic
         self.bridge = Bridge(
@@ -645,6 +740,7 @@ class FakeInstance:
             disk_for=self.disk_for,
             options=self.options,
             prepare=lambda shard: FakePreparation(self, shard, history, rng),
+            control=Desired(self.control, others.keys() | {shard.topic for shard in group.owner}),
             status=self.status,
             metrics=self.metrics,
         )

@@ -1,7 +1,7 @@
 """Timer topics, each with its own targets, spellings and limits, so that Kafka's ACLs decide who may send where.
 
     timer.requests            the main one: timer_topic, journal_topic, allow_targets, deny_targets, profiles, ...
-    [topics."timer.payments"] a table for each other: allow, deny, profiles, max_requests_per_s, max_pending
+    [topics."timer.payments"] a table for each other: allow, deny, actions, profiles, max_requests_per_s, ...
 
 Checked as a whole: no two settings may mean one topic, and each pattern and profile has to be able to do something.
 """
@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bridge.policy import Policy, check_policy
+from bridge.durations import milliseconds
+from bridge.policy import ACTIONS, Policy, check_policy
 from schemas.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
 
@@ -20,15 +21,17 @@ def _names(value: object) -> object:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-def _patterns(value: object) -> object:
+def as_list(value: object) -> object:
     return _names(value) if value else ()
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 """A list in the TOML; 'one,other' in the environment and as a flag."""
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 """The same; an empty text is none."""
 Limit = Annotated[int | None, Field(ge=1)]
+Duration = Annotated[int, BeforeValidator(milliseconds)]
+"""Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
 
 
 class TopicSettings(BaseModel):
@@ -38,9 +41,13 @@ class TopicSettings(BaseModel):
 
     allow: Patterns = ("*",)
     deny: Patterns = ()
+    actions: Names = ACTIONS
     profiles: Names | None = None
     max_requests_per_s: Limit = None
     max_pending: Limit = None
+    max_pending_bytes: Limit = None
+    max_request_bytes: Limit = None
+    max_delay: Annotated[Duration, Field(gt=0)] | None = None
     journal_topic: str = ""
 
     def of(self, name: str, profiles: tuple[str, ...]) -> "TopicSettings":
@@ -51,7 +58,7 @@ class TopicSettings(BaseModel):
 
     @property
     def policy(self) -> Policy:
-        return Policy(self.allow, self.deny)
+        return Policy(self.allow, self.deny, self.actions)
 
 
 def check_profiles(names: tuple[str, ...], setting: str = "profiles") -> None:
@@ -84,11 +91,11 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
     for name, topic in topics.items():
         if name == main:
             check_profiles(topic.profiles or ())
-            check_policy(topic.policy, own, "allow_targets", "deny_targets")
+            check_policy(topic.policy, own, "allow_targets", "deny_targets", "allow_actions")
         else:
             table = f'topics."{name}"'
             check_profiles(topic.profiles or (), f"{table}.profiles")
-            check_policy(topic.policy, own, f"{table}.allow", f"{table}.deny")
+            check_policy(topic.policy, own, f"{table}.allow", f"{table}.deny", f"{table}.actions")
     return own
 
 

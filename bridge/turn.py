@@ -14,21 +14,24 @@ anything. A crash behind it: the next life reads (C, K) and the journal, and set
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from bridge.circuit_breaker import CircuitBreakers
 from bridge.complaints import Complaints
-from bridge.errors import BridgeError
+from bridge.control import Desired
+from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
 from bridge.hanging import Hanging
-from bridge.intake import StillLeavingError
+from bridge.intake import MOST_PAUSED, StillLeavingError
+from bridge.journal_owner import ours
 from bridge.metrics import End, Metrics
 from bridge.options import TurnOptions
-from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source
+from bridge.ports import Clock, History, Ownership, Preparation, Record, Sink, Source, UndecodableRecord
 from bridge.publishing import Part, Publisher
 from bridge.recovery import Recovered, demand_replaceable, distrust, look, recover
 from bridge.shard import Lagged, Looked, OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
-from bridge.status import Status
+from bridge.status import Status, undecodable_text
 from bridge.throttle import Throttle
 from schemas.origin import Shard
 from timer.disk import Disk
@@ -107,21 +110,28 @@ class Bridge:
         disk_for: Callable[[Shard], Disk],
         options: TurnOptions,
         prepare: Callable[[Shard], Preparation],
+        control: Desired,
         status: Status | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`status` is told what becomes of shards, `metrics` what stands in Kafka."""
+        """`control`: what operators ask for. `status` is told what becomes of shards, `metrics` what is committed."""
         self._clock = clock
         self._source = source
         self._history = history
         self._metrics = metrics or Metrics()
-        self._publisher = Publisher(sink, clock, self._metrics, self._replace)
+        self._breakers = CircuitBreakers(options.rules.own_topics)
+        self._publisher = Publisher(sink, clock, self._metrics, self._breakers, self._replace)
         self._disk_for = disk_for
-        self._options = options
+        self._options = self._began_with = options
         self._prepare = prepare
+        self._control = control
         self._status = status or Status()
         self._shards: dict[Shard, OwnedShard] = {}
         self._preparing: dict[Shard, Preparation] = {}
+        self._claimed: set[Shard] = set()
+        """Those assigned to us whose journal is known to be our group's."""
+        self._next_owner_read: _NextTry | None = None
+        self._next_claims: _NextTry | None = None
         self._throttles: dict[str, Throttle] = {}
         """Of each timer topic with a rate."""
         self._throttled: set[Shard] = set()
@@ -130,13 +140,15 @@ class Bridge:
         self._hanging = Hanging()
         self._checkpoints_due_ms: dict[Shard, int] = {}
         self._unreadable = _Unreadable()
+        self._undecodable: dict[Shard, int] = {}
+        """Shards that are ours whose next record cannot be decoded, and is not skipped: its offset."""
         self._stopping = False
         self._was_opened = False
 
     @property
     def ready(self) -> bool:
         """Shards were assigned, and all that are ours are recovered."""
-        return self._was_opened and not self._preparing
+        return self._was_opened and not self._preparing and all(owned.is_claimed for owned in self._shards.values())
 
     @property
     def shards(self) -> Mapping[Shard, OwnedShard]:
@@ -163,6 +175,21 @@ class Bridge:
         """For each real topic: start of the hour (epoch ms) to the number of timers that are due in it."""
         return joined_hours(owned.due_hours() for owned in self._shards.values())
 
+    def unavailable_targets(self) -> dict[str, int]:
+        """Return the target topics that take no records, each with the time (epoch ms) since when."""
+        return self._breakers.unavailable(self._clock.now_ms())
+
+    @property
+    def options(self) -> TurnOptions:
+        """The limits that are in force."""
+        return self._options
+
+    def use(self, options: TurnOptions) -> None:
+        """Share the limits out again, after a timer topic has got more partitions."""
+        self._options = options
+        for shard, owned in self._shards.items():
+            owned.use(options.of(shard.topic))
+
     def turn(self) -> None:
         """One turn; waits in step 1 until there is something to do, at most `max_wait_ms`."""
         polled = self._source.poll(self._wait_ms(), self._options.max_poll_records)  # 1
@@ -172,10 +199,15 @@ class Bridge:
         self._publisher.advance()
         self._change_hands(polled.ownership)
         self._open_prepared()
+        self._confirm()
+        if self._control.poll():
+            self._each(self._obey)
         owners = dict(self._shards)
         fence = self._repeat(polled.fence)
         now_ms = self._clock.now_ms()
         records = {shard: new for shard, new in polled.records.items() if owners.get(shard) is self._shards.get(shard)}
+        is_same = {shard for shard in owners if owners[shard] is self._shards.get(shard)}
+        self._skip({shard: at for shard, at in polled.undecodable.items() if shard in is_same}, records, now_ms)
         if records:
             self._metrics.read(sum(map(len, records.values())), now_ms)
         fence = self._take_in(records, now_ms, fence)  # 2, 3; what was opened anew meanwhile is read anew
@@ -190,6 +222,8 @@ class Bridge:
         if is_overdue:
             self._publisher.finish()
         self._checkpoint(now_ms)
+        if self._breakers or self._status.unavailable_targets:
+            self._status.unavailable_targets = self.unavailable_targets()
 
     @property
     def is_idle(self) -> bool:
@@ -247,9 +281,9 @@ class Bridge:
             return 0
         owned.lagged = Lagged(start, end, before.is_empty if (start, end) == before[:2] else None)
         is_little = end - start <= _MOST_ASKED  # as nobody gets anything meanwhile
-        if owned.lagged == before and before.is_empty is None and stable == end and is_little:
-            is_empty = not any(self._history.requests(owned.shard, start, end))
-            owned.lagged = owned.lagged._replace(is_empty=is_empty)
+        is_asked = owned.lagged == before and before.is_empty is None and stable == end and is_little
+        if is_asked and owned.shard not in self._undecodable:
+            owned.lagged = owned.lagged._replace(is_empty=self._is_empty(owned.shard, start, end))
         return 0 if owned.lagged.is_empty else end - start
 
     def look_at_clocks(self) -> None:
@@ -335,8 +369,12 @@ class Bridge:
             log.info("%s: given up", shard)
             self._give_up(shard, checkpoint=True)
         for shard in ownership.assigned:
+            self._demand_known(shard)
             self._give_up(shard, checkpoint=False)
             self._note_recovering(shard)
+        self._claimed |= self._ours(ownership.assigned)
+        if ownership.assigned:
+            self._control.catch_up()  # a former owner may know of pauses that we do not
         undecided = self._history.undecided(ownership.assigned) if ownership.assigned else set()
         for shard in ownership.assigned:
             if shard in undecided:
@@ -346,27 +384,47 @@ class Bridge:
             else:
                 self._begin(shard)
 
+    def _demand_known(self, shard: Shard) -> None:
+        """Raise TopicGrownError for a partition that was added after this life began.
+
+        Its journal partition may be missing, and the producers of this life may not know that partition yet.
+        """
+        known = self._began_with.of(shard.topic).partitions
+        if known is not None and shard.partition >= known:
+            raise TopicGrownError(f"{shard}: the topic has grown, it had {known} partitions: starting again with all")
+
     def _begin(self, shard: Shard) -> None:
         """Opens it, or has it prepared beside the others where that takes long."""
+        if not self._control.is_current:
+            self._preparing[shard] = _NextTry(self._clock)
+            return
         options = self._options.of(shard.topic)
         with self._tried_again(shard):
             disk = self._disk_for(shard)
             if (wrong := self._unreadable.lasting(shard, self._clock.now_ms())) is not None:
                 distrust(shard, disk, wrong)
                 self._unreadable.forget(shard)
-            outlook = look(shard, disk, self._history, options)
-            self._metrics.looked(outlook)
-            if outlook.work >= self._options.prepare_from:
-                self._preparing[shard] = self._prepare(shard)
-            else:
-                self._open(shard, disk, recover(shard, disk, self._history, options, outlook))
+            try:
+                outlook = look(shard, disk, self._history, options)
+                self._metrics.looked(outlook)
+                if outlook.work < self._options.prepare_from:
+                    self._open(shard, disk, recover(shard, disk, self._history, options, outlook))
+                    return
+            except PartitionUnreadableError as slow:
+                log.warning("%s: %s; a process of its own goes on with it", shard, slow)
+            self._preparing[shard] = self._prepare(shard)
 
     def _open_prepared(self) -> None:
         if self._stopping:  # what is not ready by now would hold up the end
             return
-        for shard, preparation in [each for each in self._preparing.items() if each[1].is_done()]:
+        done = [each for each in self._preparing.items() if each[1].is_done()]
+        if done and not self._control.is_current:
+            self._control.catch_up()
+        for shard, preparation in done:
             del self._preparing[shard]
-            if isinstance(preparation, _NextTry):
+            if shard not in self._claimed:  # a transaction may have hidden the owner
+                self._claimed |= self._ours([shard])
+            if isinstance(preparation, _NextTry) or not self._control.is_current:
                 self._begin(shard)
                 continue
             with self._tried_again(shard):
@@ -377,7 +435,7 @@ class Bridge:
 
     @contextmanager
     def _tried_again(self, shard: Shard) -> Iterator[None]:
-        """A shard whose disk is full or broken is opened later; the others go on."""
+        """A shard whose disk is full or broken, or which Kafka does not let us read, is opened later; others go on."""
         try:
             yield
         except CorruptStoreError as wrong:
@@ -389,6 +447,10 @@ class Bridge:
             )
             self._complaints.say(now_ms, f"disk {shard}", told, shard, wrong)
             self._preparing[shard] = _NextTry(self._clock)
+        except PartitionUnreadableError as wrong:
+            told = "%s: its partition cannot be read (%s), so its timers wait; it is tried again every 5 s"
+            self._complaints.say(self._clock.now_ms(), f"unreadable {shard}", told, shard, wrong)
+            self._preparing[shard] = _NextTry(self._clock)
         except OSError as wrong:
             is_limit = wrong.errno in (errno.EMFILE, errno.ENFILE)
             told = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
@@ -397,10 +459,15 @@ class Bridge:
             self._preparing[shard] = _NextTry(self._clock)
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
-        first, end = self._history.bounds(shard)
         options = self._options.of(shard.topic)
         try:
-            owned = OwnedShard(shard, disk, recovered, options, readable_end=end)
+            bounds = self._history.bounds(shard)
+            owned = OwnedShard(
+                *(shard, disk, recovered, options, self._least_free_bytes),
+                is_claimed=shard in self._claimed,
+                breakers=self._breakers,
+            )
+            self._obey(owned)
         except BaseException:
             recovered.store.close()
             raise
@@ -409,22 +476,72 @@ class Bridge:
         self._throttled.discard(shard)
         if options.max_requests_per_s is not None:
             self._throttles.setdefault(shard.topic, Throttle(options.max_requests_per_s))
+        if owned.is_claimed:
+            self._start_reading(owned, bounds)
+        if shard not in self._unreadable:  # who knows for how long
+            self._complaints.over(f"disk {shard}")
+        self._complaints.over(f"unreadable {shard}")
+        self._status.running(shard)
+        self._metrics.recovered(shard)
+        self._was_opened = True
+
+    def _ours(self, shards: Sequence[Shard]) -> set[Shard]:
+        """Return those whose journal is known to be ours. Raises ForeignJournalError.
+
+        If no broker answers in time none is known, and 5 s pass before the next read: it holds up all shards.
+        """
+        if not shards or (self._next_owner_read is not None and not self._next_owner_read.is_done()):
+            return set()
+        self._next_owner_read = None
+        try:
+            return ours(shards, self._history, lambda topic: self._options.of(topic).journal_topic)
+        except PartitionUnreadableError as wrong:
+            log.warning("the owner of journals is not known: %s; it is asked again in 5 s", wrong)
+            self._next_owner_read = _NextTry(self._clock)
+            return set()
+
+    def _confirm(self) -> None:
+        """Start to read once the claims of journals stand and are the first. Raises ForeignJournalError if not."""
+        standing = [shard for shard, owned in self._shards.items() if not owned.is_claimed and owned.is_quiet]
+        confirmed = self._ours(standing)
+        self._claimed |= confirmed
+
+        def start(owned: OwnedShard) -> None:
+            if owned.shard in confirmed:
+                bounds = self._history.bounds(owned.shard)
+                owned.is_claimed = True
+                self._start_reading(owned, bounds)
+
+        if confirmed:
+            self._each(start)
+        if len(confirmed) == len(standing):
+            self._next_claims = None
+        elif self._next_claims is None:
+            self._next_claims = _NextTry(self._clock)
+        elif self._next_claims.is_done():  # retention may have taken a claim before it was read
+            self._next_claims = None
+            for shard in set(standing) - confirmed:
+                self._shards[shard].claim()
+
+    def _start_reading(self, owned: OwnedShard, bounds: tuple[int, int]) -> None:
+        first, owned.reads_first_until = bounds
         next_offset = owned.store.next_offset
         if first > next_offset:
             log.error(
                 "%s: retention has taken %d offsets that were never read, from %d on: their requests are lost; raise"
                 " retention.ms to 3 roll windows",
-                shard,
+                owned.shard,
                 first - next_offset,
                 next_offset,
             )
         owned.starts_at = max(first, next_offset)
-        self._source.start(shard, owned.starts_at)
-        if shard not in self._unreadable:  # who knows for how long
-            self._complaints.over(f"disk {shard}")
-        self._status.running(shard)
-        self._metrics.recovered(shard)
-        self._was_opened = True
+        self._source.start(owned.shard, owned.starts_at)
+
+    def _obey(self, owned: OwnedShard) -> None:
+        """What the control topic asks for. The journal tells it from the next transaction on."""
+        for target in owned.obey(self._control.pauses(owned.shard.topic)):
+            told = "%s: %s is not paused: %d others are in this partition; resume some"
+            log.error(told, owned.shard, target, MOST_PAUSED)
 
     def _note_recovering(self, shard: Shard) -> None:
         self._status.recovering(shard)
@@ -438,6 +555,7 @@ class Bridge:
             preparation.give_up()
         owned = self._shards.pop(shard, None)
         self._checkpoints_due_ms.pop(shard, None)
+        self._claimed.discard(shard)
         self._unreadable.forget(shard)
         if owned is None:
             return
@@ -473,10 +591,12 @@ class Bridge:
         return fence
 
     def _take_in_one(self, owned: OwnedShard, records: list[Record], now_ms: int) -> None:
+        if not owned.is_claimed:
+            return
         waited = bool(owned.backlog)
         self._throttled.discard(owned.shard)
         if records:
-            records = [*self._left_out(owned, records[0].offset), *records]
+            records = self._left_out(owned, records[0].offset) or records
         try:
             self._admit(owned, records, now_ms)
         except (OSError, WheelFullError, TooManyHeldError) as full:
@@ -500,18 +620,63 @@ class Bridge:
                 self._complaints.over(str(owned.shard))
             self._note_read(owned, now_ms, was_empty=not records)
 
+    def _least_free_bytes(self, shard: Shard) -> int:
+        """Return the free room below which intake of `shard` pauses.
+
+        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
+        """
+        held: Counter[str] = Counter()
+        for each, owned in self._shards.items():
+            held[each.topic] += owned.store.size_bytes
+        least = self._options.min_free_bytes
+        return least if held[shard.topic] * len(held) >= held.total() else least // 2
+
     def _left_out(self, owned: OwnedShard, first: int) -> list[Record]:
         """What lies before the first record that comes behind a start: mostly nothing, or markers.
 
-        Over an assignment that was just given up, librdkafka 2.16 has once begun one record too late.
+        Over an assignment that was just given up, librdkafka 2.16 has once begun one record too late. Returns at most
+        one batch, and the source yields what follows it.
         """
         start, owned.starts_at = owned.starts_at, None
         if start is None or start >= first:
             return []
-        found = [record for records in self._history.requests(owned.shard, start, first) for record in records]
+        found = next(self._history.requests(owned.shard, start, first), [])
         if found:
             log.warning("%s: the Kafka client left %d requests out as it began, read anew", owned.shard, len(found))
+            owned.starts_at = found[-1].offset + 1
+            self._source.rewind(owned.shard, owned.starts_at)
         return found
+
+    def _is_empty(self, shard: Shard, start: int, end: int) -> bool | None:
+        """True if only markers and aborted records are in [start, end), None if no answer comes in time."""
+        try:
+            return not any(self._history.requests(shard, start, end))
+        except PartitionUnreadableError:
+            return None
+
+    def _skip(self, undecodable: dict[Shard, int], records: dict[Shard, list[Record]], now_ms: int) -> None:
+        """Tell of records that cannot be decoded. Append a stand-in to `records` for those that an operator skips."""
+        waiting: dict[Shard, int] = {}
+        for shard, offset in undecodable.items():
+            # A backlog goes first: while there is one, the source is paused.
+            if not self._shards[shard].backlog and self._control.is_skipped(shard, offset):
+                log.warning("%s: offset %d cannot be decoded, and is skipped", shard, offset)
+                records[shard] = [*records.get(shard, []), UndecodableRecord(offset, 0, None, None, ())]
+                self._source.rewind(shard, offset + 1)
+            else:
+                waiting[shard] = offset
+        for shard, offset in waiting.items():
+            told = undecodable_text(shard, offset)
+            self._complaints.say(now_ms, f"undecodable {shard}", "%s", told)
+            if not self._shards[shard].backlog:  # which has a reason of its own
+                self._status.paused(shard, "undecodable", told)
+                self._metrics.pauses_intake(shard, "undecodable")
+        for shard in self._undecodable.keys() - waiting.keys():
+            self._complaints.over(f"undecodable {shard}")
+            if shard in self._shards and not self._shards[shard].backlog:
+                self._status.running(shard)
+                self._metrics.goes_on(shard)
+        self._metrics.undecodable = self._undecodable = waiting
 
     def _admit(self, owned: OwnedShard, records: list[Record], now_ms: int) -> None:
         throttle = self._throttles.get(owned.shard.topic)
@@ -542,13 +707,17 @@ class Bridge:
         end = owned.reads_first_until
         if end is None:
             return
+        if owned.shard in self._undecodable:  # what is there cannot be read, and is not waited for
+            owned.note_read(nothing_more=True)
+            return
         start, nothing_more = owned.store.next_offset, False
         last = owned.looked
         stands_still = start == last.offset and now_ms >= last.at_ms
         if was_empty and not (stands_still and now_ms - last.at_ms < last.enough_for_ms):
             owned.looked = Looked(start, now_ms, 2 * last.enough_for_ms if stands_still else _LOOK_AGAIN_MS)
-            nothing_more = not any(self._history.requests(owned.shard, start, end))
-            if stands_still and not nothing_more:
+            is_empty = self._is_empty(owned.shard, start, end)
+            nothing_more = is_empty is True
+            if stands_still and is_empty is False:
                 told = "%s: the Kafka client has brought nothing from offset %d on, though there is more: read anew"
                 log.warning(told, owned.shard, start)
                 owned.starts_at = max(start, owned.starts_at or 0)  # what is below, retention has taken
@@ -562,13 +731,21 @@ class Bridge:
                 step(owned)
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
+            except PartitionUnreadableError as wrong:
+                self._close(owned)
+                with self._tried_again(owned.shard):
+                    raise wrong
 
-    def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
+    def _close(self, owned: OwnedShard) -> None:
+        """Without a checkpoint, to be opened again."""
         self._publisher.finish()
         self._note_recovering(owned.shard)
         del self._shards[owned.shard]
         owned.store.close()
         self._source.pause(owned.shard)
+
+    def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
+        self._close(owned)
         with self._tried_again(owned.shard):
             if not 0 <= self._clock.now_ms() - owned.opened_ms < _SOUND_MS:
                 self._unreadable.forget(owned.shard)  # what was before is over
@@ -630,12 +807,15 @@ class Bridge:
             is_due = self._is_checkpoint_due(owned, now_ms)
             try:
                 owned.store.compact_some()
-                if owned.store.continue_checkpoint() and is_due and owned.is_quiet:
+                rests = 0 < owned.checkpoint_rests_until_ms - now_ms <= _UNREADABLE_MS
+                if owned.store.continue_checkpoint() and is_due and owned.is_quiet and not rests:
                     self._checkpoints_due_ms[owned.shard] = now_ms + self._options.store.checkpoint_interval_ms
                     if owned.store.may_checkpoint:
                         self._start_checkpoint(owned)
-            except OSError as wrong:
+            except (OSError, PartitionUnreadableError) as wrong:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
+                if isinstance(wrong, PartitionUnreadableError):  # each try holds up all others
+                    owned.checkpoint_rests_until_ms = self._clock.now_ms() + _UNREADABLE_MS
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
 

@@ -23,6 +23,7 @@ import uvicorn
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -32,6 +33,7 @@ from bridge.connections import BACKLOG, HttpConnection, tell_trouble
 from bridge.desk import Desk
 from bridge.errors import SettingsError
 from bridge.exposition import Exposition
+from bridge.known_hosts import KnownHosts
 from bridge.pending import InstanceNamed, InstancePending, named_in_bridge, of_bridge, parse_bucket_ms
 from bridge.ports import Clock
 from bridge.seen import Seen, see
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 SEE_WITHIN_S = 2.0
 """Longer than a turn waits for a message; those who scrape wait 10 s."""
 _END_S = 3
+_ANY_ADDRESS = Middleware(KnownHosts)
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -54,10 +57,11 @@ def application(
     answer_within_s: float = ANSWER_WITHIN_S,
     others: Sequence[BaseRoute] = (),
     demand: Callable[[Request], None] = lambda _: None,
+    hosts: Middleware = _ANY_ADDRESS,
 ) -> Starlette:
     """The routes, and `others` (bridge.page). None of them looks into the bridge itself.
 
-    `demand`: who asks about one id has to pass it; raises HTTPException.
+    `demand`: who asks about one id has to pass it; raises HTTPException. `hosts`: KnownHosts, for all routes.
     """
     ask = Asker(status, desk, answer_within_s).ask
     see_soon = Asker(status, desk, min(SEE_WITHIN_S, answer_within_s)).ask
@@ -95,6 +99,7 @@ def application(
             _metrics(exposition, clock.now_ms, see_soon),
             *others,
         ],
+        middleware=[hosts],
         exception_handlers={HTTPException: _refused},
     )
 
@@ -113,11 +118,12 @@ def _metrics(
 
 def _verdict(verdict: Verdict, status: Status) -> Response:
     shards = {str(shard): each.phase for shard, each in sorted(status.shards().items())}
+    places: dict[str, object] = {"shards": shards}
+    if status.unavailable_targets:
+        places["unavailable_targets"] = dict(status.unavailable_targets)
     if not verdict.reason:
-        return JSONResponse({"status": "ok", "shards": shards})
-    return JSONResponse(
-        {"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, "shards": shards}, status_code=503
-    )
+        return JSONResponse({"status": "ok", **places})
+    return JSONResponse({"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, **places}, 503)
 
 
 def _told(answer: BaseModel, status_code: int) -> Response:
@@ -126,7 +132,7 @@ def _told(answer: BaseModel, status_code: int) -> Response:
 
 async def _refused(_: Request, wrong: Exception) -> Response:
     assert isinstance(wrong, HTTPException)
-    return JSONResponse({"reason": wrong.detail}, wrong.status_code)
+    return JSONResponse({"reason": wrong.detail}, wrong.status_code, wrong.headers)
 
 
 @contextmanager

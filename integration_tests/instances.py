@@ -99,7 +99,7 @@ class Field:
     """A timer topic, a target with one partition, so that its offsets tell an order, and the bridges between them."""
 
     def __init__(self, servers: str, folder: Path, partitions: int, *arguments: str) -> None:
-        mark = uuid4().hex[:8]
+        self.mark = mark = uuid4().hex[:8]
         self.cluster = Cluster(servers)
         self.partitions = partitions
         self.timers, self.target, self.group = f"timers-{mark}", f"target-{mark}", f"group-{mark}"
@@ -163,7 +163,11 @@ class Field:
         end_s = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < end_s, f"{what} did not come to be; {self._told()}"
-            self.seen += self._receiver.poll(0.1)
+            self.receive()
+
+    def receive(self) -> None:
+        """What the target has got since, for 0.1 s."""
+        self.seen += self._receiver.poll(0.1)
 
     def _told(self) -> str:
         return "\n".join(f"{each.owned()}\n{each.log[-_SHOWN:]}" for each in self.instances)

@@ -8,15 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 
 from bridge.client import TimerProducer
 from bridge.embedded import HOST, free_port
 from bridge.kafka_jars import KAFKA_VERSION
-from integration_tests.conftest import ROOT, docker_answers, ensure_image, missing
+from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
 from integration_tests.patience import until
 from integration_tests.prometheus import promtool
 from integration_tests.test_health import get
@@ -48,13 +50,78 @@ def compose_command() -> list[str]:
 
 def test_docker_compose_takes_the_file() -> None:
     run(*compose_command(), "--file", str(FILE), "config", "--quiet")
-    assert f"apache/kafka:{KAFKA_VERSION}}}" in FILE.read_text()
+
+
+def images() -> dict[str, str]:
+    lines = (COMPOSE / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def test_every_image_stands_in_one_place() -> None:
+    """Tagged, and with its digest once `make images` has run where a registry can be reached."""
+    assert images()["KAFKA_IMAGE"].partition("@")[0] == f"apache/kafka:{KAFKA_VERSION}"
+    for image in images().values():
+        assert re.fullmatch(r"[a-z./-]+:[\w.-]+(@sha256:[0-9a-f]{64})?", image), image
+    used = re.findall(r"^ +(?:image|BASE): (.+)$", FILE.read_text(), re.MULTILINE)
+    ours = {"${BRIDGE_IMAGE:-timer-bridge:latest}", "${AUDIT_IMAGE:-timer-bridge-audit:latest}"}
+    assert set(used) == {f"${{{name}:?}}" for name in images()} | ours
+    for dockerfile in COMPOSE.rglob("Dockerfile"):
+        known = {"BASE", *re.findall(r"^FROM .+ AS (.+)$", dockerfile.read_text(), re.MULTILINE)}
+        assert {each.strip("${}") for each in re.findall(r"^FROM (\S+)", dockerfile.read_text(), re.MULTILINE)} <= known
+
+
+FAKE_DOCKER = """#!/bin/sh
+case "$1 $*" in
+    pull*grafana*) [ -z "$REFUSES" ] ;;
+    image*) name=${5%:*}; echo "other/mirror@sha256:$(printf %064d 1)"; echo "$name@sha256:$(printf %064d 2)" ;;
+esac
+"""
+
+
+def test_make_images_writes_the_digest_of_each_tag_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "compose").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "pin-images.sh", tmp_path / "scripts")
+    file = Path(shutil.copy(COMPOSE / ".env", tmp_path / "compose"))
+    (tmp_path / "docker").write_text(FAKE_DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    before = file.read_text()
+    refused = subprocess.run([script], env=environment | {"REFUSES": "1"}, capture_output=True, text=True, check=False)
+    assert (refused.returncode, file.read_text()) == (1, before)
+    assert "grafana/grafana:12.1.0: cannot be pulled; compose/.env is unchanged" in refused.stderr
+
+    for _ in range(2):  # the second run begins with digests
+        run(str(script), environment=environment)
+        lines = file.read_text().splitlines()
+        tags = [line.partition("@")[0] for line in before.splitlines()]
+        digest = f"@sha256:{2:064d}"
+        assert lines == [line if line.startswith("#") else line + digest for line in tags]
 
 
 def test_the_image_s_user_is_told_by_number() -> None:
     """Of a name Kubernetes cannot tell whether it is root, so with `runAsNonRoot` it would start nothing."""
     users = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
     assert users == ["10001:10001", "root", "10001:10001"]
+
+
+def test_every_service_has_limits_and_its_log_is_rotated() -> None:
+    services = yaml.safe_load(FILE.read_text())["services"]
+    assert set(services) == {"kafka", *BRIDGES, "prometheus", "grafana", "audit"}
+    for name, service in services.items():
+        for limit in ("mem_limit", "cpus", "pids_limit"):
+            assert service.get(limit), f"{name}: no {limit}"
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+        assert "no-new-privileges:true" in service["security_opt"], name
+
+
+def test_bridges_answer_to_the_names_that_prometheus_asks() -> None:
+    scraped = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
+    targets = [each.partition(":")[0] for job in scraped for part in job["static_configs"] for each in part["targets"]]
+    services = yaml.safe_load(FILE.read_text())["services"]
+    known = [services[name]["environment"]["TIMER_BRIDGE_HTTP_HOSTS"] for name in BRIDGES]
+    assert known == [",".join(targets)] * len(BRIDGES)
 
 
 def test_prometheus_takes_its_configuration() -> None:
@@ -73,12 +140,13 @@ class Stack:
             "COMPOSE_PROJECT_NAME": self._name,
             "DOCKER_BUILDKIT": "0",  # the classic builder needs nothing that would have to be pulled
             "BRIDGE_IMAGE": image,
+            "KAFKA_IMAGE": IMAGE,  # by its tag alone, as `ensure_image` has pulled or built it
             **{f"{name.upper().replace('-', '_')}_PORT": str(port) for name, port in self.ports.items()},
         }
         self.bootstrap_servers = f"{HOST}:{self.ports['kafka']}"
 
     def build(self) -> None:
-        official = DOCKERFILE.read_text().partition("ARG BASE=")[2].split()[0]
+        official = images()["BASE"]
         if subprocess.run(["docker", "pull", "--quiet", official], capture_output=True, check=False).returncode != 0:
             self._environment |= {"BASE": run(str(COMPOSE / "ensure-base.sh")).strip(), "PIP_NO_INDEX": "1"}
             self._make_wheels()
@@ -90,12 +158,10 @@ class Stack:
 
     def _make_wheels(self) -> None:
         """All that the image needs, by this machine's package index. They fit a base with this Python."""
-        constrained = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-        wanted = [str(ROOT), "setuptools"]
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(WHEELS), *wanted]
-        run(*command, environment=constrained)
-        for ours in WHEELS.glob("kafka_timer_bridge-*.whl"):
-            ours.unlink()
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:"]
+        for name in ("build", "run"):
+            command += ["--requirement", str(ROOT / "requirements" / f"{name}.lock")]
+        run(*command, "--dest", str(WHEELS))
 
     def compose(self, *arguments: str) -> str:
         return run(*compose_command(), "--file", str(FILE), *arguments, environment=self._environment)
@@ -129,7 +195,7 @@ def stack() -> Iterator[Stack]:
 def demand_no_rights(stack: Stack, bridge: str) -> None:
     found = stack.inspect(bridge)
     host = found["HostConfig"]
-    assert (host["ReadonlyRootfs"], host["CapDrop"], found["Config"]["User"]) == (True, ["ALL"], "timer-bridge")
+    assert (host["ReadonlyRootfs"], host["CapDrop"], found["Config"]["User"]) == (True, ["ALL"], "10001:10001")
     told = run(
         "docker", "exec", stack.container(bridge), "sh", "-c", "id -u; stat -c '%a %U' /data; touch /x || echo no"
     )

@@ -5,17 +5,17 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from bridge.client import TimerProducer
-from bridge.confluent import ConfluentHistory, ConfluentSink, ConfluentSource, Patience, clients
+from bridge.confluent import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, Patience, clients
 from bridge.confluent.fence import is_member
 from bridge.confluent.producer import Batch, TransactionalProducer
 from bridge.confluent.sending import Sending
@@ -903,3 +903,42 @@ def murmur2(data: bytes) -> int:
         h = (h ^ int.from_bytes(tail, "little")) * m & 0xFFFFFFFF
     h = (h ^ h >> 13) * m & 0xFFFFFFFF
     return h ^ h >> 15
+
+
+def test_the_control_topic_is_read_to_its_end_once_then_what_comes(world: World) -> None:
+    """Also beyond markers, and beyond a transaction that is open."""
+    topic = f"control-{uuid4().hex[:8]}"
+    world.cluster.create(topic, 1)
+
+    def send(*numbers: int) -> list[bytes]:
+        for number in numbers:
+            world.cluster.send(topic, b"%d" % number)
+        world.cluster.flush()
+        return [b"%d" % number for number in numbers]
+
+    def values(records: Iterable[Record]) -> list[bytes | None]:
+        return [record.value for record in records]
+
+    with closing(ConfluentControl(world.connection(), topic, world.patience)) as control:
+        assert values(control.catch_up()) == []
+        sent = send(*range(1200))
+        hanging = Producer({"bootstrap.servers": world.cluster.bootstrap_servers, "transactional.id": topic})
+        hanging.init_transactions()
+        for number in range(2):
+            hanging.begin_transaction()
+            hanging.produce(topic, b"by a transaction")
+            hanging.flush()
+            if number == 0:
+                hanging.commit_transaction()
+        assert values(control.catch_up()) == [*sent, b"by a transaction", b"by a transaction"]
+        hanging.abort_transaction()
+        assert values(control.catch_up()) == []
+        sent = send(7, 8)
+        found: list[bytes | None] = []
+
+        def read_on() -> list[bytes | None]:
+            found.extend(values(control.poll()))
+            return found
+
+        becomes(read_on, sent)
+        assert values(control.poll()) == []

@@ -50,6 +50,10 @@ OF_OTHERS = {"--bootstrap-server", "--alter", "--delete-offsets", "--partitions"
 """Options of Kafka's own tools, and of docker."""
 OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add"}
 """Of spark-submit, and of scripts that measure."""
+OF_OTHERS |= {"--describe", "--under-min-isr-partitions", "--signal", "--deep-iteration", "--files"}
+"""Of Kafka's own tools, and of docker."""
+OF_OTHERS |= {"--sign", "--no-deps", "--require-hashes", "--upgrade", "--build-arg", "--packages"}
+"""Of git, pip, uv, docker and spark-submit."""
 
 
 class Shown(NamedTuple):
@@ -108,7 +112,7 @@ def test_what_is_shown_is_a_command_as_it_reads_its_options(page: Path, tmp_path
 @EACH_PAGE
 def test_commands_and_options_that_the_text_names_exist(page: Path) -> None:
     text = page.read_text()
-    for name, rest in re.findall(r"`timer-bridge ([a-z]+)([^`]*)`", text):
+    for name, rest in re.findall(r"`timer-bridge ([a-z][a-z-]*)([^`]*)`", text):
         assert name in typer_commands(), name
         assert set(re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)) <= options_of(name), f"{name}{rest}"
     named = re.findall(r"(?<![\w-])--[a-z][a-z-]+", " ".join(re.findall(r"`([^`\n]*)`", text)))
@@ -196,7 +200,14 @@ def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: p
     """One bridge, running first and stopped then, and the commands in this process."""
     names, port = Names(), str(free_port())
     told = dict(pairwise(names.arguments))
-    for option in ("--group", "--timer-topic", "--rejected-topic", "--journal-topic", "--receipts-topic"):
+    for option in (
+        "--group",
+        "--timer-topic",
+        "--rejected-topic",
+        "--journal-topic",
+        "--receipts-topic",
+        "--control-topic",
+    ):
         monkeypatch.setenv(f"{PREFIX}{option.removeprefix('--').replace('-', '_').upper()}", told[option])
     monkeypatch.setenv(f"{PREFIX}BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     monkeypatch.setenv(f"{PREFIX}REDRIVEN_TOPIC", f"redriven-{names.timers}")
@@ -208,7 +219,7 @@ def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: p
     running = [shown for shown in others if not STOPPED.match(shown.text)]
     stopped = [shown for shown in others if shown not in running]
     assert start.words[0] == "run"
-    assert (len(running), len(stopped)) == (14, 5), "as many as the pages show"
+    assert (len(running), len(stopped)) == (15, 5), "as many as the pages show"
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [each.replace("8321", port) for each in start.words[1:]]):
         for number in range(4):
             here.run("send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}")

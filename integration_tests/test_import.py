@@ -16,6 +16,7 @@ from integration_tests.patience import until
 from integration_tests.test_backfill import now_ms
 from integration_tests.test_run import Names, command
 from schemas import headers as names
+from schemas.control import Paused, control_record
 from scripts.processes import BridgeProcess
 from spark_jobs import bulk_import
 from spark_jobs.access import Access
@@ -34,6 +35,14 @@ HOUR_MS = 3_600_000
 EXPORTED = Mapped({}, {}, 86_400_000)
 EVERY_BYTE = bytes(range(256))
 FOREIGN = (("a", EVERY_BYTE), ("a", None))
+
+
+def pause(cluster: Cluster, topics: Names, target: str) -> None:
+    """From the start of the first bridge on."""
+    key, value = control_record(Paused(topics.timers, target), on=True)
+    cluster.create(topics.control, 1)
+    cluster.send(topics.control, value, key=key)
+    cluster.flush()
 
 
 class OldBridge:
@@ -58,6 +67,8 @@ class OldBridge:
     def _live(self) -> None:
         self._lives += 1
         arguments = [*self._topics.arguments, "--roll-window", "1s"]
+        if self._lives == 1:
+            pause(self.cluster, self._topics, self.target)
         with BridgeProcess(self._folder, self.cluster.bootstrap_servers, arguments):
             if self._lives == 1:
                 self._send_all()
@@ -66,9 +77,6 @@ class OldBridge:
             until(lambda: len(self.cluster.values(self._came)) == self._lives)
 
     def _send_all(self) -> None:
-        for partition in range(2):
-            paused = [(names.ACTION, b"pause"), (names.TOPIC, self.target.encode())]
-            self.cluster.send(self._topics.timers, None, headers=paused, partition=partition)
         self._send(b"held", 10)
         self._send(b"held with all", 10, (names.ID, b"\xff1"), (names.KEY, b""), (names.PARTITION, b"3"))
         self._send(None, 10, (names.EXPIRE_MS, b"%d" % (now_ms() + 86_400_000)))
@@ -157,12 +165,12 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
         cluster.send(old.timers, None, headers=[(names.ACTION, action), *more])
         cluster.flush()
 
+    pause(cluster, old, came)
     for file in files:
         with BridgeProcess(
             tmp_path / file.stem, kafka.bootstrap_servers, old.arguments, http_port=free_port()
         ) as bridge:
             if file is files[0]:
-                ask(b"pause", (names.TOPIC, came.encode()))
                 for value, target, delay_ms in (
                     (b"soon", came, 1),
                     (b"stays", later, HOUR_MS),
@@ -173,7 +181,8 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
                 cluster.flush()
                 until(lambda: json.loads(bridge.get("/pending"))["pending"] == 3)
             else:
-                ask(b"resume", (names.TOPIC, came.encode()))
+                key, value = control_record(Paused(old.timers, came), on=False)
+                cluster.send(old.control, value, key=key)
                 ask(b"cancel", (names.ID, b"ended"))
                 until(lambda: cluster.values(came) == [b"soon"])
                 until(lambda: json.loads(bridge.get("/pending"))["pending"] == 1)

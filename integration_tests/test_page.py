@@ -70,6 +70,7 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
     folder, names = tmp_path_factory.mktemp("page"), Names()
     for name, text in _TOKENS.items():
         (folder / name).write_text(text)
+        (folder / name).chmod(0o600)
     tokens = ["--page-operator-tokens", str(folder / "operators"), "--page-read-tokens", str(folder / "readers")]
     ports = [free_port(), free_port()]
     arguments = [*names.arguments, *tokens, "--page", "true", "--min-free-bytes", "0"]

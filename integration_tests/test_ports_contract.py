@@ -756,6 +756,11 @@ class TestHistory:
         assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
         assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
         assert list(history.journal(Shard(shard.topic, 1), from_offset=None, since_ms=None)) == []
+        key, other = history.journal_key(shard), Shard(shard.topic, 1)
+        last = history.journal_end(shard) - ends[1]
+        assert history.journal_tails([shard, other], last) == {shard: [(key, b"two"), (key, b"three")], other: []}
+        assert history.journal_tails([shard], 1000)[shard] == [(key, each) for each in (b"one", b"two", b"three")]
+        assert history.journal_key(shard).endswith(f" {shard.topic}".encode())
 
     def test_the_newest_decision_is_told_by_the_brokers_clock(
         self, harness: Harness, reader: Reader, shard: Shard

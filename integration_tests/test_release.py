@@ -28,7 +28,8 @@ def test_case_35_targets_wait_through_a_kill_and_a_lost_disk_and_delay_no_other(
     arguments = [*names.arguments, "--config", str(config)]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         pass
-    with TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=names.timers) as timers:
+    broker = {"bootstrap.servers": kafka.bootstrap_servers}
+    with TimerProducer(broker, timer_topic=names.timers, control_topic=names.control) as timers:
         timers.pause(paused)
         for number in range(OVERDUE):
             timers.schedule(limited, str(number), delay=0)

@@ -34,9 +34,10 @@ class Names:
         mark = uuid4().hex[:8]
         self.timers, self.rejected, self.target = f"timers-{mark}", f"rejected-{mark}", f"orders-{mark}"
         self.journal, self.receipts = f"journal-{mark}", f"receipts-{mark}"
+        self.control = f"control-{mark}"
         self.arguments = ["--group", f"group-{mark}", "--partitions", "2", "--timer-topic", self.timers]
         self.arguments += ["--rejected-topic", self.rejected, "--journal-topic", self.journal]
-        self.arguments += ["--receipts-topic", self.receipts]
+        self.arguments += ["--receipts-topic", self.receipts, "--control-topic", self.control]
 
 
 @pytest.fixture
@@ -97,7 +98,8 @@ def test_case_31_records_come_back_as_they_went(kafka: Broker, names: Names, tmp
     admin, tight = Admin(kafka.bootstrap_servers), f"{names.target}-tight"
     size_limit = {"max.message.bytes": str(LIMIT_BYTES)}
     with_room = {"max.message.bytes": str(LIMIT_BYTES + 1000)}  # a delivery's own headers are longer
-    admin.create_topics([names.timers], partitions=2, settings=BROKER_CLOCK | {"retention.bytes": "-1"} | size_limit)
+    right = BROKER_CLOCK | {"retention.bytes": "-1", "compression.type": "uncompressed"}
+    admin.create_topics([names.timers], partitions=2, settings=right | size_limit)
     admin.create_topics([names.target], partitions=1, settings=BROKER_CLOCK | with_room)
     admin.create_topics([tight], partitions=1, settings=BROKER_CLOCK | size_limit)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 10 * LIMIT_BYTES})
@@ -203,7 +205,8 @@ def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_onc
     admin, small = Admin(kafka.bootstrap_servers), f"{names.target}-small"
     admin.create_topics([names.target], partitions=3, settings=BROKER_CLOCK)
     admin.create_topics([small], partitions=1, settings={"max.message.bytes": "1000"})
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+    arguments = [*names.arguments, "--compressed-requests", "allow"]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         pass
     due = ("timer-deliver-ms", b"%d" % (time.time_ns() // 1_000_000))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip"})
@@ -233,7 +236,7 @@ def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_onc
     for headers in large:
         producer_of_large.produce(names.timers, bytes(3_000_000), headers=list(headers))
     assert producer.flush(PATIENCE_S) == producer_of_large.flush(PATIENCE_S) == 0
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         delivered = read(kafka, names.target, len(good) - 50) + read(kafka, small, 50)
         rejected = read(kafka, names.rejected, len(bad) + len(large))
     everything = Cluster(kafka.bootstrap_servers).read(names.target, small, names.rejected)
@@ -337,7 +340,7 @@ def test_a_second_process_on_one_directory_refuses(kafka: Broker, names: Names, 
 
 @pytest.mark.broker
 def test_case_16_a_retention_that_would_lose_timers_is_refused(kafka: Broker, names: Names, tmp_path: Path) -> None:
-    settings = {**BROKER_CLOCK, "retention.ms": "1000"}
+    settings = {**BROKER_CLOCK, "retention.ms": "1000", "compression.type": "uncompressed"}
     Admin(kafka.bootstrap_servers).create_topics([names.timers], partitions=1, settings=settings)
     data = str(tmp_path / "data")
     ended = run("--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments)

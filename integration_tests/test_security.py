@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from bridge.client import TimerProducer
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
-from bridge.topics import FILLED, LOGGED
+from bridge.topics import FILLED, FOLLOWED, LOGGED
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import ROOT, missing, started
 from integration_tests.patience import PATIENCE_S, until
@@ -214,6 +214,7 @@ def soon(target: str, delay_ms: int = 200) -> Headers:
 def test_the_documented_rights_are_those_that_a_start_looks_at() -> None:
     given = {right.setting: right for right in documented()}
     needed = {"timer_topic": LOGGED, "journal_topic": LOGGED, "rejected_topic": FILLED, "receipts_topic": FILLED}
+    needed["control_topic"] = FOLLOWED
     assert given.keys() == {*needed, "group", "each real topic"}
     for setting, operations in needed.items():
         of_a_start = {_OPERATIONS[each].name for each in given[setting].operations} - {"CREATE", "ALTER"}
@@ -255,6 +256,8 @@ def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_pat
     _, setting, operation = single
     if operation != "Create":
         right = {"message_timestamp_type": "LogAppendTime", "retention_bytes": "-1", "max_message_bytes": "8388608"}
+        right["compression_type"] = "uncompressed"
+        secured.cluster.create(names.control, 1)
         for topic in (names.timers, names.journal, names.rejected, names.receipts):
             secured.cluster.create(topic, 2, **right)
         if operation == "Alter":
@@ -300,7 +303,8 @@ def test_case_25_a_target_that_is_denied_until_it_is_granted(secured: Secured, n
     good, denied = secured.cluster.topic("good"), secured.cluster.topic("denied")
     secured.grant_documented(user, names, good)
     config = user.config(tmp_path)
-    secured.cluster.create(names.timers, 2, message_timestamp_type="LogAppendTime", retention_bytes="-1")
+    right = {"message_timestamp_type": "LogAppendTime", "compression_type": "uncompressed"}
+    secured.cluster.create(names.timers, 2, retention_bytes="-1", **right)
 
     def ask(number: int) -> None:
         for target in (denied, good):

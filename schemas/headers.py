@@ -7,13 +7,13 @@
 
     timer-action: cancel         ->  Cancel(id=...)
     timer-action: move           ->  Move(id=..., due_ms=...)
-    timer-action: pause          ->  Pause(target=..., is_paused=True)
+    timer-action: pause          ->  Pause()
     timer-origin, timer-rolls    ->  Claim(...): says that it is the bridge's own copy; whether it is, the journal knows
 
 Rules, in the order in which they are looked at (design, "Headers"):
 1. A header of ours that stands twice, is null where it may not be, or does not parse: `bad-header`, never "at once".
-2. `timer-action` is schedule, cancel, replace, move, pause or resume (`unknown-action`); cancel, replace and move need
-   an id (`missing-id`), move a time too, pause and resume a target alone: other headers of theirs are not looked at.
+2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
+   (`missing-id`), move a time too. pause and resume are read, as older versions took them; intake refuses them.
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; further away than `max_delay_ms`: `too-far`.
    A cancel needs none; one that stands is not looked at, as the id alone says what ends.
    `timer-expire-ms` that is not behind the due time: `bad-header`, as it could never be delivered.
@@ -48,13 +48,13 @@ PROFILE = "timer-profile"
 """On stored requests alone: the profile by which they were read (schemas.profiles)."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
-BARE = b"; too large for this topic, so key, value and headers are left at timer-origin"
+BARE = b", so key, value and headers are left at timer-origin"
 """How the detail of a rejected record ends that has none of them."""
 
 EXPIRE_MS = "timer-expire-ms"
 
-MOVE, PAUSE, RESUME = b"move", b"pause", b"resume"
-_PAUSES = (PAUSE, RESUME)
+MOVE = b"move"
+_PAUSES = (b"pause", b"resume")
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
 CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
 """Taken off a delivered record; every other header is foreign and kept, in order, doubles too."""
@@ -118,10 +118,7 @@ class Move(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """From now on timers of `target` wait, or (not `is_paused`) go on."""
-
-    target: str
-    is_paused: bool
+    """Pause or resume a real topic, which older versions took from timer topics. See schemas.control."""
 
 
 class Claim(NamedTuple):
@@ -191,7 +188,7 @@ def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
         if ORIGIN in ours or ROLLS in ours:
             return _claim(ours)
         if ours.get(ACTION) in _PAUSES:
-            return _pause(ours, rules)
+            return Pause()
         if ID in ours or ACTION in ours:
             return _with_id(ours, timestamp_ms, rules)
         return _schedule(ours, timestamp_ms, rules, None)
@@ -199,21 +196,10 @@ def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
         return Refusal("bad-header", str(wrong))
 
 
-def _pause(ours: dict[str, bytes | None], rules: Rules) -> Pause | Refusal:
-    if TOPIC not in ours:
-        return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
-    target = legal_topic(ours[TOPIC])
-    if target is None or target in rules.own_topics:
-        return Refusal("bad-target", f"{shown(ours[TOPIC])} is no target, so it cannot be paused")
-    return Pause(target, ours[ACTION] == PAUSE)
-
-
 def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Move | Refusal:
     action = ours.get(ACTION, b"schedule")
     if action not in (b"schedule", b"cancel", b"replace", MOVE):
-        return Refusal(
-            "unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace, move, pause or resume"
-        )
+        return Refusal("unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace or move")
     id_ = ours.get(ID)
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
         return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")

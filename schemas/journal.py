@@ -54,6 +54,11 @@ class Wait(NamedTuple):
     stretches: tuple[tuple[Key, Key], ...]
 
 
+def writer_key(group: str, timer_topic: str) -> bytes:
+    """Return the Kafka key of the journal records that `group` writes about `timer_topic`. Older records have none."""
+    return f"{group} {timer_topic}".encode()
+
+
 class JournalRecord(BaseModel):
     """The value of one record on `timer.journal`, as JSON. Offsets are those of the shard's timer partition."""
 
@@ -74,6 +79,12 @@ class JournalRecord(BaseModel):
     released: tuple[Int64, ...] = ()
     waits: tuple[Wait, ...] = ()
     """In each record as long as there are any, so that the last record tells all."""
+
+    @property
+    def is_claim(self) -> bool:
+        """True if it decides nothing: a group writes it to claim the journal partition before anything leaves."""
+        decided = (self.refused, self.ended, self.rolled, self.landed, self.dropped, self.held, self.released)
+        return self.from_offset == self.next_offset and not any(decided) and not self.waits
 
     def to_bytes(self) -> bytes:
         """Without `waits` where there are none: a bridge of before, beside this one, refuses what it does not know."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 PREFIX = "TIMER_BRIDGE_"
-_IN_A_FILE = "file:"
+IN_A_FILE = "file:"
 _OF_A_SERVICE = re.compile(
     r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?\Z"
 )
@@ -67,9 +67,9 @@ def merged(tables: Sequence[Mapping[str, object]]) -> dict[str, str]:
 
 def _from_its_file(name: str, value: str) -> str:
     """The value, or what is in the file that it names, without the end of its last line."""
-    if not value.startswith(_IN_A_FILE):
+    if not value.startswith(IN_A_FILE):
         return value
-    path = Path(value.removeprefix(_IN_A_FILE))
+    path = Path(value.removeprefix(IN_A_FILE))
     try:
         text = path.read_text()
     except OSError as wrong:

@@ -10,7 +10,6 @@ headers      a request's headers, in all spellings
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import pairwise
 from typing import NamedTuple
 
 from bridge.recovery import read_checkpoint
@@ -25,6 +24,7 @@ from scripts.hostile import (
     Contents,
     disk_of,
     edited,
+    frames,
     sealed_frame,
     sealed_text,
     seeds,
@@ -114,10 +114,7 @@ def _frame(data: bytes) -> None:
 def _frames() -> Iterable[bytes]:
     for name, content in sound().items():
         if name.startswith("body/"):
-            sizes = [0]
-            while sizes[-1] < len(content):
-                sizes.append(sizes[-1] + int.from_bytes(content[sizes[-1] : sizes[-1] + 4], "big"))
-            yield from (content[begin:end] for begin, end in pairwise(sizes))
+            yield from (content[at : at + size] for at, size in frames(content))
 
 
 def _journal(data: bytes) -> None:

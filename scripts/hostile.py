@@ -130,7 +130,7 @@ def _with_field(name: str, content: bytes, place: int, value: int) -> bytes:
     raw = value.to_bytes(8, "big", signed=True)
     folder = name.partition("/")[0]
     if folder == "body":
-        places = [(at + begin, size) for at, _ in _frames(content) for begin, size in _head_fields()]
+        places = [(at + begin, size) for at, _ in frames(content) for begin, size in _head_fields()]
     elif folder in _DTYPES:
         dtype: Any = _DTYPES[folder]
         fields = [(begin, kind.itemsize) for kind, begin in dtype.fields.values()]
@@ -156,7 +156,7 @@ def _head_fields() -> tuple[tuple[int, int], ...]:
     return tuple((begin, end - begin) for begin, end in pairwise(bounds))
 
 
-def _frames(content: bytes) -> Iterator[tuple[int, int]]:
+def frames(content: bytes) -> Iterator[tuple[int, int]]:
     """(where it begins, its size) as far as sizes lead."""
     at = 0
     while at + HEAD_SIZE <= len(content):
@@ -202,7 +202,7 @@ def _seal_units(contents: Contents, name: str, base: int) -> None:
 def sealed_frames(content: bytes) -> bytes:
     """Each frame's CRC fits."""
     data = bytearray(content)
-    for at, size in _frames(content):
+    for at, size in frames(content):
         data[at + 4 : at + 8] = zlib.crc32(data[at + 8 : at + size]).to_bytes(4, "big")
     return bytes(data)
 

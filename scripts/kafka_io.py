@@ -230,23 +230,32 @@ def _produced(producer: Producer, *record: Any, **more: Any) -> None:
             return
 
 
+def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
+    """Return a consumer of what is committed, from the beginning on, whose group never commits anything itself."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
+            **settings,
+            **QUIET,
+        }
+    )
+
+
 class Receiver:
     """Reads real topics from their beginning, read_committed. Its group never commits anything."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": f"reader-{uuid4().hex[:8]}",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
-                "queued.min.messages": 50_000,
-                **QUIET,
-            }
-        )
+        self._consumer = _reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
         with trouble_told("the real topics could not be listed"):
-            described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+            end_s = time.monotonic() + _TIMEOUT_S
+            while True:  # not every broker knows a topic that was just made
+                described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+                if described.keys() >= set(topics) or time.monotonic() > end_s:
+                    break
         places = [TopicPartition(t, number, OFFSET_BEGINNING) for t in topics for number in described[t].partitions]
         self._consumer.assign(places)
 
@@ -279,17 +288,7 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
     """What is committed on the topics now, each partition in its order. Raises BridgeError where it cannot be read."""
     admin = Admin(bootstrap_servers)
     ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"reader-{uuid4().hex[:8]}",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            **QUIET,
-        }
-    )
+    consumer = _reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
     consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
     try:
         while ends:
@@ -322,19 +321,11 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
     Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
     """
     name = f"copy-{uuid4().hex[:8]}"
-    shared = {"bootstrap.servers": bootstrap_servers, "socket.nagle.disable": True, "retry.backoff.ms": 2, **QUIET}
-    consumer = Consumer(
-        {
-            **shared,
-            "group.id": name,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "queued.min.messages": 50_000,
-        }
-    )
+    shared = {"socket.nagle.disable": True, "retry.backoff.ms": 2}
+    consumer = _reader(bootstrap_servers, name, {**shared, "queued.min.messages": 50_000})
+    batches = {"linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
     producer = Producer(
-        {**shared, "transactional.id": name, "linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
+        {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **shared, **batches, **QUIET}
     )
     with trouble_told("the copy loop could not go on"):
         producer.init_transactions(_TIMEOUT_S)

@@ -28,6 +28,7 @@ from scripts import command
 from scripts.figures import Ints, lateness
 from scripts.kafka_io import BROKER_CLOCK, Admin, Sender, send_all, timer
 from scripts.processes import BridgeProcess
+from scripts.stage import now_ms
 
 FOLDER = Path(".run/stream-delay")
 TIMER_TOPIC, TARGET = "timer.requests", "orders"
@@ -55,7 +56,7 @@ def streaming(folder: Path, servers: str, every_s: int) -> Iterator[Path]:
 
 def warm_up(servers: str, out: Path, pending: int) -> None:
     """`pending` timers stay open. What Spark takes to start is none of the delay: returns behind the second batch."""
-    far_ms = _now_ms() + 86_400_000
+    far_ms = now_ms() + 86_400_000
     send_all(servers, TIMER_TOPIC, (timer(TARGET, far_ms, b"%d" % number) for number in range(max(1, pending))))
     _await(lambda: len(_batches(out)) >= 2)
 
@@ -64,7 +65,7 @@ def send(servers: str, per_s: int, seconds: int, delay_ms: int) -> None:
     sender = Sender(servers)
     begin_s = time.monotonic()
     for number in range(per_s * seconds):
-        sender.send(TIMER_TOPIC, timer(TARGET, _now_ms() + delay_ms, b"%d" % number))
+        sender.send(TIMER_TOPIC, timer(TARGET, now_ms() + delay_ms, b"%d" % number))
         ahead_s = begin_s + number / per_s - time.monotonic()
         if ahead_s > 0:
             sender.serve()
@@ -122,10 +123,6 @@ def _batches(out: Path) -> list[Path]:
 
 def _told(batch: Path, column: str) -> int:
     return int(pq.ParquetFile(batch).read().column(column)[0].as_py())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main() -> int:

@@ -68,6 +68,7 @@ def bad_requests() -> list[Story]:
         ("bad-target", 2_002, False),
         ("bad-target", 60_000, True),
         ("denied-target", 60_000, False),
+        ("denied-action", 60_000, False),
         ("quota-exceeded", 60_000, False),
         ("unknown-topic", 60_000, True),
         ("not-authorized", 2_002, True),
@@ -84,6 +85,10 @@ def bad_requests() -> list[Story]:
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]
         stories.append(Story(f"{code} at once", [a, at_once], after, came, [rejection(at_once, code)]))
+    denied = cancel(X, 1)
+    stories.append(
+        Story("denied", [a, denied], ["delivered", "rejected"], [delivery(a)], [rejection(denied, "denied-action")])
+    )
     illegible = request(1, id=X, due_ms=None)
     stories.append(Story("illegible", [a, illegible], ["delivered", "rejected"], [delivery(a)], [rejection(illegible)]))
     waiting = request(1, id=X, due_ms=None, at_ms=AS_OF_MS)

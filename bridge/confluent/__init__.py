@@ -6,6 +6,7 @@ ConfluentSink      two transactional producers in turn; says which records the b
 ConfluentOutbox    what the client sends by, without transactions
 ConfluentRedrive   sends again what was parked, each record once
 ConfluentGroup     who has which partition, and where each member is asked
+ConfluentControl   reads the control topic from its beginning
 ConfluentTopics    makes what is missing at start, and tells what topics are like
 
 clients.py    what every client is told      waiting.py   passing faults are waited out, with few words
@@ -16,6 +17,7 @@ pace.py       how soon a poll returns        timely.py    calls that are to end 
 sending.py    what both ways of sending share
 """
 
+from bridge.confluent.control import ConfluentControl as ConfluentControl
 from bridge.confluent.group import ConfluentGroup as ConfluentGroup
 from bridge.confluent.history import ConfluentHistory as ConfluentHistory
 from bridge.confluent.outbox import ConfluentOutbox as ConfluentOutbox

@@ -15,13 +15,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bridge.confluent import clients
 from bridge.confluent.clients import make
-from bridge.confluent.producer import Failed
-from bridge.confluent.sending import Sending
+from bridge.confluent.producer import Failed, Unavailable, UnavailableError
+from bridge.confluent.sending import SLICE_S, Sending
 from bridge.confluent.waiting import Patience, error_of, unwrapped
 from bridge.connection import Connection
 from bridge.ports import Outgoing
 
 _FATAL = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001
+_LATE = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
 _DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -35,7 +36,15 @@ class Sent(NamedTuple):
 class Ahead:
     """`own_topics`: of the bridge; what goes elsewhere is a delivery. One batch at a time, and in order."""
 
-    def __init__(self, connection: Connection, own_topics: frozenset[str], patience: Patience) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        own_topics: frozenset[str],
+        patience: Patience,
+        unavailable: Unavailable,
+    ) -> None:
+        """`unavailable`: asks the cluster which of some topics take no records."""
+        self._unavailable = unavailable
         self._own_topics = own_topics
         self._config = clients.ahead(connection)
         self._patience = patience
@@ -59,7 +68,10 @@ class Ahead:
             self._begin(outgoing)
             self._try(lambda: self._send_narrowly(outgoing, narrow))
         self._loaded = None
-        self._try(lambda: self._await(outgoing))
+        try:
+            self._try(lambda: self._await(outgoing))
+        except UnavailableError as found:
+            return self._without(found.topics)
         if self._fatal is not None:  # whose fate is not told may stand: it is sent again
             self._begin_anew()
             return Sent([], Failed(cause=self._fatal))
@@ -69,7 +81,10 @@ class Ahead:
             self._begin_anew()
         if _DENIED in named.values():  # told as a transaction tells it, which names nobody
             return Sent(standing, Failed(cause=KafkaError(_DENIED)))
-        return Sent(standing, Failed(dict(named)) if named else None)
+        taken = {record.topic for index, record in self._deliveries if index not in named}
+        late = {record.topic for index, record in self._deliveries if named.get(index) == _LATE}
+        unavailable = frozenset(late - taken) if taken else frozenset()
+        return Sent(standing, Failed(dict(named), unavailable=unavailable) if named else None)
 
     def look_at(self, topic: str) -> None:
         """Makes the producer forget that it did not know the topic."""
@@ -79,6 +94,15 @@ class Ahead:
         self._producer.purge()
         with suppress(KafkaException, SystemError):  # a fatal error was told before
             self._producer.flush(0)
+
+    def _without(self, unavailable: frozenset[str]) -> Sent:
+        """Give up what is not acknowledged. Some of it may stand after all: it is sent again, at least once."""
+        self._producer.purge()
+        with suppress(KafkaException, SystemError):
+            self._producer.flush(SLICE_S)
+        standing = [index for index, _ in self._deliveries if index not in self._sending.failures]
+        self._begin_anew()
+        return Sent(standing, Failed(unavailable=unavailable))
 
     def _begin_anew(self) -> None:
         self.close()
@@ -99,7 +123,12 @@ class Ahead:
             self._await(outgoing)
 
     def _await(self, outgoing: Sequence[Outgoing]) -> None:
-        self._sending.await_acknowledgements(outgoing, beyond_failures=True)
+        self._sending.await_acknowledgements(outgoing, beyond_failures=True, on_stall=self._demand_available)
+
+    def _demand_available(self) -> None:
+        """Raises UnavailableError."""
+        if found := self._unavailable({record.topic for _, record in self._deliveries}):
+            raise UnavailableError(found)
 
     def _try(self, step: Callable[[], None]) -> None:
         """Unless the producer is of no use any more; notes the error by which it becomes so."""

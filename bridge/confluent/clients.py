@@ -34,6 +34,10 @@ READER = {
     "fetch.error.backoff.ms": 100,
     "reconnect.backoff.max.ms": 1000,
 }
+_MEMBER = {
+    # New partitions of a timer topic are read after this, not after 5 minutes.
+    "topic.metadata.refresh.interval.ms": 10_000,
+}
 _BALANCE = {
     # A dead instance's shards are taken over after this.
     "session.timeout.ms": 10_000,
@@ -112,24 +116,46 @@ def address_in(client_id: str) -> str:
 
 
 def _member(connection: Connection) -> Config:
+    usual = {**READER, **connection.fetched}
     if connection.kafka.get("group.protocol") == "consumer":  # there, the broker settles both
-        return _config(connection, READER, READER_MUSTS | {"group.id": connection.group})
+        return _reading(connection, {**usual, **_MEMBER}, {"group.id": connection.group})
     strategy = {"partition.assignment.strategy": "cooperative-sticky"}
-    return _config(connection, READER | _BALANCE, READER_MUSTS | strategy | {"group.id": connection.group})
+    return _reading(connection, {**usual, **_MEMBER, **_BALANCE}, strategy | {"group.id": connection.group})
 
 
-def reader(connection: Connection) -> Config:
-    """A consumer that reads what stands, outside the group's balance, and sees where a partition ends."""
+def reader(connection: Connection, *, is_bounded: bool = False) -> Config:
+    """A consumer that reads what stands, outside the group's balance, and sees where a partition ends.
+
+    is_bounded: True if it reads timer topics beside the loop's own store, and may hold no more than `fetched` says.
+    """
     outside = {"group.protocol": "classic", "group.id": connection.group, "enable.partition.eof": True}
     # The end of a partition is seen only when a fetch comes back empty.
-    config = _config(connection, READER | {"fetch.wait.max.ms": 10}, READER_MUSTS | outside)
+    limits = connection.fetched if is_bounded else {}
+    config = _reading(connection, {**READER, "fetch.wait.max.ms": 10, **limits}, outside)
     config.pop("group.instance.id", None)  # that is the member's
     return config
 
 
-def producer(connection: Connection, number: int) -> Config:
-    """`number`: which of the producers that take turns."""
-    identity = {"transactional.id": f"{connection.group}-{connection.instance}-{number}"}
+def _reading(connection: Connection, defaults: Mapping[str, Any], musts: Mapping[str, Any]) -> Config:
+    config = _config(connection, defaults, {**READER_MUSTS, **musts})
+    config.pop("message.max.bytes", None)  # a producer's; librdkafka demands that fetch.max.bytes is no smaller
+    return config
+
+
+def control(connection: Connection) -> Config:
+    """A reader of the control topic: it starts again if the topic is made anew; no open transaction holds it up."""
+    musts = {"auto.offset.reset": "earliest", "isolation.level": "read_uncommitted"}
+    return {**reader(connection), "fetch.wait.max.ms": 500, **musts}
+
+
+def transactional_id(connection: Connection, number: int, generation: int) -> str:
+    """`number`: which of the producers that take turns. `generation`: 0, or more if Kafka holds the ids before."""
+    return f"{connection.group}-{connection.instance}-{number}" + (f"-{generation}" if generation else "")
+
+
+def producer(connection: Connection, number: int, generation: int = 0) -> Config:
+    """See `transactional_id`."""
+    identity = {"transactional.id": transactional_id(connection, number, generation)}
     return _config(connection, {**PRODUCER, **connection.published}, PRODUCER_MUSTS | identity)
 
 

@@ -1,14 +1,17 @@
-"""Whether a topic is there, asked by a client that remembers nothing of it.
+"""Whether a topic is there, and whether it can take records: asked by a client that remembers nothing of it.
 
 A producer that is asked makes a topic of its own of the name, keeps it until the process ends, and while the cluster
 does not know it asks for it again each second. Senders choose names, so that would have no bound.
 """
 
+from collections.abc import Collection
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 
 from bridge.confluent import clients
 from bridge.confluent.waiting import CALL_S, Patience, error_of, serve
@@ -27,9 +30,7 @@ class Existence:
     def partitions_of(self, topic: str) -> int | KafkaError:
         """How many, or why not, by a broker's word. Raises KafkaException where none answers."""
         with self._asking:
-            if self._admin is None:
-                self._admin = clients.make(AdminClient, clients.plain(self._connection), self._patience)
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=CALL_S)
+            asked = self._client().describe_topics(TopicCollection([topic]), request_timeout=CALL_S)
             try:
                 return len(asked[topic].result().partitions)
             except KafkaException as failure:
@@ -38,3 +39,44 @@ class Existence:
                 raise
             finally:
                 serve(self._admin)
+
+    def unavailable(self, topics: Collection[str], *, unless_told: bool = False) -> frozenset[str]:
+        """Return the topics with a partition that has no leader, or fewer in-sync replicas than min.insync.replicas.
+
+        A topic of which no broker tells anything within 2 s is among them if `unless_told`.
+        """
+        with self._asking:
+            asked = self._client().describe_topics(TopicCollection([*topics]), request_timeout=CALL_S)
+            in_sync: dict[str, int] = {}
+            for topic, answer in asked.items():
+                try:
+                    partitions = answer.result().partitions
+                except KafkaException as failure:
+                    if unless_told and error_of(failure).code() < 0:  # librdkafka's own: no broker has answered
+                        in_sync[topic] = 0
+                else:
+                    if any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in partitions):
+                        in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in partitions)
+            needed = self._needed_in_sync([topic for topic, replicas in in_sync.items() if replicas > 0])
+            serve(self._admin)
+        return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, 1))
+
+    def _needed_in_sync(self, topics: Collection[str]) -> dict[str, int]:
+        """Return min.insync.replicas of those topics whose configuration our user may see."""
+        found: dict[str, int] = {}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        for resource, answer in (
+            self._client().describe_configs(resources, request_timeout=CALL_S).items() if topics else ()
+        ):
+            with suppress(KafkaException):
+                found[resource.name] = int(answer.result()["min.insync.replicas"].value)
+        return found
+
+    def _client(self) -> Any:
+        if self._admin is None:
+            self._admin = clients.make(AdminClient, clients.plain(self._connection), self._patience)
+        return self._admin
+
+
+def _has_leader(partition: Any) -> bool:
+    return partition.leader is not None and partition.leader.id >= 0

@@ -7,8 +7,9 @@ a read     a consumer of its own, with one assignment: over the one that librdka
            the journal once left its first record out, which is a decision. Anew it takes no longer
 """
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
@@ -18,11 +19,12 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bridge.confluent import clients
 from bridge.confluent.clients import explained, is_passing, make
-from bridge.confluent.source import GONE, Message, record_of
+from bridge.confluent.source import GONE, UNDECODABLE, Message, record_of
 from bridge.confluent.waiting import CALL_S, Patience, error_of, serve
 from bridge.connection import Connection
-from bridge.errors import BridgeError, TopicGrownError
+from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
 from bridge.ports import Record
+from schemas.journal import writer_key
 from schemas.origin import Shard
 from schemas.progress import Progress
 
@@ -34,6 +36,10 @@ _BATCH = 2000
 _WAIT_S = 0.1
 _GLANCE_S = 0.5
 _NAP_S = 0.02
+LIMIT_S = 3.0
+"""For one read on the loop's thread: no timer leaves meanwhile. A process of its own waits for as long as it takes."""
+_LIMITED_CALL_S = 1.0
+"""For one call within such a read."""
 _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
 """librdkafka asks again by itself until the time-out."""
 _UNKNOWN = frozenset(
@@ -42,9 +48,21 @@ _UNKNOWN = frozenset(
 
 
 class ConfluentHistory:
-    """`journal_topics`: timer topic -> its journal topic. One thread."""
+    """`journal_topics`: timer topic -> its journal topic. One thread.
 
-    def __init__(self, connection: Connection, journal_topics: Mapping[str, str], patience: Patience) -> None:
+    limit_s: seconds after which a read raises PartitionUnreadableError, or None: it waits. With a limit, reads of timer
+    topics hold no more memory than `connection.fetched` says, too.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        journal_topics: Mapping[str, str],
+        patience: Patience,
+        limit_s: float | None = None,
+    ) -> None:
+        self._limit_s = limit_s
+        self._call_s = CALL_S if limit_s is None else _LIMITED_CALL_S
         self._journal_topics = journal_topics
         self._patience = patience
         self._connection = connection
@@ -55,7 +73,7 @@ class ConfluentHistory:
         def committed() -> TopicPartition:
             found: TopicPartition
             try:
-                (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=CALL_S)
+                (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=self._call_s)
             finally:
                 serve(self._consumer)
             if found.error is not None:
@@ -111,8 +129,10 @@ class ConfluentHistory:
         found = self._ask(shard, OffsetSpec.for_timestamp(timestamp_ms))
         return found if found >= 0 else self.bounds(shard)[1]
 
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
-        for messages in self._read(shard, from_offset, to_offset):
+    def requests(
+        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+    ) -> Iterator[list[Record]]:
+        for messages in self._read(shard, from_offset, to_offset, skipped):
             yield [record_of(message) for message in messages]
 
     def journal_end(self, shard: Shard) -> int:
@@ -129,6 +149,50 @@ class ConfluentHistory:
         # No such time yet: the broker says -1.
         for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
             yield from (message.value() for message in messages)
+
+    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+        journals = {self._journal_of(shard): shard for shard in shards}
+        found: dict[Shard, list[tuple[bytes | None, bytes]]] = {shard: [] for shard in shards}
+        spans = self._insist("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
+        left = {place: end for place, (start, end) in spans.items() if start < end}
+        tries, until_s = 0, self._until_s()
+        with closing(self._new_consumer()) as consumer:
+            consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+            while left:
+                if time.monotonic() >= until_s:
+                    raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: none after {self._limit_s} s")
+                message = consumer.poll(_WAIT_S)
+                tries = tries + 1 if message is None else 0
+                if tries > 1 / _WAIT_S:
+                    self._patience.wait("reading the ends of journals", "no broker", 0)
+                if message is None:
+                    continue
+                place, error = Shard(message.topic(), message.partition()), message.error()
+                if error is None and message.offset() < left.get(place, 0):
+                    found[journals[place]].append((message.key(), message.value()))
+                if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in GONE:  # noqa: SLF001
+                    self._trouble(place, error)
+                elif error is not None or message.offset() + 1 >= left.get(place, 0):
+                    left.pop(place, None)
+        return found
+
+    def _tails(self, journals: Sequence[Shard], look_back: int) -> dict[Shard, tuple[int, int]]:
+        """Where the last `look_back` offsets of each begin, but what is kept, and its last stable offset."""
+        levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
+        asked = [self._list_offsets(journals, *level) for level in levels]
+        try:
+            firsts, ends = (
+                {Shard(at.topic, at.partition): _told(each.result().offset) for at, each in answers.items()}
+                for answers in asked
+            )
+        except KafkaException:
+            for place in journals:  # as in `_ask`
+                self._demand_there(place, self._admin.list_topics(place.topic, timeout=CALL_S))
+            raise
+        return {place: (max(firsts[place], ends[place] - look_back), ends[place]) for place in journals}
+
+    def journal_key(self, shard: Shard) -> bytes:
+        return writer_key(self._connection.group, shard.topic)
 
     def close(self) -> None:
         self._consumer.close()
@@ -149,7 +213,7 @@ class ConfluentHistory:
                 return _told(answer.result().offset)
             except KafkaException:
                 # It asks the leader that it remembers: after an election the answer was FENCED_LEADER_EPOCH for ever.
-                self._demand_there(place, self._admin.list_topics(place.topic, timeout=CALL_S))
+                self._demand_there(place, self._admin.list_topics(place.topic, timeout=self._call_s))
                 raise
 
         return self._insist(f"{place}: asking for offsets", ask)
@@ -162,7 +226,7 @@ class ConfluentHistory:
         answers: dict[TopicPartition, Any] = {}
         for place in places:
             asked = {TopicPartition(*place): spec}
-            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S)
+            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
         return answers
 
     def _demand_there(self, place: Shard, cluster: Any) -> None:
@@ -173,27 +237,46 @@ class ConfluentHistory:
             raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
 
     def _insist(self, what: str, call: Callable[[], T]) -> T:
+        until_s = self._until_s()
+
+        def is_asked_again(error: KafkaError) -> bool:
+            return is_passing(error) and time.monotonic() < until_s
+
         try:
-            return self._patience.insist(what, call, is_passing)
+            return self._patience.insist(what, call, is_asked_again)
         except KafkaException as failure:
-            raise explained(what, error_of(failure)) from failure
+            error = error_of(failure)
+            if is_passing(error):
+                raise PartitionUnreadableError(f"{what}: {error.str()} for {self._limit_s} s") from failure
+            raise explained(what, error) from failure
+
+    def _until_s(self) -> float:
+        return math.inf if self._limit_s is None else time.monotonic() + self._limit_s
 
     # -- reading
 
-    def _new_consumer(self) -> Any:
-        return make(Consumer, clients.reader(self._connection), self._patience)
+    def _new_consumer(self, place: Shard | None = None) -> Any:
+        is_bounded = self._limit_s is not None and place is not None and place.topic in self._journal_topics
+        return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._patience)
 
-    def _read(self, place: Shard, start: int, end: int) -> Iterator[list[Message]]:
-        """Committed messages of [start, end) that are still kept; returns when nothing below `end` is undecided."""
+    def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
+        """Committed messages of [start, end) that are still kept; returns when nothing below `end` is undecided.
+
+        skipped: offsets that are left out if they cannot be decoded.
+        """
         position = start
         tries = 0
+        until_s = self._until_s()
         # Retention goes on while we read.
         while position < end and (position := max(position, self._ask(place, _FIRST))) < end:
-            with closing(self._new_consumer()) as consumer:
+            with closing(self._new_consumer(place)) as consumer:
                 consumer.assign([TopicPartition(*place, position)])
                 is_kept = True
                 while is_kept and position < end:
-                    messages, position, is_kept = self._next_batch(consumer, place, position, end)
+                    if time.monotonic() >= until_s:
+                        told = f"{place}: reading: at {position} of {end} after {self._limit_s} s"
+                        raise PartitionUnreadableError(f"{told}: much to read, an open transaction, or no broker")
+                    messages, position, is_kept = self._next_batch(consumer, place, position, end, skipped)
                     if messages:
                         tries = 0
                         yield messages
@@ -204,7 +287,9 @@ class ConfluentHistory:
                                 f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
                             )
 
-    def _next_batch(self, consumer: Any, place: Shard, position: int, end: int) -> tuple[list[Message], int, bool]:
+    def _next_batch(
+        self, consumer: Any, place: Shard, position: int, end: int, skipped: Container[int]
+    ) -> tuple[list[Message], int, bool]:
         """Messages, the position behind them, and whether it is still kept."""
         is_kept = True
         first = consumer.poll(_WAIT_S)
@@ -218,9 +303,20 @@ class ConfluentHistory:
                 position = max(position, message.offset())
             elif error.code() in GONE:
                 is_kept = False
+            elif error.code() in UNDECODABLE:
+                if messages:
+                    break  # these first; it is told again
+                position = self._beyond(consumer, place, max(position, message.offset()), skipped, error)
             else:
                 self._trouble(place, error)
         return messages, position, is_kept
+
+    def _beyond(self, consumer: Any, place: Shard, offset: int, skipped: Container[int], error: KafkaError) -> int:
+        """Seek to the record after `offset`, which cannot be decoded. Raises PartitionUnreadableError."""
+        if offset not in skipped:
+            raise PartitionUnreadableError(f"{place}: offset {offset} cannot be decoded: {error.str()}", offset)
+        consumer.seek(TopicPartition(*place, offset + 1))
+        return offset + 1
 
     def _trouble(self, place: Shard, error: KafkaError) -> None:
         if error.code() in _UNKNOWN:

@@ -16,13 +16,15 @@ What librdkafka does (tried on 2.16 and Kafka 4.3), and what is made of it:
 6. `send_offsets_to_transaction` may never return: see bridge.confluent.timely.
 7. A fatal error in the middle of a commit leaves its fate unknown. Only Kafka knows: the next life asks it.
 8. What may be called again may have to be called for ever. A new producer of the same id ends what the old one left.
+   But a transaction that is decided is over only when each of its partitions has taken the marker. If one cannot (too
+   few in-sync replicas), Kafka answers CONCURRENT_TRANSACTIONS to that id until it can: only another id goes on.
 9. What a broker does not answer in time is asked for again, and one that had stood still may carry the first request
    out behind the second: starts and aborts change the epoch, so the producer is then fenced by itself. Until a commit
    has come through, a fence behind such trouble says nothing of others; the next producer tells.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,7 @@ from schemas.origin import Shard
 from schemas.progress import Progress
 
 _MORE_S = 0.05
+_MOST_NAMED = 3
 _HUNG = 0.6
 """A call that takes this part of a transaction's time-out never returns."""
 _OLD = 0.9
@@ -50,6 +53,30 @@ _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # no
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
 )
+
+
+Unavailable = Callable[[Collection[str]], frozenset[str]]
+"""Asks the cluster which of some topics take no records now."""
+
+
+def none_unavailable(_: Collection[str]) -> frozenset[str]:
+    return frozenset()
+
+
+class IdHeldError(BridgeError):
+    """Kafka cannot complete the last transaction of this transactional.id (rule 8): go on with another id.
+
+    The transaction is decided, and the request to start has fenced the producer that began it, so nothing of it can
+    change any more.
+    """
+
+
+class UnavailableError(Exception):
+    """Some topics take no records now."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(topics)))
+        self.topics = topics
 
 
 class TimeoutRefusedError(BridgeError):
@@ -72,6 +99,8 @@ class Failed:
 
     named: dict[int, int] = field(default_factory=dict)
     cause: KafkaError | None = None
+    unavailable: frozenset[str] = frozenset()
+    """Topics that took no record in time, as far as they are the reason."""
 
     @property
     def codes(self) -> set[int]:
@@ -83,6 +112,8 @@ class Failed:
         return not self.named and self.cause is not None and self.cause.code() == _ECHO
 
     def __str__(self) -> str:
+        if self.unavailable:
+            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MOST_NAMED])}"
         return self.cause.str() if self.cause is not None else f"{len(self.named)} records failed"
 
 
@@ -104,8 +135,15 @@ class TransactionalProducer:
     """
 
     def __init__(
-        self, config: Config, patience: Patience, *, forgives: bool = True, is_successor: bool = False
+        self,
+        config: Config,
+        patience: Patience,
+        unavailable: Unavailable = none_unavailable,
+        *,
+        forgives: bool = True,
+        is_successor: bool = False,
     ) -> None:
+        """`unavailable`: asks the cluster which of some topics take no records. Raises IdHeldError."""
         self.is_broken = False
         self.was_forgiven = False
         self.is_proven = False
@@ -116,7 +154,11 @@ class TransactionalProducer:
         self.is_hurried = False
         self._life_s: float = config["transaction.timeout.ms"] / 1000
         self._patience = patience
+        self._unavailable = unavailable
         self._records: Sequence[Outgoing] = ()
+        self._topics: frozenset[str] = frozenset()
+        """Of this transaction, and of the one before it, whose markers may be on their way."""
+        self._topics_before: frozenset[str] = frozenset()
         self._loaded: Batch | None = None
         self._wrong: KafkaException | None = None
         self._began_s = 0.0
@@ -124,7 +166,7 @@ class TransactionalProducer:
         self._producer: Any = make(Producer, config, patience)
         self._sending = Sending(self._producer, patience)
         self.partitions_of = self._sending.partitions_of
-        self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), is_passing)
+        self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), _may_start_later)
 
     def load(self, batch: Batch) -> None:
         """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
@@ -186,7 +228,10 @@ class TransactionalProducer:
             with unwrapped():
                 yield ended
         except _DoomedError:
-            ended.failed = self._abort(self._cause())
+            is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
+            ended.failed = self._timed_out() if is_late else self._abort(self._cause())
+        except UnavailableError as found:
+            ended.failed = self._abandon(found.topics)
         except KafkaException as failure:
             ended.failed = self._abort(error_of(failure))
         except HungError:
@@ -197,6 +242,7 @@ class TransactionalProducer:
     def _begin(self, records: Sequence[Outgoing]) -> None:
         self._sending.begin()
         self._records = records
+        self._topics_before, self._topics = self._topics, frozenset(record.topic for record in records)
         self._began_s = time.monotonic()
         self._producer.begin_transaction()
 
@@ -210,9 +256,37 @@ class TransactionalProducer:
             raise _DoomedError
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(self._records, beyond_failures=False)
+        self._sending.await_acknowledgements(
+            self._records, beyond_failures=False, on_stall=lambda: self._demand_available(self._topics)
+        )
         if self._sending.failures:
             raise _DoomedError
+
+    def _demand_available(self, topics: frozenset[str]) -> None:
+        """Raises UnavailableError. A topic of the transaction before holds this one up if it takes no markers."""
+        if found := self._unavailable(topics | self._topics_before):
+            raise UnavailableError(found)
+
+    def _timed_out(self) -> Failed:
+        """End a transaction of which some records were not acknowledged in time.
+
+        If all records to some topics were acknowledged, the others are the reason. If none were, it may be the cluster.
+        """
+        is_old = self._is_old()
+        failed = self._abandon(frozenset())
+        late = frozenset(self._records[index].topic for index in self._sending.failures)
+        self.is_hurried |= is_old and len(self._sending.failures) < len(self._records)
+        failed.unavailable = late if late < self._topics else frozenset()
+        return failed
+
+    def _abandon(self, unavailable: frozenset[str]) -> Failed:
+        """Leave the transaction to the next producer, which aborts it. An abort here might never return (rule 8)."""
+        self.is_broken = True
+        with suppress(KafkaException, SystemError):
+            self._producer.purge()
+            self._producer.flush(_MORE_S)
+        named = {i: code for i, code in self._sending.failures.items() if code not in _PURGED}
+        return Failed(named, unavailable=unavailable)
 
     def _send_offsets(self, batch: Batch) -> None:
         offsets = [
@@ -320,7 +394,15 @@ class TransactionalProducer:
             self._patience.insist(what, again, is_passing)
         except KafkaException as failure:
             if self._began_s == 0.0:  # not one transaction yet
+                if error_of(failure).code() == KafkaError.CONCURRENT_TRANSACTIONS:
+                    self.close()
+                    raise IdHeldError(f"{what}: {error_of(failure).str()}") from failure
                 if error_of(failure).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                     raise TimeoutRefusedError(f"{what}: {error_of(failure).str()}") from failure
                 raise explained(what, error_of(failure)) from failure
             raise
+
+
+def _may_start_later(error: KafkaError) -> bool:
+    """True unless Kafka holds the id: within CALL_S it ends what a former producer left open, if it can (1 s)."""
+    return is_passing(error) and error.code() != KafkaError.CONCURRENT_TRANSACTIONS

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,8 +16,14 @@ from bridge.record_size import batch_bytes
 
 SLICE_S = 0.1
 _SLOW_S = 0.5
+STALL_S = 3.0
+"""Longer than a broker takes to acknowledge under load, and well below a transaction's time-out of 10 s."""
 
 Numbered = Iterable[tuple[int, Outgoing]]
+
+
+def _wait_on() -> None:
+    """Nothing is done about it."""
 
 
 class Sending:
@@ -53,12 +59,22 @@ class Sending:
             yield
             self.send(chunk)
 
-    def await_acknowledgements(self, records: Sequence[Outgoing], *, beyond_failures: bool) -> None:
-        """Of all; else until one has failed. `records`: their topics are looked up when it takes long."""
+    def await_acknowledgements(
+        self, records: Sequence[Outgoing], *, beyond_failures: bool, on_stall: Callable[[], None] = _wait_on
+    ) -> None:
+        """Of all; else until one has failed. `records`: their topics are looked up when it takes long.
+
+        `on_stall` is called each time nothing was acknowledged for STALL_S; what it raises ends the wait.
+        """
         slow_s = time.monotonic() + _SLOW_S
+        most, stalled_s = math.inf, time.monotonic() + STALL_S
         with self._patience.long_wait() as still_waits:
-            while self._producer.flush(SLICE_S) and (beyond_failures or not self.failures):
+            while (left := self._producer.flush(SLICE_S)) and (beyond_failures or not self.failures):
                 still_waits("publishing", "records are not acknowledged")
+                if left < most or time.monotonic() > stalled_s:
+                    if left == most:
+                        on_stall()
+                    most, stalled_s = left, time.monotonic() + STALL_S
                 if time.monotonic() > slow_s:
                     slow_s = math.inf
                     self._look_at({record.topic for record in records})

@@ -2,6 +2,7 @@
 
     stands                          -> Committed
     some can never be taken         -> Aborted({index: code})
+    a topic takes no records now    -> Aborted({}, unavailable={topic}); another transactional.id if Kafka holds ours
     stale fence, passing fault      -> Aborted({}), after a short wait where it comes again and again
     the earlier one is aborted      -> Aborted({})
     producer fatally ill            -> a new one with the same id (which ends what the old one had open), Aborted({})
@@ -32,12 +33,21 @@ from bridge.confluent.clients import explained, is_denied
 from bridge.confluent.culprits import OF_DENIAL, Culprits
 from bridge.confluent.existence import Existence
 from bridge.confluent.fence import is_member
-from bridge.confluent.producer import Batch, Failed, TimeoutRefusedError, TransactionalProducer
+from bridge.confluent.producer import (
+    Batch,
+    Failed,
+    IdHeldError,
+    TimeoutRefusedError,
+    TransactionalProducer,
+    Unavailable,
+    none_unavailable,
+)
 from bridge.confluent.waiting import CALL_S, Patience, log
 from bridge.confluent.worker import Worker
 from bridge.connection import Connection
 from bridge.errors import BridgeError
 from bridge.ports import MOST_PUBLISHING, Aborted, Committed, Outgoing, Transaction
+from schemas.journal import writer_key
 
 _STALE = frozenset(
     {
@@ -54,6 +64,9 @@ _END_S = CALL_S + 1.0
 _MOST_FORGIVEN = 3
 """In a row: two processes with one id, both in trouble, would put each other out for ever."""
 _MOST_NAMED = 3
+_MOST_IDS = 16
+"""Of a lane, in turn. By the time the last one is held, the first is mostly free."""
+_MOST_SUSPECTS = 10_000
 
 
 class _Sent(NamedTuple):
@@ -132,16 +145,28 @@ class OnItsWay:
 
 
 class Lane:
-    """A producer, which is replaced when it is ill, and the thread that waits for it."""
+    """A producer, which is replaced when it is ill, and the thread that waits for it.
 
-    def __init__(self, connection: Connection, number: int, patience: Patience) -> None:
+    `unavailable`: asks the cluster which of some topics take no records.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        patience: Patience,
+        unavailable: Unavailable = none_unavailable,
+    ) -> None:
         self.number = number
+        self._connection = connection
         self._config = clients.producer(connection, number)
+        self._generation = 0
         self._patience = patience
-        self.producer = TransactionalProducer(self._config, patience)
+        self._unavailable = unavailable
         self._longest_ms = clients.LONGEST_TRANSACTION_MS
         self._forgiven = 0
         """Fences in a row that might be of our own making."""
+        self.producer = self._started(forgives=True, is_successor=False)
         self.worker = Worker(f"publishes {number}")
 
     def heal(self) -> None:
@@ -166,8 +191,19 @@ class Lane:
                 self.producer = self._successor()
 
     def _successor(self) -> TransactionalProducer:
-        forgives = self._forgiven < _MOST_FORGIVEN
-        return TransactionalProducer(self._config, self._patience, forgives=forgives, is_successor=True)
+        return self._started(forgives=self._forgiven < _MOST_FORGIVEN, is_successor=True)
+
+    def _started(self, *, forgives: bool, is_successor: bool) -> TransactionalProducer:
+        """Return a producer of this lane's id, or of the next one that Kafka does not hold."""
+        while True:
+            told = (self._config, self._patience, self._unavailable)
+            try:
+                return TransactionalProducer(*told, forgives=forgives, is_successor=is_successor)
+            except IdHeldError as held:
+                self._generation = (self._generation + 1) % _MOST_IDS
+                own = clients.transactional_id(self._connection, self.number, self._generation)
+                log.warning("%s: a topic takes no end of its last transaction; going on as %s", held, own)
+                self._config = {**self._config, "transactional.id": own}
 
     def close(self) -> None:
         self.worker.close(_END_S)
@@ -187,11 +223,15 @@ class ConfluentSink:
         patience: Patience,
         own_topics: frozenset[str] | None = None,
     ) -> None:
+        self._group = connection.group
         self._journal_topics = journal_topics
         self._patience = Patience(patience)
-        self._ahead = None if own_topics is None else Ahead(connection, own_topics, self._patience)
-        self._lanes = [Lane(connection, number, self._patience) for number in range(MOST_PUBLISHING)]
         self._existence = Existence(connection, self._patience)
+        unavailable = self._existence.unavailable
+        self._ahead = None if own_topics is None else Ahead(connection, own_topics, self._patience, unavailable)
+        self._lanes = [Lane(connection, number, self._patience, unavailable) for number in range(MOST_PUBLISHING)]
+        self._suspects: set[str] = set()
+        """Topics that took no records when they were last tried: the cluster is asked before they are tried again."""
         self._last: OnItsWay | None = None
         self._committed = 0
         self._asking = self._lanes[0]
@@ -207,7 +247,8 @@ class ConfluentSink:
         sent, batch = self._batch(transaction)
         self._last = way = OnItsWay(sent, batch, lane, earlier)
         # Here, as a worker would have to wait for the interpreter again and again while the caller goes on.
-        if way.may_fill() and is_member(way.batch.fence) and not self._culprits.has_doubts(way.outgoing):
+        is_sure = not self._culprits.has_doubts(way.outgoing) and not self._suspects_in(way)
+        if way.may_fill() and is_member(way.batch.fence) and is_sure:
             if self._ahead is not None:
                 self._ahead.load(way.outgoing)
             lane.producer.load(way.batch)
@@ -243,7 +284,7 @@ class ConfluentSink:
             return aborted
         failed = self._sent_ahead(way) or self._filled(way)
         if failed is not None:
-            return Aborted(self._refused_by(way, failed)) if way.is_next() else _BEHIND_ANOTHER
+            return self._judged(way, failed) if way.is_next() else _BEHIND_ANOTHER
         way.note_filled()
         if not way.is_next():
             producer.give_up()
@@ -283,6 +324,14 @@ class ConfluentSink:
             refused = self._culprits.known(way.outgoing)
             if refused:
                 return Aborted(refused)
+        if suspects := self._suspects_in(way):
+            if not way.is_next():
+                return _BEHIND_ANOTHER
+            unavailable = self._existence.unavailable(suspects, unless_told=True)
+            self._suspects -= suspects - unavailable
+            if unavailable:
+                self._wait(str(Failed(unavailable=unavailable)), quietly=True)
+                return Aborted({}, unavailable=unavailable)
         if not is_member(way.batch.fence):
             if way.is_next():
                 self._wait("we are no member of the group", quietly=True)
@@ -306,11 +355,22 @@ class ConfluentSink:
 
     def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
         return [
-            Outgoing(self._journal_topics[shard.topic], shard.partition, None, value, [], 0)
+            Outgoing(self._journal_topics[shard.topic], shard.partition, key, value, [], 0)
             for shard, value in transaction.journal.items()
+            for key in [writer_key(self._group, shard.topic)]
         ]
 
+    def _suspects_in(self, way: OnItsWay) -> set[str]:
+        return self._suspects & {record.topic for record in way.outgoing} if self._suspects else set()
+
     # -- what follows from a failure
+
+    def _judged(self, way: OnItsWay, failed: Failed) -> Aborted:
+        if failed.unavailable:
+            way.lane.producer.is_hurried = False  # more time would not help, and all others would wait for longer
+            if len(self._suspects) < _MOST_SUSPECTS:
+                self._suspects |= failed.unavailable
+        return Aborted(self._refused_by(way, failed), unavailable=failed.unavailable)
 
     def _refused_by(self, way: OnItsWay, failed: Failed) -> dict[int, str]:
         """Nothing else is on its way: the one behind waits until this is over."""

@@ -28,6 +28,13 @@ UNREADABLE: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 """Stands for headers that the client library cannot read; whoever parses it finds a bad header and this reason."""
 
 GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
+UNDECODABLE = frozenset(
+    {
+        *(KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED),  # noqa: SLF001
+        *(KafkaError.INVALID_MSG, KafkaError.MSG_SIZE_TOO_LARGE),
+    }
+)
+"""librdkafka's words for a record that it fetched and cannot decode. It tries again for ever, and says so each time."""
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
 _SLICE_S = 0.02
@@ -64,6 +71,8 @@ class ConfluentSource:
         """Who we are to the group, as long as something is ours."""
         self._next: dict[Shard, int] = {}
         """Of each started shard the offset that comes next."""
+        self._undecodable: dict[Shard, int] = {}
+        """Of each started shard whose next record cannot be decoded, its offset."""
         self._paused: set[Shard] = set()
         self._is_woken = False
         self._consumer: Any = make(Consumer, clients.member(connection), patience)
@@ -101,6 +110,7 @@ class ConfluentSource:
             # Where it was paused as it was taken away, librdkafka has not forgotten.
             self._consumer.resume([place])
         self._next[shard] = offset
+        self._undecodable.pop(shard, None)
 
     def rewind(self, shard: Shard, offset: int) -> None:
         self.start(shard, offset)
@@ -127,7 +137,7 @@ class ConfluentSource:
         fence = self._consumer.consumer_group_metadata()
         now = membership(fence)
         self._demand_same_member(now)
-        return Polled(self._take_ownership(), records, fence, now.generation >= 0)
+        return Polled(self._take_ownership(), records, fence, now.generation >= 0, self._undecodable.copy())
 
     def _demand_same_member(self, now: Membership) -> None:
         """Raises PutOutError where what we hold was given to a member that the group has put out since.
@@ -185,6 +195,8 @@ class ConfluentSource:
         for shard in list(records):
             if records[shard] and shard in self._next:
                 self._next[shard] = records[shard][-1].offset + 1
+                if self._undecodable.get(shard, self._next[shard]) < self._next[shard]:
+                    del self._undecodable[shard]
             else:
                 del records[shard]
         return records
@@ -193,6 +205,11 @@ class ConfluentSource:
         error: KafkaError = message.error()
         if error.code() in GONE:
             raise BridgeError(self._gone(Shard(message.topic(), message.partition()), message.offset(), error))
+        if error.code() in UNDECODABLE and message.offset() >= 0:
+            shard = Shard(message.topic(), message.partition())
+            if shard in self._next:  # after a seek into a batch, its first offset is told
+                self._undecodable[shard] = max(self._next[shard], message.offset())
+            return
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
             raise FencedError(f"{error.str()}: another process is this member of the group; this one ends")
         if _is(KafkaError.UNRELEASED_INSTANCE_ID, error):
@@ -247,6 +264,7 @@ class ConfluentSource:
         for shard in shards:
             self._ours.discard(shard)
             self._next.pop(shard, None)
+            self._undecodable.pop(shard, None)
             self._paused.discard(shard)
         told = [shard for shard in shards if shard not in self._ownership.assigned]
         self._ownership.assigned = [shard for shard in self._ownership.assigned if shard not in shards]

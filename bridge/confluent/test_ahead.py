@@ -1,6 +1,6 @@
 """What becomes of deliveries that are sent ahead of their transaction, by a producer that says what a test gives it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -41,17 +41,35 @@ class Sending:
         self.send([each for each in numbered if each[1].topic in narrow])
         return [None] if narrow else []
 
-    def await_acknowledgements(self, records: Sequence[Outgoing], *, beyond_failures: bool) -> None:
+    def await_acknowledgements(
+        self, records: Sequence[Outgoing], *, beyond_failures: bool, on_stall: Callable[[], None]
+    ) -> None:
         assert (records, beyond_failures) == (OUTGOING, True)
+        on_stall()
         if self._wrong is not None:
             raise self._wrong
         self.failures = dict(self._told)
 
 
 def ahead(failures: Mapping[int, int], wrong: Exception | None = None) -> Any:
-    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience())
+    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience(), lambda _: frozenset())
     made._sending = Sending(failures, wrong)
     return made
+
+
+def test_a_topic_that_was_not_acknowledged_in_time_is_named_if_others_were() -> None:
+    late = KafkaError._MSG_TIMED_OUT
+    assert ahead({3: late}).fill(OUTGOING, {}).failed.unavailable == {"payments"}
+    assert ahead({1: late, 2: late, 3: late}).fill(OUTGOING, {}).failed.unavailable == frozenset()
+
+
+def test_topics_that_the_cluster_names_end_the_wait_for_them() -> None:
+    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience(), frozenset)
+    made._sending = Sending({})
+    producer = made._producer
+    standing, failed = made.fill(OUTGOING, {})
+    assert (standing, failed.unavailable) == ([1, 2, 3], {"orders", "payments"})
+    assert made._producer is not producer
 
 
 def test_what_is_acknowledged_stands_though_others_fail() -> None:

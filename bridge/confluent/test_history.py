@@ -1,6 +1,7 @@
 """What librdkafka says amid a read of what Kafka holds, by a consumer that says what a test gives it."""
 
 import logging
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+from bridge.confluent import clients
 from bridge.confluent import history as history_module
 from bridge.confluent.history import ConfluentHistory
 from bridge.confluent.waiting import Patience
 from bridge.connection import Connection
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, PartitionUnreadableError
 from schemas.origin import Shard
 from schemas.progress import Key, Progress
 
@@ -68,6 +70,7 @@ class Saying:
         self._more: list[Told] = []
         self.begun: list[int] = []
         self.is_open = True
+        self.is_slow = False
         self.commits: list[TopicPartition | SimpleNamespace] = []
         self.events = 0
 
@@ -78,12 +81,15 @@ class Saying:
         self.is_open = False
 
     def poll(self, timeout_s: float) -> Told | None:
-        del timeout_s
+        time.sleep(timeout_s if self.is_slow else 0)
         self.events = 0
         if not self._batches:
             return None
         first, *self._more = self._batches.pop(0)
         return first
+
+    def seek(self, place: TopicPartition) -> None:
+        self.begun.append(place.offset)
 
     def consume(self, count: int, timeout_s: float) -> list[Told]:
         del timeout_s
@@ -105,7 +111,7 @@ def history(said: Saying, bounds: tuple[int, int] = (0, 3)) -> Any:
     made: Any = ConfluentHistory(Connection("127.0.0.1:1"), {PLACE.topic: "timer.journal"}, Patience())
     made.close()
     made._consumer = said
-    made._new_consumer = lambda: said
+    made._new_consumer = lambda place: said
     made._ask = lambda place, spec, level=None: bounds[spec is history_module._END]
     return made
 
@@ -268,10 +274,54 @@ def test_each_read_is_a_consumer_of_its_own() -> None:
     consumers = [Saying([Told(0)], [Told(1, GONE)]), Saying([Told(2)], [Told(3)]), Saying([Told(0), Told(1)])]
     left, other = iter(consumers[:2]), consumers[2]
     read = history(Saying())
-    read._new_consumer = lambda: next(left, other)
+    read._new_consumer = lambda place: next(left, other)
     found = read.requests(PLACE, 0, 4)
     assert [record.offset for record in next(found)] == [0]
     assert [record.offset for record in next(found)] == [2]
     assert offsets(read.requests(PLACE, 0, 2)) == [0, 1]
     assert offsets(found) == [3]
     assert [(each.begun, each.is_open) for each in consumers] == [([0], False), ([1], False), ([0], False)]
+
+
+BAD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression of message failed")
+
+
+def test_a_record_that_cannot_be_decoded_ends_a_read_after_what_lies_before_it() -> None:
+    read = history(Saying([Told(0), Told(1, BAD)], [Told(1, BAD)])).requests(PLACE, 0, 4)
+    assert [record.offset for record in next(read)] == [0]
+    with pytest.raises(PartitionUnreadableError, match=r"timer\.requests/0: offset 1 cannot be decoded") as wrong:
+        next(read)
+    assert wrong.value.undecodable == 1
+
+
+def test_what_was_skipped_is_passed_over_one_offset_at_a_time() -> None:
+    """After a seek into a batch of two, its first offset is told again."""
+    said = Saying([Told(0), Told(1, BAD)], [Told(1, BAD)], [Told(1, BAD)], [Told(3)])
+    assert offsets(history(said).requests(PLACE, 0, 4, {1, 2})) == [0, 3]
+    assert said.begun == [0, 2, 3]
+
+
+def test_a_read_on_the_loops_thread_ends_in_time_and_says_where_it_was() -> None:
+    silent = Saying([Told(0)])
+    silent.is_slow = True
+    read = history(silent)
+    read._limit_s = 0.2
+    found = read.requests(PLACE, 0, 4)
+    assert [record.offset for record in next(found)] == [0]
+    with pytest.raises(PartitionUnreadableError, match=r"at 1 of 4 after 0\.2 s") as slow:
+        next(found)
+    assert (slow.value.undecodable, silent.is_open) == (None, False)
+    silent.commits = [refused(KafkaError.UNSTABLE_OFFSET_COMMIT) for _ in range(100)]
+    with pytest.raises(PartitionUnreadableError, match="waiting for stable progress"):
+        read.progress(PLACE)
+
+
+def test_the_loops_reader_of_timer_topics_is_bounded_and_no_other() -> None:
+    limits = {"fetch.max.bytes": "5000000", "receive.message.max.bytes": "6000000"}
+    connection = Connection("127.0.0.1:1", fetched=limits, kafka={"message.max.bytes": "9000000"})
+    bounded, free = clients.reader(connection, is_bounded=True), clients.reader(connection)
+    assert limits.items() <= bounded.items()
+    assert limits.items() <= clients.member(connection).items()
+    assert limits.keys().isdisjoint(free)
+    for config in (bounded, free, clients.member(connection)):
+        assert "message.max.bytes" not in config, "a producer's, which librdkafka compares with fetch.max.bytes"

@@ -41,3 +41,18 @@ def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
     assert status.ready().reason != "waiting for the broker"
+
+
+def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stalling(Slow):
+        """One is acknowledged after 2 s, the other after 12 s."""
+
+        def flush(self, timeout_s: float) -> int:
+            return super().flush(timeout_s) and 1 + (self.now_s < 2)
+
+    producer: Any = Stalling(12.0, lambda: None)
+    monkeypatch.setattr("bridge.confluent.sending.time.monotonic", lambda: producer.now_s)
+    stalls: list[float] = []
+    sending = Sending(producer, Patience())
+    sending.await_acknowledgements([], beyond_failures=False, on_stall=lambda: stalls.append(round(producer.now_s)))
+    assert stalls == [5, 8, 11]

@@ -13,6 +13,7 @@ from bridge.confluent.waiting import CALL_S, Patience
 from bridge.connection import Connection
 from bridge.errors import BridgeError, FencedError, NameTakenError, PutOutError
 from bridge.ports import Polled
+from schemas.origin import Shard
 
 GONE, FATAL, TOO_LONG, PASSING = (
     KafkaError(KafkaError.OFFSET_OUT_OF_RANGE),
@@ -68,6 +69,10 @@ class Saying:
     def incremental_assign(self, places: list[TopicPartition]) -> None: ...
 
     def incremental_unassign(self, places: list[TopicPartition]) -> None: ...
+
+    def seek(self, place: TopicPartition) -> None: ...
+
+    def resume(self, places: list[TopicPartition]) -> None: ...
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         assert (place.topic, place.partition, timeout) == ("timer.requests", 0, CALL_S)
@@ -175,3 +180,25 @@ def test_headers_whose_names_nobody_can_read_are_bad_ones(wrong: Exception) -> N
             raise wrong
 
     assert headers_of(Record()) == UNREADABLE
+
+
+UNREADABLE_RECORD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x4) of message at 7 failed")
+
+
+def test_a_record_that_cannot_be_decoded_is_told_until_the_partition_moves_on() -> None:
+    member = source(UNREADABLE_RECORD, UNREADABLE_RECORD, UNREADABLE_RECORD)
+    shard = Shard("timer.requests", 0)
+    assert member.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"
+    member._ours.add(shard)
+    member.start(shard, 5)
+    assert member.check().undecodable == {shard: 7}
+    assert member.poll(0, 1).undecodable == {shard: 7}, "markers lie between 5 and 7"
+    member._consumer._said = [Said(UNREADABLE_RECORD)]
+    member.rewind(shard, 8)
+    assert member.poll(0, 1).undecodable == {shard: 8}, "a batch is told by its first offset"
+    member.rewind(shard, 9)
+    assert member.poll(0, 1).undecodable == {}
+    member._consumer._said = [Said(UNREADABLE_RECORD)]
+    assert member.poll(0, 1).undecodable == {shard: 9}
+    member._lost(member._consumer, [TopicPartition(*shard)])
+    assert member.check().undecodable == {}

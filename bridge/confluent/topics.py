@@ -1,11 +1,12 @@
 """The cluster's topics, looked at and made by an admin."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from bridge.confluent import clients
@@ -33,6 +34,16 @@ class ConfluentTopics:
             return len(topics[name].partitions) if name in topics else None
 
         return self._insist(f"waiting for a broker ({name})", ask)
+
+    def counts(self, names: Collection[str]) -> dict[str, int]:
+        """Return how many partitions each topic has. Asks once; leaves out topics that no broker tells of."""
+        found: dict[str, int] = {}
+        answers = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=CALL_S)
+        for name, answer in answers.items():
+            with suppress(KafkaException):
+                found[name] = len(answer.result().partitions)
+        serve(self._admin)
+        return found
 
     def config(self, name: str, *, once: bool = False) -> dict[str, str]:
         """`once`: BridgeError where no broker answers in time."""
@@ -65,6 +76,16 @@ class ConfluentTopics:
 
         self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
+
+    def set_config(self, name: str, key: str, value: str) -> None:
+        """Set one configuration of a topic and leave the others as they are. Raises BridgeError if it is refused."""
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
+
+        def alter() -> None:
+            self._admin.incremental_alter_configs([resource], request_timeout=CALL_S)[resource].result()
+
+        self._insist(f"setting {key} of topic {name}", alter)
 
     def grow(self, name: str, partitions: int) -> None:
         """So many partitions in all."""

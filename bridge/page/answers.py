@@ -48,6 +48,9 @@ class Instance(BaseModel):
     not_ready: str = Field(description="Empty: it is ready. Else why not.")
     partitions: dict[str, PartitionState]
     paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
+    unavailable_topics: dict[str, int] = Field(
+        description="Target topics that take no records, each with the time (epoch ms) since when."
+    )
     traffic: Traffic
     disk: Disk
     resident_bytes: int | None
@@ -69,6 +72,9 @@ class Overview(BaseModel):
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]
     paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
+    unavailable_topics: dict[str, int] = Field(
+        description="Target topics that take no records, each with the time (epoch ms) since when."
+    )
     instances: list[Instance]
     missing: list[Missing]
 

@@ -5,12 +5,12 @@ Api.operations    the table                     service.routes(operations, acces
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -30,7 +30,6 @@ from bridge.page.answers import (
     GroupListing,
     GroupPending,
     Instance,
-    Missing,
     Overview,
     Owned,
     PartitionState,
@@ -61,7 +60,6 @@ from bridge.status import Status
 from bridge.traffic import joined_traffic
 from bridge.turn import Bridge
 
-Part = TypeVar("Part", bound=BaseModel)
 Requesting: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
 
 MOST_ACTED_ON = 20_000
@@ -96,54 +94,17 @@ class Api:
 
     def _reads(self) -> list[Operation]:
         return [
-            Operation(
-                "overview",
-                "GET",
-                f"{API}/overview",
-                "Partitions and owners, lateness and throughput now, disk and memory.",
-                Nothing,
-                Overview,
-                self.overview,
-            ),
-            Operation("instance", "GET", f"{API}/instance", "The asked instance alone.", Read, Instance, self.instance),
-            Operation(
-                "pending",
-                "GET",
-                f"{API}/pending",
-                "Counts by real topic, next due, how many are due when.",
-                PendingAsked,
-                GroupPending,
-                self.pending,
-            ),
-            Operation(
-                "timers",
-                "GET",
-                f"{API}/timers",
-                "Pending timers in due order, page by page.",
-                TimersAsked,
-                GroupListing,
-                self.timers,
-            ),
-            Operation(
-                "timer",
-                "GET",
-                f"{API}/timer",
-                "What is pending under an id, or came by the request at a place.",
-                TimerAsked,
-                GroupFound,
+            _operation(self.overview, "Partitions and owners, lateness and throughput now, disk and memory."),
+            _operation(self.instance, "The asked instance alone."),
+            _operation(self.pending, "Counts by real topic, next due, how many are due when."),
+            _operation(self.timers, "Pending timers in due order, page by page."),
+            _operation(
                 self.timer,
+                "What is pending under an id, or came by the request at a place.",
                 refusals={"404": "All instances have answered, and nothing is pending under it."},
                 is_nothing=lambda found: not (found.timers or found.missing or found.is_local),
             ),
-            Operation(
-                "rejected",
-                "GET",
-                f"{API}/rejected",
-                "Rejected records with their reason, the latest first.",
-                RejectedAsked,
-                RejectedRecords,
-                self.rejected,
-            ),
+            _operation(self.rejected, "Rejected records with their reason, the latest first."),
         ]
 
     def _changes(self) -> list[Operation]:
@@ -162,15 +123,7 @@ class Api:
                 )
                 for action in ACTIONS.values()
             ),
-            Operation(
-                "count",
-                "POST",
-                f"{API}/selection/count",
-                "How many a selection comes to, before it is acted on.",
-                SelectionAsked,
-                Counted,
-                self.count,
-            ),
+            _operation(self.count, "How many a selection comes to, before it is acted on.", "POST", "selection/"),
             *(
                 Operation(
                     f"{action.name}_selection",
@@ -185,16 +138,7 @@ class Api:
                 )
                 for action in ABOUT_SELECTIONS
             ),
-            Operation(
-                "redrive",
-                "POST",
-                f"{API}/rejected/redrive",
-                "Send rejected records again, each once.",
-                RedriveAsked,
-                Redriven,
-                self.redrive,
-                "operate",
-            ),
+            _operation(self.redrive, "Send rejected records again, each once.", "POST", "rejected/", role="operate"),
         ]
 
     # -- reads
@@ -218,6 +162,7 @@ class Api:
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
             paused_topics=sorted({topic for each in instances for topic in each.paused_topics}),
+            unavailable_topics=_earliest(each.unavailable_topics for each in instances),
             instances=sorted(instances, key=lambda each: each.address),
             missing=missing,
         )
@@ -243,6 +188,7 @@ class Api:
                 for shard, each in sorted(self._status.shards().items())
             },
             paused_topics=sorted(paused),
+            unavailable_topics=dict(self._status.unavailable_targets),
             traffic=self._status.traffic.lately(now_ms),
             disk=await asyncio.to_thread(disk_of, self._parts.data_dir),
             resident_bytes=resident_bytes(),
@@ -255,7 +201,9 @@ class Api:
                 lambda bridge: of_bridge(bridge, now_ms, asked.bucket, asked.topic, soon_over())
             )
 
-        parts, missing = await self._read(caller, f"{API}/pending", asked, Pending, own, lambda part: part.shards)
+        parts, missing = await self._neighbours.ask_all(
+            caller, f"{API}/pending", asked, Pending, own, lambda part: part.shards
+        )
         whole = joined(parts)
         next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
         return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
@@ -267,7 +215,7 @@ class Api:
             await self._asker.search(search, self._clock.now_ms)
             return GroupListing(**search.listing().model_dump(), partitions=[str(shard) for shard in search.shards])
 
-        parts, missing = await self._read(
+        parts, missing = await self._neighbours.ask_all(
             caller, f"{API}/timers", asked, GroupListing, own, lambda part: part.partitions
         )
         whole = joined_listings(parts, self._clock.now_ms(), asked.limit)
@@ -282,7 +230,9 @@ class Api:
         async def own() -> GroupFound:
             return await (self._asker.ask(look) if asked.origin is None else self._at_origin(asked))
 
-        parts, missing = await self._read(caller, f"{API}/timer", asked, GroupFound, own, lambda part: part.partitions)
+        parts, missing = await self._neighbours.ask_all(
+            caller, f"{API}/timer", asked, GroupFound, own, lambda part: part.partitions
+        )
         if asked.origin is not None:
             shard, _ = asked.place()
             missing = [each for each in missing if each.partition == str(shard)]
@@ -305,33 +255,18 @@ class Api:
     async def rejected(self, _: Caller, asked: RejectedAsked) -> RejectedRecords:
         return await asyncio.to_thread(self._parts.rejected.latest, asked)
 
-    async def _read(
-        self,
-        caller: Caller,
-        path: str,
-        asked: Read,
-        kind: type[Part],
-        own: Callable[[], Awaitable[Part]],
-        covers: Callable[[Part], Iterable[str]],
-    ) -> tuple[list[Part], list[Missing]]:
-        if asked.local:
-            return [await own()], []
-        return await self._neighbours.ask_all(caller, path, asked, kind, own, covers)
-
     # -- changes
 
     def _acting(self, action: Action) -> Callable[[Caller, ActionAsked], Awaitable[Acted]]:
         async def act(caller: Caller, asked: ActionAsked) -> Acted:
-            with audit.noted(caller, action.name, asked.model_dump(exclude={"value"}, exclude_none=True)) as came:
+            with audit.noted(caller, action.name, asked.model_dump(exclude_none=True)) as came:
                 topics = self._topics_for(action, asked.timer_topic)
                 came["sent"] = []
                 parts: list[tuple[str, Requesting]] = [
                     (each, lambda timers: action.one(timers, asked)) for each in topics
                 ]
                 sent = await self._send(action, parts, came["sent"].append)
-                told = Acted(
-                    action=action.name, sent=sent.sent, outcomes=dict(sent.outcomes), unanswered=sent.unanswered
-                )
+                told = Acted(action=action.name, **sent._asdict())
                 came.update(told.model_dump(exclude={"action"}))
             return told
 
@@ -392,9 +327,7 @@ class Api:
                 sent = await self._send(action, parts, came["sent"].append)
                 told = ActedOnSelection(
                     action=action.name,
-                    sent=sent.sent,
-                    outcomes=dict(sent.outcomes),
-                    unanswered=sent.unanswered,
+                    **sent._asdict(),
                     without_id=len(chosen) - len(named),
                     left=found.matching - len(chosen),
                 )
@@ -409,6 +342,18 @@ class Api:
             told = await asyncio.to_thread(self._parts.rejected.redrive, asked.records, came["sent_again"].append)
             came.update(told.model_dump())
         return told
+
+
+def _operation(
+    run: Callable[[Caller, Any], Awaitable[BaseModel]],
+    summary: str,
+    method: Literal["GET", "POST"] = "GET",
+    below: str = "",
+    **more: Any,
+) -> Operation:
+    """Return the row of a method: its name, and its question and its answer as their types are declared."""
+    _, asked, answer = get_type_hints(run).values()
+    return Operation(run.__name__, method, f"{API}/{below}{run.__name__}", summary, asked, answer, run, **more)
 
 
 def _demand_all(found: GroupListing) -> None:
@@ -435,6 +380,15 @@ def _each(action: Action, chosen: list[NamedTimer], asked: SelectionActed) -> Re
     each = action.each
     assert each is not None
     return lambda timers: (future for timer in chosen for future in each(timers, timer, asked))
+
+
+def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the earliest time of each topic."""
+    found: dict[str, int] = {}
+    for part in parts:
+        for topic, at_ms in part.items():
+            found[topic] = min(at_ms, found.get(topic, at_ms))
+    return dict(sorted(found.items()))
 
 
 def _paused(bridge: Bridge) -> set[str]:

@@ -5,9 +5,9 @@ cancels it, as a time-out does, has ended it.
 """
 
 import asyncio
-import ipaddress
 import socket
 from concurrent.futures import Executor
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import NamedTuple
 
 import h11
@@ -21,9 +21,29 @@ class Fetched(NamedTuple):
     body: bytes
 
 
-async def fetch(address: str, target: str, headers: dict[str, str], names: Executor, most_bytes: int) -> Fetched:
+class Peers(NamedTuple):
+    """Which IP addresses may be asked: those in `networks`; if there are none, those that an instance can have."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    is_loopback: bool = True
+    """We announce a loopback address ourselves, so the others may."""
+
+    def include(self, host: str) -> bool:
+        address = ip_address(host)
+        address = getattr(address, "ipv4_mapped", None) or address
+        if self.networks:
+            return any(address in network for network in self.networks)
+        is_special = address.is_link_local or address.is_multicast or address.is_unspecified
+        return self.is_loopback if address.is_loopback else not is_special
+
+
+async def fetch(
+    address: str, target: str, headers: dict[str, str], names: Executor, most_bytes: int, peers: Peers
+) -> Fetched:
     """`names`: looks up names. Raises OSError, ValueError for what is no address, h11.ProtocolError for no HTTP."""
     host, port = await _place(address, names)
+    if not peers.include(host):
+        raise OSError(f"{host} is no address of an instance by peer_networks")
     reader, writer = await asyncio.open_connection(host, port)
     try:
         connection = h11.Connection(h11.CLIENT)
@@ -57,7 +77,7 @@ async def _place(address: str, names: Executor) -> tuple[str, int]:
     if not host or not 0 < port <= _HIGHEST_PORT:
         raise ValueError(f"{address} is no host:port")
     try:
-        return str(ipaddress.ip_address(host)), port
+        return str(ip_address(host)), port
     except ValueError:
         looked_up = asyncio.get_running_loop().run_in_executor(names, _look_up, host, port)
         return await looked_up, port

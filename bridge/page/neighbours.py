@@ -4,8 +4,9 @@
     own ones from here, the others' by HTTP with `local=true` and a pass in the name of who asks -> joined
     whatever nobody has answered for is told as missing, with the reason
 
-A pass is signed with the caller's token and good for this one read at this one address: whoever announces a false
-address learns nothing that is of use elsewhere. Of its answer nothing is taken but what is about its own partitions.
+A pass is signed with a key that all instances share, and good for this one read at this one address: a member that
+announces a false address learns nothing that is of use elsewhere. Of its answer nothing is taken but what is about its
+own partitions.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from starlette.exceptions import HTTPException
 from bridge.errors import BridgeError
 from bridge.page.access import Access, Caller
 from bridge.page.answers import GroupFound, GroupListing, Instance, Missing, Refused
-from bridge.page.fetching import fetch
+from bridge.page.fetching import Peers, fetch
 from bridge.page.kafka_side import Group, KafkaSide
 from bridge.page.questions import Read
 from bridge.pending import Pending
@@ -35,6 +36,7 @@ _ANSWER_WITHIN_S = 15.0
 _GROUP_GOOD_FOR_S = 2.0
 _MOST_BYTES = 64 << 20
 _OK = 200
+_MOST_REASON = 500
 _NAMES_AT_ONCE = 4
 _NO_BRIDGE = "does not answer as a bridge of this version does"
 
@@ -47,12 +49,14 @@ class Neighbours:
         address: str,
         kafka: KafkaSide,
         access: Access,
+        peers: Peers,
         within_s: float = _ANSWER_WITHIN_S,
         good_for_s: float = _GROUP_GOOD_FOR_S,
     ) -> None:
         self._address = address
         self._kafka = kafka
         self._access = access
+        self._peers = peers
         self._within_s = within_s
         self._good_for_s = good_for_s
         self._names = ThreadPoolExecutor(_NAMES_AT_ONCE, "names")  # of its own: a cancel waits for none of them
@@ -73,7 +77,12 @@ class Neighbours:
         own: Callable[[], Awaitable[Part]],
         covers: Callable[[Part], Iterable[str]],
     ) -> tuple[list[Part], list[Missing]]:
-        """What each instance tells, and partitions that are in none of it. Raises HTTPException where none answers."""
+        """What each instance tells, and partitions that are in none of it; of a local read, what `own` tells.
+
+        Raises HTTPException if no instance answers.
+        """
+        if asked.local:
+            return [await own()], []
         group, unknown = await self._look()
         others = self._others(group)
         answers = await asyncio.gather(
@@ -130,11 +139,11 @@ class Neighbours:
         told = asked.model_dump(mode="json", exclude_defaults=True) | {"local": "true"}
         query = f"{path}?{urlencode({name: str(value) for name, value in told.items()})}"
         headers = {}
-        if caller.token is not None:
+        if not self._access.is_open:
             headers["Authorization"] = f"Pass {self._access.pass_for(caller, address, query)}"
         try:
             async with asyncio.timeout(self._within_s):
-                status, text = await fetch(address, query, headers, self._names, _MOST_BYTES)
+                status, text = await fetch(address, query, headers, self._names, _MOST_BYTES, self._peers)
             if status != _OK:
                 return _reason(status, text)
             return _only(kind.model_validate_json(text), address, its)
@@ -173,6 +182,6 @@ def _in_system_words(wrong: OSError) -> str:
 
 def _reason(status: int, text: bytes) -> str:
     try:
-        return Refused.model_validate_json(text).reason
+        return Refused.model_validate_json(text).reason[:_MOST_REASON]
     except ValidationError:
         return f"answers {status}"

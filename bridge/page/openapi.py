@@ -14,6 +14,7 @@ _REFUSALS = {
     "400": "A question that is not understood.",
     "401": "No token, or one that is not known.",
     "403": "The token may only read.",
+    "429": "Too many wrong tokens: try again after Retry-After seconds.",
     "503": "The bridge, a neighbour or Kafka does not answer: ask again.",
 }
 

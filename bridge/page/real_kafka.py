@@ -61,7 +61,9 @@ class RealKafka:
                 return known
             where = {"bootstrap.servers": self._settings.bootstrap_servers}
             config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **where}
-            made = self._producers[timer_topic] = TimerProducer(config, timer_topic=timer_topic)
+            made = self._producers[timer_topic] = TimerProducer(
+                config, timer_topic=timer_topic, control_topic=self._settings.control_topic
+            )
         if known is not None:
             known.close()
         return made

@@ -1,6 +1,5 @@
 """The API as HTTP: who asks, what is asked, and what is told where that goes wrong."""
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
 from typing import Any
@@ -16,10 +15,7 @@ from bridge.page.access import ANYBODY, Access, Caller
 from bridge.page.openapi import document
 from bridge.page.operations import API, Operation
 
-log = logging.getLogger(__name__)
-
 MOST_BYTES = 2 << 20
-_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -27,8 +23,7 @@ def routes(operations: list[Operation], access: Access, version: str) -> list[Ro
     """One for each operation, and what they are for machines."""
     described = cache(partial(document, operations, version))  # asked for by few, and slow to make
 
-    async def openapi(request: Request) -> Response:
-        demand_host(request, access)
+    async def openapi(_: Request) -> Response:
         return JSONResponse(described(), headers=_HEADERS)
 
     found: list[Route] = [Route(f"{API}/openapi.json", openapi)]
@@ -60,7 +55,6 @@ async def run(operation: Operation, caller: Caller, asked: Any) -> Any:
 
 def caller_of(request: Request, access: Access) -> Caller:
     """By the header Authorization. Raises HTTPException."""
-    demand_host(request, access)
     if access.is_open:
         if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise HTTPException(400, "send JSON, as Content-Type: application/json")
@@ -68,13 +62,31 @@ def caller_of(request: Request, access: Access) -> Caller:
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     caller = None
     if kind.lower() == "bearer":
-        caller = access.by_secret(given)
+        caller = by_secret(request, access, given)
     elif kind == "Pass" and request.method == "GET":
         caller = access.by_pass(given, f"{request.url.path}?{request.url.query}")
     if caller is None:
-        log.warning("%s: refused, as no known token was given for %s", where_of(request), request.url.path)
+        complain(request, access, "refused: no known token")
         raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
     return caller._replace(where=where_of(request))
+
+
+def by_secret(request: Request, access: Access, token: str) -> Caller | None:
+    """Raises HTTPException 429 after too many wrong tokens, without a look at this one."""
+    where = where_of(request)
+    if wait_s := access.wrong_tokens.wait_s(where):
+        complain(request, access, "refused: too many wrong tokens")
+        reason = f"too many wrong tokens from {where} or from all addresses: try again in {wait_s} s"
+        raise HTTPException(429, reason, {"Retry-After": str(wait_s)})
+    caller = access.by_secret(token)
+    access.wrong_tokens.count(where, is_right=caller is not None)
+    return caller
+
+
+def complain(request: Request, access: Access, what: str) -> None:
+    """Log one line a minute for each `what`: anybody can cause it."""
+    told = f"HTTP from %s: {what} for %s; see docs/page.md"
+    access.complaints.say(int(access.now_s() * 1000), what, told, where_of(request), request.url.path)
 
 
 def where_of(request: Request) -> str:
@@ -90,14 +102,6 @@ def demand_token(access: Access) -> Callable[[Request], None]:
             caller_of(request, access)
 
     return demand
-
-
-def demand_host(request: Request, access: Access) -> None:
-    """Where no token is asked for, a page elsewhere must not reach us under a name of its own (DNS rebinding)."""
-    host = request.headers.get("host", "")
-    name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
-    if access.is_open and name.lower() not in _LOCAL:
-        raise HTTPException(403, "without tokens this is for 127.0.0.1 alone: ask it by that address")
 
 
 async def _asked(request: Request, operation: Operation) -> Any:

@@ -6,7 +6,6 @@
 No form is taken without the key of its session, and nothing that a sender wrote is ever more than text.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,9 @@ from bridge.page.access import ANYBODY, SESSION_S, Access, Caller
 from bridge.page.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, NO_ID, Action
 from bridge.page.operations import Operation
 from bridge.page.rendering import Rendering
-from bridge.page.service import MOST_BYTES, body_of, demand_host, explained, run, where_of
+from bridge.page.service import MOST_BYTES, body_of, by_secret, complain, explained, run, where_of
 from bridge.pending import Bucket
 from timer.dues import HOUR_MS
-
-log = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
 
@@ -93,12 +90,12 @@ class Site:
 
         async def answer(request: Request) -> Response:
             try:
-                demand_host(request, self._access)
                 _demand_own_origin(request)
                 response = await handler(request)
             except HTTPException as wrong:
                 caller = self._caller(request)
                 response = self._page(request, caller, "error.html", wrong.status_code, reason=wrong.detail)
+                response.headers.update(wrong.headers or {})
             response.headers.update(_HEADERS)
             return response
 
@@ -114,7 +111,7 @@ class Site:
             if request.method == "POST":
                 form = await _form(request)
                 key = form.pop("form_key", "")
-                if not self._access.is_form_key(key, caller, _session(request)):
+                if not self._access.is_form_key(key, _session(request)):
                     raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
                 request.state.form = form
             return await handler(request, caller)
@@ -132,17 +129,18 @@ class Site:
         if request.method == "GET":
             return self._page(request, None, "login.html", next=back)
         given = (await _form(request, _MOST_LOGIN_BYTES)).get("token", "")
-        caller = self._access.by_secret(given.strip())
+        caller = by_secret(request, self._access, given.strip())
         if caller is None:
-            log.warning("%s: no session, as the token that was given is not known", where_of(request))
+            complain(request, self._access, "no session: unknown token")
             return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
         audit.note(caller._replace(where=where_of(request)), "login", {}, {})
         response = RedirectResponse(back, 303)
-        session, secure = self._access.session(caller), _is_behind_tls(request)
+        session, secure = self._access.log_in(caller), _is_behind_tls(request)
         response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
         return response
 
     async def _logout(self, request: Request, _: Caller) -> Response:
+        self._access.log_out(_session(request))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_behind_tls(request))
         return response
@@ -236,7 +234,7 @@ class Site:
         return await run(operation, caller, question)
 
     def _page(self, request: Request, caller: Caller | None, template: str, status: int = 200, **told: Any) -> Response:
-        form_key = "" if caller is None else self._access.form_key(caller, _session(request))
+        form_key = "" if caller is None else self._access.form_key(_session(request))
         is_open = self._access.is_open
         always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID}
         text = self._rendering.page(template, caller=caller, **always, **told)

@@ -13,14 +13,15 @@ import pytest
 from bridge.client import Sent
 from bridge.errors import BridgeError
 from bridge.page.access import Token
-from bridge.page.testing import TIMERS, MemoryOutbox, Page, Place
+from bridge.page.testing import KEY, TIMERS, MemoryOutbox, Page, Place
 from bridge.pending_sources import RunningBridges
 from bridge.ports import Record
 from bridge.testing import FakeHistory
+from bridge.token_file import digest_of
 from schemas.origin import Shard
 
 HOUR_MS = 3_600_000
-READER, OPERATOR = Token("rita", "read", b"r" * 32), Token("otto", "operate", b"o" * 32)
+READER, OPERATOR = Token("rita", "read", digest_of("r" * 32)), Token("otto", "operate", digest_of("o" * 32))
 
 
 @pytest.fixture
@@ -236,15 +237,27 @@ def test_a_topic_is_paused_and_resumed_for_all_partitions(place: Place) -> None:
         place.producer.schedule("orders", "v", delay="5s", id=f"id-{number}")
     place.run(300)
     status, told = place.pages[0].post("/api/v1/topic/pause", {"topic": "orders"})
-    assert (status, len(told["sent"]), told["outcomes"]) == (200, 4, {})
+    assert (status, len(told["sent"]), told["outcomes"]) == (200, 1, {})
     place.run(10_000)
     assert place.kafka.read("orders") == []
     assert len(place.pages[1].get("/api/v1/timers")[1]["timers"]) == 12, "they wait"
     assert place.pages[1].get("/api/v1/overview")[1]["paused_topics"] == ["orders"]
-    assert len(place.pages[1].post("/api/v1/topic/resume", {"topic": "orders"})[1]["sent"]) == 4
+    assert len(place.pages[1].post("/api/v1/topic/resume", {"topic": "orders"})[1]["sent"]) == 1
     place.run(1000)
     assert len(place.kafka.read("orders")) == 12
     assert place.pages[0].get("/api/v1/overview")[1]["paused_topics"] == []
+
+
+def test_a_topic_that_takes_no_records_is_named_with_the_time_since_when(place: Place) -> None:
+    for number in range(12):
+        place.producer.schedule("orders", "v", delay="5s", id=f"id-{number}")
+    place.kafka.topics["orders"].unavailable = True
+    place.run(8000)
+    told = place.pages[1].get("/api/v1/overview")[1]["unavailable_topics"]
+    assert place.kafka.timeline.now_ms - 4000 < told["orders"] < place.kafka.timeline.now_ms
+    place.kafka.topics["orders"].unavailable = False
+    place.run(60_000)
+    assert place.pages[1].get("/api/v1/overview")[1]["unavailable_topics"] == {}
 
 
 def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(
@@ -478,7 +491,7 @@ def test_a_token_says_who_may_read_and_who_may_change(guarded: Place) -> None:
 def test_a_pass_is_good_for_one_read_alone(guarded: Place) -> None:
     from bridge.page.access import Access
 
-    access = Access([READER, OPERATOR], lambda: guarded.kafka.timeline.now_ms / 1000)
+    access = Access([READER, OPERATOR], lambda: guarded.kafka.timeline.now_ms / 1000, key=KEY)
     caller = access.by_secret("o" * 32)
     assert caller is not None
     page, other = guarded.pages
@@ -497,12 +510,20 @@ def test_a_pass_is_good_for_one_read_alone(guarded: Place) -> None:
 def test_without_tokens_no_other_site_can_use_a_browser(place: Place) -> None:
     page = place.pages[0]
     for path in ("/api/v1/overview", "/api/v1/openapi.json"):
-        status, told = page.get(path, Host="evil.example:8321")
-        assert (status, "127.0.0.1 alone" in told["reason"]) == (403, True)
+        for host in ("evil.example:8321", "10.1.2.3"):
+            status, told = page.get(path, Host=host)
+            assert (status, "127.0.0.1 or localhost" in told["reason"]) == (403, True)
         assert page.get(path, Host="localhost:1")[0] == 200
     asked = {"id": "a"}
     status, told = page.post("/api/v1/timer/cancel", asked, **{"Content-Type": "text/plain"})
     assert (status, told["reason"]) == (400, "send JSON, as Content-Type: application/json")
+
+
+def test_no_path_answers_to_a_name_that_is_not_the_bridge_s(guarded: Place) -> None:
+    page = guarded.pages[0].holding("r" * 32)
+    for path in ("/", "/login", "/static/page.css", "/api/v1/overview", "/pending", "/metrics", "/health/live", "/no"):
+        status, told = page.get(path, Host="evil.example:8321")
+        assert (status, "Host 'evil.example:8321': not a known name" in told["reason"]) == (403, True), path
 
 
 def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -529,6 +550,24 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
     assert "failed" in lines[1]
     assert all("\n" not in line for line in lines)
     assert sorted(json.loads(lines[4].split(" came=")[1])["ids"]) == ["id-0", "id-1", "id-2"]
+
+
+def test_the_audit_log_holds_no_key_no_value_and_no_header_value(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    page, secret = place.pages[0], "card-4711"
+    asked = {"id": "a", "topic": "orders", "delay": "1h", "key": secret, "value": f"{secret}!"}
+    selector = {"topic": "orders", "key_prefix": secret, "header": f"tenant={secret}"}
+    with caplog.at_level(logging.INFO, "bridge.audit"):
+        assert page.post("/api/v1/timer/replace", asked | {"headers": [{"name": "tenant", "value": secret}]})[0] == 200
+        place.run(300)
+        token = page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+        assert page.post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]["sent"] != []
+    lines = [record.getMessage() for record in caplog.records if record.name == "bridge.audit"]
+    assert [line for line in lines if secret in line] == []
+    replaced, cancelled = (json.loads(line.split(" what=")[1].split(" came=")[0]) for line in lines)
+    assert (replaced["key"], replaced["value"], replaced["headers"]) == ("9 bytes", "10 bytes", ["tenant"])
+    assert cancelled["selector"] == {"topic": "orders", "key_prefix": "9 bytes", "header": "tenant"}
 
 
 def test_what_was_sent_before_it_failed_is_in_the_audit_log(

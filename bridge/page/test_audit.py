@@ -10,7 +10,7 @@ import pytest
 from bridge.page.access import Caller
 from bridge.page.audit import note, noted
 
-ADA = Caller("ada", "operate", None, '10.1.2.3" did=nothing')
+ADA = Caller("ada", "operate", '10.1.2.3" did=nothing')
 
 
 @pytest.fixture(autouse=True)

@@ -6,17 +6,22 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import pytest
 
+from bridge.errors import SettingsError
 from bridge.listing import NamedTimer
 from bridge.page.access import ANYBODY, Access, Token
 from bridge.page.answers import GroupFound, GroupListing
+from bridge.page.fetching import Peers
 from bridge.page.kafka_side import Group
 from bridge.page.neighbours import Neighbours
 from bridge.page.questions import Read
 from bridge.page.testing import MemorySide, Place
 from bridge.ports import Member
+from bridge.settings import load
+from bridge.token_file import digest_of
 from schemas.origin import Shard
 
 OWN, ITS, THIRD = (Shard("t", number) for number in range(3))
@@ -34,8 +39,8 @@ class Side(MemorySide):
         return Group(frozenset({OWN, ITS}), self._members)
 
 
-def neighbours_of(*members: Member, within_s: float = 20, access: Access | None = None) -> Neighbours:
-    return Neighbours(HERE, Side(*members), access or Access([], lambda: 0.0), within_s)
+def neighbours_of(*members: Member, within_s: float = 20, peers: Peers | None = None) -> Neighbours:
+    return Neighbours(HERE, Side(*members), Access([], lambda: 0.0), peers or Peers(), within_s)
 
 
 def listing_of(*shards: Shard, rows: tuple[Shard, ...] = ()) -> GroupListing:
@@ -123,6 +128,50 @@ def test_what_is_no_address_is_named_as_missing(address: str) -> None:
     assert missing["t/1"].startswith(f"{address}: is no address")
 
 
+def networks(*texts: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(map(ip_network, texts))
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        Peers(is_loopback=False),
+        Peers(networks("10.1.0.0/16", "fd00::/8")),
+        Peers(networks("10.1.0.0/16"), is_loopback=False),
+    ],
+)
+def test_a_member_that_announces_an_internal_address_makes_no_one_ask_there(peers: Peers) -> None:
+    with answering(http("{}")) as (address, asked):
+        port = address.partition(":")[2]
+        for each in (address, f"localhost:{port}", f"[::ffff:127.0.0.1]:{port}"):
+            _, missing = asked_of(neighbours_of(Member("m", each, frozenset({ITS})), peers=peers))
+            assert "is no address of an instance by peer_networks" in missing["t/1"], each
+        assert asked == []
+
+
+def test_only_addresses_that_an_instance_can_have_are_asked() -> None:
+    anywhere, here, narrow = Peers(is_loopback=False), Peers(), Peers(networks("10.1.0.0/16", "fd00::/8"))
+    for host in ("10.1.2.3", "fd00::1"):
+        assert [each.include(host) for each in (anywhere, here, narrow)] == [True, True, True], host
+    for host in ("169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1"):
+        assert [each.include(host) for each in (anywhere, here, narrow)] == [False, False, False], host
+    assert [each.include("127.0.0.2") for each in (anywhere, here, narrow)] == [False, True, False]
+    assert [each.include("10.2.0.1") for each in (anywhere, narrow)] == [True, False]
+
+
+def test_settings_say_which_addresses_are_asked() -> None:
+    found = load({"bootstrap_servers": "127.0.0.1:1", "peer_networks": "10.1.0.0/16, fd00::/8"}, {}, None)
+    assert found.peer_networks == networks("10.1.0.0/16", "fd00::/8")
+    with pytest.raises(SettingsError, match="peer_networks"):
+        load({"bootstrap_servers": "127.0.0.1:1", "peer_networks": "10.1.0.1/16"}, {}, None)
+
+
+def test_a_reason_is_told_without_its_end_where_it_is_long() -> None:
+    with answering(http('{"reason": "' + "x" * 10_000 + '"}', "503 Busy")) as (address, _):
+        _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+    assert missing == {"t/1": f"{address}: {'x' * 500}"}
+
+
 def test_one_that_sends_elsewhere_is_not_followed() -> None:
     with answering(http(listing_of(ITS).model_dump_json())) as (inside, asked_inside):
         with answering(http("", "302 Found", f"Location: http://{inside}/secret\r\n")) as (address, _):
@@ -179,7 +228,7 @@ def test_two_members_with_one_address_are_asked_once() -> None:
 
 
 def test_what_a_pass_is_shown_to_cannot_use_it_elsewhere() -> None:
-    token = Token("rita", "read", b"r" * 32)
+    token = Token("rita", "read", digest_of("r" * 32))
     with Place([token]) as place, answering(http("{}")) as (address, asked):
         place.addresses["two"] = address
         status, told = place.pages[0].holding("r" * 32).get("/api/v1/timers")

@@ -13,8 +13,9 @@ from bridge.page import api
 from bridge.page.access import Token
 from bridge.page.requests import Requests
 from bridge.page.testing import Place
+from bridge.token_file import digest_of
 
-OPERATOR, READER = Token("otto", "operate", b"o" * 32), Token("rita", "read", b"r" * 32)
+OPERATOR, READER = Token("otto", "operate", digest_of("o" * 32)), Token("rita", "read", digest_of("r" * 32))
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def place() -> Iterator[Place]:
 def token(tmp_path: Path) -> Path:
     file = tmp_path / "token"
     file.write_text("otto:" + "o" * 32 + "\n")
+    file.chmod(0o600)
     return file
 
 
@@ -151,6 +153,7 @@ def test_whoever_may_not_is_told_what_is_missing(place: Place, tmp_path: Path, t
     assert "--token-file" in str(found.exception)
     reader = tmp_path / "reader"
     reader.write_text("r" * 32)
+    reader.chmod(0o600)
     found = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=reader)
     assert isinstance(found.exception, BridgeError)
     assert "rita may only read" in str(found.exception)

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from bridge.asker import Asker
@@ -25,10 +26,12 @@ from bridge.desk import Desk
 from bridge.errors import BridgeError
 from bridge.exposition import Exposition
 from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
+from bridge.known_hosts import KnownHosts
 from bridge.metric_table import Limits
 from bridge.options import StoreOptions, TurnOptions
 from bridge.page.access import Access, Token
 from bridge.page.api import Api, Parts
+from bridge.page.fetching import Peers
 from bridge.page.kafka_side import Group, Reader, Resent
 from bridge.page.neighbours import Neighbours
 from bridge.page.rejected import RejectedTopic
@@ -48,6 +51,8 @@ T = TypeVar("T")
 TIMERS = "timer.requests"
 _OWN = ("timer.journal", "timer.rejected", "timer.receipts", "timer.redriven")
 PARTITIONS = 4
+KEY = b"k" * 32
+"""That of all instances."""
 RULES = Rules(
     max_delay_ms=10**9, roll_window_ms=200_000_000, own_topics=frozenset({TIMERS, *_OWN}), levels_ms=(1000, 5000)
 )
@@ -254,13 +259,13 @@ class Place:
         address = f"127.0.0.1:{port}"
         side = MemorySide(self)
         desk = _Served(self, instance)
-        access = Access(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address)
+        access = Access(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
         api = Api(
             Parts(
                 status=instance.status,
                 asker=Asker(instance.status, desk, 1.0),
                 clock=instance.clock,
-                neighbours=Neighbours(address, side, access, within_s=10, good_for_s=0),
+                neighbours=Neighbours(address, side, access, Peers(), within_s=10, good_for_s=0),
                 requests=Requests(side, "timer.receipts", "all", nap=lambda _: self.run(50)),
                 rejected=RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at),
                 data_dir=Path(__file__).parent,
@@ -272,7 +277,8 @@ class Place:
         site = Site(api.operations, access, instance.clock.now_ms)
         exposition = Exposition(instance.metrics, instance.status, Limits("0", 1, 1000))
         others = [*self.routes, *site.routes()]
-        app = application(instance.status, desk, instance.clock, exposition, 1.0, others, demand_token(access))
+        hosts = Middleware(KnownHosts, any_address=not access.is_open)
+        app = application(instance.status, desk, instance.clock, exposition, 1.0, others, demand_token(access), hosts)
         self._served.append(ExitStack())
         self._served[-1].enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address

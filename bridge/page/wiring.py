@@ -7,11 +7,13 @@ from importlib.metadata import version
 
 from starlette.routing import BaseRoute
 
-from bridge.address import own_address
+from bridge.address import host_of, own_address
 from bridge.asker import Asker
 from bridge.desk import Desk
-from bridge.page.access import Access, read_tokens
+from bridge.errors import SettingsError
+from bridge.page.access import Access, peer_key, read_tokens
 from bridge.page.api import Api, Parts
+from bridge.page.fetching import Peers
 from bridge.page.neighbours import Neighbours
 from bridge.page.real_kafka import RealKafka
 from bridge.page.rejected import RejectedTopic
@@ -19,23 +21,25 @@ from bridge.page.requests import Requests
 from bridge.page.service import routes
 from bridge.page.site import Site
 from bridge.ports import Clock
-from bridge.settings import Settings
+from bridge.settings import Settings, is_loopback
 from bridge.status import Status
 
 
 @contextmanager
-def page_routes(settings: Settings, status: Status, desk: Desk, clock: Clock) -> Iterator[list[BaseRoute]]:
-    """To be served beside the probes. Raises SettingsError where tokens cannot be read."""
-    access = access_of(settings)
+def page_routes(
+    settings: Settings, access: Access, status: Status, desk: Desk, clock: Clock
+) -> Iterator[list[BaseRoute]]:
+    """To be served beside the probes."""
     kafka = RealKafka(settings)
     asker = Asker(status, desk)
+    address = own_address(settings)
     installed = version("kafka-timer-bridge")
     api = Api(
         Parts(
             status=status,
             asker=asker,
             clock=clock,
-            neighbours=Neighbours(own_address(settings), kafka, access),
+            neighbours=Neighbours(address, kafka, access, Peers(settings.peer_networks, is_loopback(host_of(address)))),
             requests=Requests(kafka, settings.receipts_topic, settings.receipts),
             rejected=RejectedTopic(kafka, settings.rejected_topic, settings.rules()),
             data_dir=settings.data_dir,
@@ -56,4 +60,13 @@ def access_of(settings: Settings) -> Access:
     operating = settings.page_operator_tokens
     tokens = [] if reading is None else read_tokens(reading, "read")
     tokens += [] if operating is None else read_tokens(operating, "operate")
-    return Access(tokens, time.time, own_address(settings))
+    if settings.page_secret is not None:
+        key = peer_key(read_tokens(settings.page_secret, "read"))
+    elif any(each.is_hashed for each in tokens):
+        raise SettingsError(
+            "page_secret: missing, though a tokens file holds hashes, by which instances cannot sign for each other;"
+            " give all instances one file with the output of `openssl rand -hex 32`"
+        )
+    else:
+        key = peer_key(tokens)
+    return Access(tokens, time.time, own_address(settings), key)

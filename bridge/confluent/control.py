@@ -1,0 +1,64 @@
+"""The control topic, read from its beginning by a consumer outside of the group."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from bridge.confluent import clients
+from bridge.confluent.clients import explained, is_passing, make
+from bridge.confluent.source import record_of
+from bridge.confluent.waiting import Patience, error_of
+from bridge.connection import Connection
+from bridge.errors import BrokerUnavailableError
+from bridge.ports import Record
+
+_BATCH = 500
+_WAIT_S = 0.1
+_LIMIT_S, _CALL_S = 3.0, 1.0
+
+
+class ConfluentControl:
+    """One thread."""
+
+    def __init__(self, connection: Connection, topic: str, patience: Patience) -> None:
+        self._patience = Patience(patience)
+        self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
+        self._position = 0
+        self._consumer: Any = make(Consumer, clients.control(connection), patience)
+        self._consumer.assign([self._place])
+
+    def poll(self) -> Iterator[Record]:
+        return self._next(0)
+
+    def catch_up(self) -> Iterator[Record]:
+        what = f"{self._place.topic}: reading"
+        self._patience.give_up_in(_LIMIT_S)
+        try:
+            _, end = self._patience.insist(
+                what, lambda: self._consumer.get_watermark_offsets(self._place, timeout=_CALL_S), is_passing
+            )
+            while self._position < end:
+                self._patience.demand_time(what, f"at {self._position} of {end}")
+                yield from self._next(_WAIT_S)
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
+        except BrokerUnavailableError:
+            self._patience.status.waits(None)  # the partitions that wait tell it
+            raise
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _next(self, timeout_s: float) -> Iterator[Record]:
+        for message in self._consumer.consume(_BATCH, timeout_s):
+            error = message.error()
+            if error is None:
+                self._position = message.offset() + 1
+                yield record_of(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                self._position = message.offset()
+            elif not is_passing(error):
+                raise explained(f"{self._place.topic}: reading", error)
+            else:
+                self._patience.hear(error)

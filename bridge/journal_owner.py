@@ -1,0 +1,79 @@
+"""The group that owns a journal partition. Two groups with one journal would deliver every message twice.
+
+    [claim A] [claim B] [A] [A] [A]      A owns it: its claim is the first. B reads that back, and refuses to start
+              ...no key...               of an older bridge, which signs nothing
+
+A record's Kafka key names its group and timer topic. A group whose record is not found claims the partition: a record
+that decides nothing, in a transaction without deliveries. Only the group whose claim is the first goes on, and writes
+decisions. So the owner is the group of the newest decision, or else of the first claim. Everybody finds the same one,
+as a committed record is visible only when all records before it are decided.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from bridge.errors import ForeignJournalError
+from bridge.ports import History
+from schemas.journal import JournalRecord
+from schemas.origin import Shard
+
+_LOOK_BACK = (20, 1000)
+"""Offsets at the end of the journal. Mostly the first few hold a decision; each commit leaves a marker beside it."""
+
+
+def owners(shards: Sequence[Shard], history: History) -> dict[Shard, bytes]:
+    """Return the key of the group that owns the journal of each shard, without those whose end has no key.
+
+    Reads what is committed by now, and waits for no transaction.
+    """
+    found: dict[Shard, bytes] = {}
+    claimed: dict[Shard, bytes] = {}
+    for look_back in _LOOK_BACK:
+        left = [shard for shard in shards if shard not in found]
+        for shard, records in history.journal_tails(left, look_back).items() if left else ():
+            for key, value in reversed(records):
+                if key is not None and _is_claim(value):
+                    claimed[shard] = key
+                elif key is not None:
+                    found[shard] = key
+                    break
+    return claimed | found
+
+
+def _is_claim(value: bytes) -> bool:
+    try:
+        return JournalRecord.from_bytes(value).is_claim
+    except ValueError:  # of a newer bridge
+        return False
+
+
+def ours(shards: Sequence[Shard], history: History, journals: Callable[[str], str]) -> set[Shard]:
+    """Return the shards whose journal our group owns, without those that nobody is known to own.
+
+    `journals`: the journal topic of a timer topic. Raises ForeignJournalError.
+    """
+    found = owners(shards, history)
+    for shard, key in found.items():
+        if key != (own := history.journal_key(shard)):
+            raise ForeignJournalError(
+                f"{shard}: the journal {journals(shard.topic)} belongs to '{key.decode(errors='replace')}' (group and"
+                f" timer topic), this bridge is '{own.decode()}': two groups deliver every message twice; start it with"
+                f" the same --group, or, if both groups are to deliver every message, with another --journal-topic"
+            )
+    return set(found)
+
+
+class OwnJournals:
+    """Looks whether the journals of `shards()`, with their topics by timer topic, still belong to our group."""
+
+    def __init__(self, history: History, journals: Mapping[str, str], shards: Callable[[], Iterable[Shard]]) -> None:
+        self._history = history
+        self._journals = journals
+        self._shards = shards
+        self._ends: dict[Shard, int] = {}
+
+    def look(self) -> None:
+        """Read the ends of those that have grown since the last look. Raises ForeignJournalError."""
+        ends = {shard: self._history.journal_end(shard) for shard in self._shards()}
+        grown = [shard for shard, end in ends.items() if self._ends.get(shard) != end]
+        ours(grown, self._history, self._journals.__getitem__)
+        self._ends = ends

@@ -1,0 +1,234 @@
+"""Histories of a record that no Kafka client can decode, and of reads without an answer: only their partition waits."""
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, Timeline
+from bridge.metrics import End
+from bridge.ports import UndecodableRecord
+from bridge.test_histories import SHARD, SMALL, TROUBLE, Trouble, World, lose_disk, two_partitions
+from bridge.test_looks import running
+from bridge.testing import Crash, FakeInstance
+from bridge.timer_world import TIMERS
+from schemas.origin import Shard
+
+
+def poison(kafka: FakeKafka, shard: Shard) -> int:
+    """Appends a record that cannot be decoded. Returns its offset."""
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"1")]
+    entry = kafka.produce(shard.topic, b"zeros", headers=headers, partition=shard.partition, is_undecodable=True)
+    return entry.offset
+
+
+def send(kafka: FakeKafka, shard: Shard, value: str, delay_ms: int, id_: str | None = None) -> Entry:
+    headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+    if id_ is not None:
+        headers.append(("timer-id", id_.encode()))
+    return kafka.produce(shard.topic, value.encode(), headers=headers, partition=shard.partition)
+
+
+def delivered(kafka: FakeKafka) -> list[str]:
+    return [(entry.value or b"").decode() for entry in kafka.read("orders")]
+
+
+def rejected(kafka: FakeKafka) -> list[Entry]:
+    return kafka.read("timer.rejected")
+
+
+def parked_at(kafka: FakeKafka) -> list[str]:
+    """Positions of the undecodable records that were parked. Each has a reason and no contents."""
+    found = []
+    for entry in rejected(kafka):
+        assert (entry.key, entry.value) == (None, None)
+        headers = dict(entry.headers)
+        assert headers.keys() == {"timer-error", "timer-error-detail", "timer-origin"}
+        assert headers["timer-error"] == b"undecodable"
+        found.append((headers["timer-origin"] or b"").decode())
+    return found
+
+
+def test_one_partition_stops_there_is_told_by_name_and_all_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka, (one, other), instance = two_partitions()
+    send(kafka, one, "stored", 300)
+    offset = poison(kafka, one)
+    send(kafka, one, "hidden", 10)
+    instance.run(100)
+    for number in range(20):
+        send(kafka, other, f"other {number}", 10)
+        instance.run(20)
+        running(instance).look_at_open_transactions()
+    assert delivered(kafka) == [*(f"other {number}" for number in range(10)), "stored"] + [
+        f"other {number}" for number in range(10, 20)
+    ]
+    remedy = (
+        f"{one}: the record at offset {offset} cannot be decoded, so nothing after it is read; run"
+        f" `timer-bridge skip timer.requests 0 {offset}` to go on without it"
+    )
+    assert instance.status.ready() == ("intake paused: undecodable", f"{one}: {remedy}")
+    assert instance.metrics.undecodable == {one: offset}
+    assert instance.metrics.paused == {one: "undecodable"}
+    assert instance.metrics.hanging == {}, "no sender has a transaction open"
+    assert instance.metrics.ends[one] == End(2, 0)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING].count(remedy) == 1
+    kafka.skip(one, offset)
+    running(instance).wake()
+    instance.run(20)
+    assert delivered(kafka)[-1] == "hidden"
+    assert parked_at(kafka) == [f"{one}/{offset}"]
+    assert instance.status.ready().reason == ""
+    assert (instance.metrics.undecodable, instance.metrics.paused) == ({}, {})
+
+
+@TROUBLE
+def test_it_stays_so_through_a_restart_and_stored_timers_leave_meanwhile(trouble: Trouble) -> None:
+    world = World()
+    world.send("first", 10)
+    world.bridge.run(50)
+    world.send("stored", 500)
+    offset = poison(world.kafka, SHARD)
+    world.send("hidden", 10)
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == ["first", "stored"]
+    assert world.bridge.metrics.undecodable == {SHARD: offset}
+    trouble(world)  # nothing lives below the record, so that a rebuild begins with it
+    world.kafka.skip(SHARD, offset)
+    world.bridge.run(1000)
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == ["first", "stored", "hidden"]
+    assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+
+
+def test_a_rebuild_passes_over_what_was_skipped() -> None:
+    world = World(replace(SMALL, receipts="none"))
+    world.send("far", 5000)
+    offsets = [poison(world.kafka, SHARD), poison(world.kafka, SHARD)]
+    world.send("cancelled", 3000, id_="a")
+    offsets.append(poison(world.kafka, SHARD))
+    world.cancel("a")
+    for offset in offsets:
+        world.kafka.skip(SHARD, offset)
+    world.bridge.run(100)
+    for _ in range(3):
+        lose_disk(world)
+        world.bridge.run(700)
+    world.bridge.run(6000)
+    assert world.delivered() == ["far"]
+    assert parked_at(world.kafka) == [f"{SHARD}/{offset}" for offset in offsets]
+
+
+@pytest.mark.parametrize("part", ["source.", "sink.", "history.", "disk.", ""])
+def test_a_crash_at_any_moment_parks_it_once(part: str) -> None:
+    for step in range(1, 60, 3):
+        world = World()
+        world.send("far", 400)
+        world.bridge.run(20)
+        offset = poison(world.kafka, SHARD)
+        world.send("behind", 10)
+        world.kafka.skip(SHARD, offset)
+        world.bridge.fuse.arm(step, part)
+        try:
+            world.bridge.run(100)
+        except Crash:
+            (lose_disk if step % 2 else type(world).restart)(world)
+        world.bridge.fuse.disarm()
+        world.bridge.run(1000)
+        assert sorted(world.delivered()) == ["behind", "far"], (part, step)
+        assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+        assert Counter(world.receipts("accepted"))[("rejected", offset)] == 1
+
+
+def test_who_takes_the_partition_over_parks_it_and_who_had_it_does_not() -> None:
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    first = FakeInstance(kafka, group, options, name="first")
+    first.run(10)
+    second = FakeInstance(kafka, group, options, name="second")
+    send(kafka, SHARD, "stored", 100)
+    offset = poison(kafka, SHARD)
+    send(kafka, SHARD, "hidden", 10)
+    first.run(20)
+    assert first.metrics.undecodable == {SHARD: offset}
+    assert first.sink is not None
+    first.sink.is_slow = True
+    kafka.skip(SHARD, offset)
+    running(first).wake()
+    first.turn()  # it has parked it, in a transaction that is under way
+    group.move(SHARD, second.source.member if second.source else "")
+    group.expire(first.source.member if first.source else "")
+    for _ in range(10):
+        second.run(50)
+        first.run(50)
+    assert sorted(delivered(kafka)) == ["hidden", "stored"]
+    assert parked_at(kafka) == [f"{SHARD}/{offset}"]
+
+
+def test_with_a_full_backlog_it_waits_for_its_turn() -> None:
+    world = World(replace(SMALL, max_requests_per_s=20, receipts="none"))
+    for number in range(40):
+        world.send(f"{number}", 1)
+    offset = poison(world.kafka, SHARD)
+    world.send("last", 1)
+    world.kafka.skip(SHARD, offset)
+    world.bridge.run(10_000)
+    assert world.delivered() == [*map(str, range(40)), "last"]
+    assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+
+
+def test_a_partition_that_does_not_answer_in_time_is_opened_beside_the_others() -> None:
+    kafka, (one, other), instance = two_partitions()
+    send(kafka, one, "one", 1000)
+    send(kafka, other, "other", 1000)
+    instance.run(100)
+    instance.kill()
+    instance.start()
+    assert instance.history is not None
+    instance.history.silent.add(one)
+    instance.run(2000)
+    assert delivered(kafka) == ["other"]
+    assert instance.status.ready().reason == f"recovering {one}"
+    instance.history.silent.clear()
+    instance.run(6000)
+    assert sorted(delivered(kafka)) == ["one", "other"]
+    assert instance.status.ready().reason == ""
+
+
+def test_checkpoints_of_a_partition_that_does_not_answer_rest_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, (one, _), instance = two_partitions()
+    history: Any = instance.history
+    history.silent.add(one)
+    asked: list[Shard] = []
+    real = history.journal_bounds
+
+    def journal_bounds(shard: Shard) -> tuple[int, int]:
+        asked.append(shard)
+        bounds: tuple[int, int] = real(shard)
+        return bounds
+
+    monkeypatch.setattr(history, "journal_bounds", journal_bounds)
+    for number in range(100):
+        send(kafka, one, f"{number}", 1)
+        instance.run(500)
+    assert asked.count(one) == 1
+    assert len(delivered(kafka)) == 100
+    history.silent.clear()
+    for number in range(60):
+        send(kafka, one, f"{number}", 1)
+        instance.run(500)
+    assert asked.count(one) > 2
+
+
+def test_a_stand_in_holds_an_offset_and_nothing_else() -> None:
+    assert tuple(UndecodableRecord(7, 0, None, None, ())) == (7, 0, None, None, ())

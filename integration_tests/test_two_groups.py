@@ -1,0 +1,84 @@
+"""Two groups on one timer topic and one journal: the second refuses to start, each message is delivered once."""
+
+import subprocess
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from integration_tests.cluster import Cluster
+from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S
+from integration_tests.test_run import COMMAND, Names, names, read, run
+from scripts.kafka_io import BROKER_CLOCK, Admin
+from scripts.processes import BridgeProcess
+
+__all__ = ["names"]
+
+
+@pytest.mark.broker
+def test_a_second_group_refuses_to_start_and_each_message_is_delivered_once(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    cluster = Cluster(kafka.bootstrap_servers)
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    headers = [("timer-topic", names.target.encode()), ("timer-delay-ms", b"200")]
+    other = [*names.arguments, "--group", f"other-{uuid4().hex[:8]}"]
+    asked = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(tmp_path / "other")]
+    with BridgeProcess(tmp_path / "first", kafka.bootstrap_servers, names.arguments):
+        refused = run(*asked, *other)
+        cluster.send(names.timers, b"one", headers=headers)
+        cluster.flush()
+        assert [message.value() for message in read(kafka, names.target, 1)] == [b"one"]
+        again = run(*asked, *other)
+    for ended in (refused, again):
+        assert ended.returncode == 2, ended.stderr
+        assert f"the journal {names.journal} belongs to '{names.arguments[1]} {names.timers}'" in ended.stderr
+        assert "start it with the same --group" in ended.stderr
+    with BridgeProcess(tmp_path / "first", kafka.bootstrap_servers, names.arguments):
+        cluster.send(names.timers, b"two", headers=headers)
+        cluster.flush()
+        assert [message.value() for message in read(kafka, names.target, 2)] == [b"one", b"two"]
+    assert cluster.values(names.target) == [b"one", b"two"]
+    keys = {message.key() for message in cluster.read(names.journal)}
+    assert keys == {f"{names.arguments[1]} {names.timers}".encode()}
+
+
+@pytest.mark.broker
+def test_of_two_groups_that_start_at_once_on_an_empty_journal_one_delivers(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    cluster = Cluster(kafka.bootstrap_servers)
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    asked = [COMMAND, "run", "--bootstrap-servers", kafka.bootstrap_servers, *names.arguments]
+    both = [
+        subprocess.Popen(
+            [*asked, "--data-dir", str(tmp_path / str(number)), "--group", f"{names.arguments[1]}-{number}"],
+            stderr=subprocess.PIPE,
+        )
+        for number in range(2)
+    ]
+    try:
+        end_s = time.monotonic() + PATIENCE_S
+        while all(each.poll() is None for each in both):
+            assert time.monotonic() < end_s, "both run"
+            time.sleep(0.1)
+        (loser,) = (each for each in both if each.poll() is not None)
+        (winner,) = (each for each in both if each is not loser)
+        assert loser.returncode == 2
+        assert f"the journal {names.journal} belongs to" in (loser.communicate()[1] or b"").decode()
+        for number in range(2):
+            headers = [("timer-topic", names.target.encode()), ("timer-delay-ms", b"0")]
+            cluster.send(names.timers, b"%d" % number, headers=headers, partition=number)
+        cluster.flush()
+        assert sorted(message.value() for message in read(kafka, names.target, 2)) == [b"0", b"1"]
+        winner.terminate()
+        winner.communicate()
+        assert winner.returncode == 0
+    finally:
+        for each in both:
+            each.kill()
+            each.wait()
+    assert set(cluster.values(names.target)) == {b"0", b"1"}
+    assert len(cluster.values(names.target)) == 2

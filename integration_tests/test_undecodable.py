@@ -1,0 +1,319 @@
+"""Compression bombs on a real broker: one topic stops at the record, all others go on, and a skip parks it once.
+
+Figures (`pytest -s`): p99 lateness of the other topic, resident size, seconds from the skip to the next timer.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from bridge.client import TimerProducer
+from bridge.confluent import ConfluentHistory, Patience
+from bridge.confluent.history import LIMIT_S
+from bridge.connection import Connection
+from bridge.embedded import EmbeddedKafka, free_port
+from bridge.errors import PartitionUnreadableError
+from bridge.topics import fetch_limits
+from integration_tests.cluster import Cluster
+from integration_tests.conftest import Broker
+from integration_tests.patience import PATIENCE_S, until
+from integration_tests.test_health import get
+from integration_tests.test_run import Names, names  # noqa: F401  (a fixture)
+from schemas.origin import Shard
+from scripts.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver
+from scripts.processes import TIMER_BRIDGE, BridgeProcess
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+PHASE_S = 12.0
+BUSY_MS = 2_000
+"""A busy machine alone may add as much; one read without a limit stopped the other topic for good."""
+
+
+class Place:
+    """Two timer topics of one partition each, `poisoned` and `sound`, each with a target; bridges; a load on both."""
+
+    def __init__(self, broker: Broker, names: Names, folder: Path, *, compressed: str = "allow") -> None:  # noqa: F811
+        self.broker, self.names, self.folder = broker, names, folder
+        self.poisoned, self.sound = names.timers, f"{names.timers}-sound"
+        self.targets = {self.poisoned: names.target, self.sound: f"{names.target}-sound"}
+        Admin(broker.bootstrap_servers).create_topics([*self.targets.values()], partitions=1, settings=BROKER_CLOCK)
+        self.cluster = Cluster(broker.bootstrap_servers)
+        self.config = folder / "bridge.toml"
+        self.config.write_text(f'control_topic = "{names.control}"\n[topics."{self.sound}"]\n')
+        self.arguments = [*names.arguments, "--config", str(self.config), "--compressed-requests", compressed]
+        self.arguments[self.arguments.index("--partitions") + 1] = "1"
+        self.sent: Counter[str] = Counter()
+        self.seen: list[Delivery] = []
+        self.receiver = Receiver(broker.bootstrap_servers, list(self.targets.values()))
+
+    def bridge(self, name: str = "one") -> tuple[BridgeProcess, int]:
+        port = free_port()
+        return BridgeProcess(self.folder / name, self.broker.bootstrap_servers, self.arguments, http_port=port), port
+
+    def send(self, topic: str, delay_ms: int) -> None:
+        headers = [("timer-topic", self.targets[topic].encode()), ("timer-delay-ms", b"%d" % delay_ms)]
+        self.cluster.send(topic, b"v", headers=headers)
+        self.sent[topic] += 1
+
+    @contextmanager
+    def load(self) -> Iterator[None]:
+        """A timer each 20 ms on the sound topic, and each 200 ms on the poisoned one."""
+        over = threading.Event()
+
+        def run() -> None:
+            count = 0
+            while not over.wait(0.02):
+                count += 1
+                self.send(self.sound, 100)
+                if count % 10 == 0:
+                    self.send(self.poisoned, 100)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.cluster.flush()
+
+    def bomb(self, size: int, count: int = 1) -> list[str]:
+        """Zeros that a sender has compressed. Returns the errors of those that the broker refused."""
+        producer: Any = Producer(
+            {
+                "bootstrap.servers": self.broker.bootstrap_servers,
+                "compression.type": "zstd",
+                "message.max.bytes": 1_000_000_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "linger.ms": 0,
+            }
+        )
+        errors: list[str] = []
+
+        def told(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                errors.append(error.name())
+
+        for _ in range(count):
+            headers = [("timer-topic", self.names.target.encode()), ("timer-delay-ms", b"0")]
+            producer.produce(self.poisoned, bytes(size), partition=0, headers=headers, on_delivery=told)
+            assert producer.flush(PATIENCE_S) == 0
+        return errors
+
+    def watch(self, seconds: float) -> float:
+        """Reads what is delivered for so long. Returns the p99 lateness of the sound topic's, in ms."""
+        begun = len(self.seen)
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.seen += self.receiver.poll(0.1)
+        late_ms = sorted(d.appended_ms - d.due_ms for d in self.seen[begun:] if d.topic == self.targets[self.sound])
+        assert len(late_ms) > seconds * 10, "too few were delivered"
+        return late_ms[len(late_ms) * 99 // 100]
+
+    def skip(self, *offsets: int) -> None:
+        """By the command; all but the first by what the command calls, as each start of it takes a second."""
+        known = ["--config", str(self.config), "--timer-topic", self.poisoned]
+        place = [self.poisoned, "0", str(offsets[0]), "--bootstrap-servers", self.broker.bootstrap_servers]
+        subprocess.run([*TIMER_BRIDGE, "skip", *place, *known], check=True, timeout=PATIENCE_S)
+        where = {"bootstrap.servers": self.broker.bootstrap_servers}
+        with TimerProducer(where, timer_topic=self.poisoned, control_topic=self.names.control) as timers:
+            for sent in [timers.skip(0, offset) for offset in offsets[1:]]:
+                sent.result(PATIENCE_S)
+
+    def until_all(self) -> None:
+        def is_all() -> bool:
+            self.seen.extend(self.receiver.poll(0.1))
+            return len({delivery.origin for delivery in self.seen}) >= self.sent.total()
+
+        until(is_all, f"{self.sent.total()} deliveries")
+
+    def demand_each_once(self) -> None:
+        for topic, target in self.targets.items():
+            origins = Counter(dict(record.headers())["timer-origin"] for record in self.cluster.read(target))
+            assert [origin for origin, count in origins.items() if count > 1] == []
+            assert len(origins) == self.sent[topic]
+
+    def parked(self) -> list[tuple[str, bytes | None, str]]:
+        found = []
+        for record in self.cluster.read(self.names.rejected):
+            headers = {name: value.decode() for name, value in record.headers()}
+            assert headers.keys() == {"timer-error", "timer-error-detail", "timer-origin"}
+            found.append((headers["timer-error"], record.value(), headers["timer-origin"]))
+        return found
+
+
+@pytest.fixture
+def place(kafka: Broker, names: Names, tmp_path: Path) -> Place:  # noqa: F811
+    return Place(kafka, names, tmp_path)
+
+
+def undecodable_at(port: int) -> int | None:
+    """By readiness, which names it."""
+    status, told = get(port, "/health/ready")
+    if status != 503 or told["reason"] != "intake paused: undecodable":
+        return None
+    return int(str(told["detail"]).rpartition("offset ")[2].split()[0])
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_a_bomb_stops_one_topic_until_it_is_skipped_through_kill_9_and_nothing_is_lost_or_doubled(
+    place: Place, instances: int
+) -> None:
+    with ExitStack() as ends:
+        bridges = {}
+        for name in ("one", "two")[:instances]:
+            bridge, port = place.bridge(name)
+            ends.callback(bridge.kill)
+            bridge.start()
+            bridges[port] = bridge
+        if instances == 2:
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "two that are ready")
+        with place.load():
+            place.watch(3)
+            before_ms, rss_mb = place.watch(PHASE_S), max(each.usage().rss_mb for each in bridges.values())
+            assert place.bomb(90_000_000) == []
+            owner = until(lambda: next((port for port in bridges if undecodable_at(port) is not None), 0), "the word")
+            offset = undecodable_at(owner)
+            assert offset is not None
+            during_ms, grown_mb = place.watch(PHASE_S), bridges[owner].usage().peak_rss_mb - rss_mb
+            bridges[owner].kill()
+            bridges[owner].launch()
+            owner = until(lambda: next((port for port in bridges if undecodable_at(port) == offset), 0), "the word")
+            place.watch(3)
+            restarted_ms = place.watch(PHASE_S)
+            hidden = len([each for each in place.seen if each.topic == place.targets[place.poisoned]])
+            place.skip(offset)
+            skipped_s = time.monotonic()
+            bridges[owner].kill()  # it may have parked it, or not
+            bridges[owner].launch()
+            poisoned = place.targets[place.poisoned]
+            while len([each for each in place.seen if each.topic == poisoned]) == hidden:
+                place.seen += place.receiver.poll(0.1)
+                assert time.monotonic() - skipped_s < PATIENCE_S
+            recovered_s = time.monotonic() - skipped_s
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "all that are ready")
+            place.watch(3)
+            after_ms = place.watch(PHASE_S)
+        place.until_all()
+        for bridge in bridges.values():
+            bridge.stop()
+    place.demand_each_once()
+    assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
+    print(  # noqa: T201
+        f"{instances} instances: p99 of the other topic {before_ms} ms before, {during_ms} during, {restarted_ms} after"
+        f" kill -9, {after_ms} after the skip; RSS +{grown_mb:.0f} MB; on again in {recovered_s:.1f} s"
+    )
+    assert max(during_ms, restarted_ms, after_ms) < before_ms + BUSY_MS
+    assert grown_mb < 200
+
+
+@pytest.mark.parametrize(("size", "count"), [(20_000_000, 60), (3_000_000, 300)])
+def test_many_bombs_take_little_memory_where_they_are_allowed(place: Place, size: int, count: int) -> None:
+    bridge, _ = place.bridge()
+    with ExitStack() as ends:
+        ends.callback(bridge.kill)
+        bridge.start()
+        with place.load():
+            place.watch(3)
+        place.until_all()
+        before_mb = bridge.usage().rss_mb
+        place.skip(*range(2000))
+        begun_s = time.monotonic()
+        assert place.bomb(size, count) == []
+        place.send(place.poisoned, 0)
+        place.cluster.flush()
+        place.until_all()
+        grown_mb = bridge.usage().peak_rss_mb - before_mb
+        took_s = time.monotonic() - begun_s
+        bridge.stop()
+    rejected = place.cluster.read(place.names.rejected)
+    codes = Counter(dict(record.headers())["timer-error"].decode() for record in rejected)
+    print(f"{count} records of {size} bytes: RSS +{grown_mb:.0f} MB over {before_mb:.0f}, {took_s:.1f} s")  # noqa: T201
+    assert codes == {"undecodable" if size > 16 << 20 else "too-large": count}
+    assert grown_mb < 200
+
+
+def test_brokers_refuse_bombs_by_default(kafka: Broker, names: Names, tmp_path: Path) -> None:  # noqa: F811
+    place = Place(kafka, names, tmp_path, compressed="refuse")
+    bridge, port = place.bridge()
+    with ExitStack() as ends:
+        ends.callback(bridge.kill)
+        bridge.start()
+        with place.load():
+            place.watch(3)
+        before_mb = bridge.usage().rss_mb
+        assert Counter(place.bomb(20_000_000, 60)) == {"MSG_SIZE_TOO_LARGE": 60}
+        assert place.bomb(90_000_000) == ["MSG_SIZE_TOO_LARGE"]
+        place.send(place.poisoned, 0)
+        place.cluster.flush()
+        place.until_all()
+        grown_mb = bridge.usage().peak_rss_mb - before_mb
+        assert get(port, "/health/ready")[0] == 200
+        bridge.stop()
+    print(f"sixty records of 20 MB, refused: RSS +{grown_mb:.0f} MB over {before_mb:.0f}")  # noqa: T201
+    assert grown_mb < 200
+    place.demand_each_once()
+
+
+def test_a_topic_that_was_made_before_is_refused_then_fixed(kafka: Broker, names: Names, tmp_path: Path) -> None:  # noqa: F811
+    place = Place(kafka, names, tmp_path)
+    with place.bridge()[0]:
+        pass
+    place.arguments[-1] = "refuse"
+    refused, _ = place.bridge()
+    refused.launch()
+    until(lambda: not refused.is_running, "an end")
+    assert f"{place.poisoned}: compression.type is producer" in refused.log_path.read_text()
+    place.arguments += ["--fix-topics", "true"]
+    with place.bridge()[0]:
+        assert place.bomb(20_000_000) == ["MSG_SIZE_TOO_LARGE"]
+    del place.arguments[-2:]
+    with place.bridge()[0]:
+        pass
+
+
+def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_broker_that_is_frozen(own_kafka: EmbeddedKafka) -> None:
+    cluster = Cluster(own_kafka.bootstrap_servers)
+    timers, journal = cluster.topic("timers"), cluster.topic("journal")
+    for _ in range(100):
+        cluster.send(timers, b"v" * 300)
+    cluster.flush()
+    limits = fetch_limits(1 << 20, is_compressed=True)
+    connection = Connection(own_kafka.bootstrap_servers, fetched=limits)
+    history, shard = ConfluentHistory(connection, {timers: journal}, Patience(), LIMIT_S), Shard(timers, 0)
+    assert sum(map(len, history.requests(shard, 0, 100))) == 100
+    assert history.progress(shard) is None
+    pid = own_kafka.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for read in (
+            lambda: list(history.requests(shard, 0, 100)),
+            lambda: list(history.journal(shard, from_offset=0, since_ms=None)),
+            lambda: history.progress(shard),
+            lambda: history.bounds(shard),
+            lambda: history.journal_bounds(shard),
+            lambda: history.offset_at(shard, 1),
+        ):
+            begun_s = time.monotonic()
+            with pytest.raises(PartitionUnreadableError):
+                read()
+            assert time.monotonic() - begun_s < 5.5
+        for glance in (history.undecided, history.open_ends, history.firsts, history.newest_decisions):
+            begun_s = time.monotonic()
+            glance([shard])
+            assert time.monotonic() - begun_s < 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    history.close()
