@@ -299,7 +299,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
 ) -> None:
     """Ids, cancels, replaced ones, rolls in a window of a second, levels, refusals, forged copies; then faults."""
     topics = Names()
-    receipts = topics.arguments[-1]
+    receipts = topics.receipts
     Admin(kafka.bootstrap_servers).create_topics([topics.target], partitions=2, settings=BROKER_CLOCK)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     sent: dict[str, Message] = {}
