@@ -21,6 +21,7 @@ from integration_tests.cluster import Cluster
 from integration_tests.patience import PATIENCE_S
 from scripts.kafka_io import Delivery, Receiver
 from scripts.processes import BridgeProcess
+from timer.checkpoint import Checkpoint
 
 _HOUR_MS = 3_600_000
 BEGUN_ANEW = "a commit broke off"
@@ -85,9 +86,11 @@ class Instance:
         """Of the log what follows the last time that it began anew, as it could not know a commit's fate."""
         return self.log.rpartition(BEGUN_ANEW)[2]
 
-    def checkpoints(self) -> list[Path]:
-        """Those that hold something."""
-        return [path for path in self._made[0].glob("timer-data/*/*/checkpoint") if path.stat().st_size]
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints that have passed a record of their partition."""
+        written = (path.read_bytes() for path in self._made[0].glob("timer-data/*/*/checkpoint"))
+        found = (Checkpoint.from_bytes(data) for data in written if data)
+        return [each for each in found if each is not None and each.progress.next_offset > 0]
 
     def recovered(self) -> list[Recovered]:
         """In the order of the log."""

@@ -32,6 +32,9 @@ OUTAGE_S = float(os.environ.get("OUTAGE_S", "45"))
 AUDITED_FROM_S = 300
 ON_TIME_AFTER_S = 30
 """What an operator is promised."""
+ON_TIME_MARGIN_MS = 3_000
+"""Far below the 15 s for which one transaction with the unavailable target holds up all others; above what other tests on
+the same two cores cost."""
 
 
 @pytest.fixture
@@ -140,8 +143,8 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
         assert all(each.appended_ms >= each.due_ms for each in [*field.seen, *waited])
         assert "takes no records" in field.instances[0].log
         assert "takes records again" in field.instances[0].log
-        assert during < before + 500
-        assert again < before + 500
+        assert during < before + ON_TIME_MARGIN_MS
+        assert again < before + ON_TIME_MARGIN_MS
         if OUTAGE_S >= AUDITED_FROM_S:
             topics = [("--timer-topic", field.timers)]
             topics += [(f"--{kind}-topic", f"{kind}-{field.mark}") for kind in ("rejected", "receipts")]
