@@ -33,8 +33,7 @@ AUDITED_FROM_S = 300
 ON_TIME_AFTER_S = 30
 """What an operator is promised."""
 ON_TIME_MARGIN_MS = 3_000
-"""Far below the 15 s for which one transaction with the unavailable target holds up all others; above what other tests on
-the same two cores cost."""
+"""Below the 10 s that one transaction with the unavailable target may hold up all others, above the noise of other tests."""
 
 
 @pytest.fixture
@@ -126,8 +125,9 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
         while len(waited) < load.sent[bills] and time.monotonic() < end_s:
             waited += others.poll(0.2)
         field.stop()
-        before = p99_ms(field.seen, began_ms, died_ms - 1000)  # the broker may be missed a little earlier than killed
-        during = p99_ms(field.seen, died_ms + ON_TIME_AFTER_S * 1000, restarted_ms)
+        # A timer that is due just before a kill may leave only when the broker or the bridge is back.
+        before = p99_ms(field.seen, began_ms, died_ms - 1000)
+        during = p99_ms(field.seen, died_ms + ON_TIME_AFTER_S * 1000, restarted_ms - 1000)
         again = p99_ms(field.seen, restarted_ms + ON_TIME_AFTER_S * 1000, back_ms)
         worst = max(each.appended_ms - each.due_ms for each in field.seen)
         print(  # noqa: T201
