@@ -33,7 +33,7 @@ AUDITED_FROM_S = 300
 ON_TIME_AFTER_S = 30
 """What an operator is promised."""
 ON_TIME_MARGIN_MS = 3_000
-"""Above the noise of other tests; below the 10 s that a transaction with the unavailable target may hold up all others."""
+"""Above the noise of other tests, below the 10 s for which an unavailable target may hold up a transaction."""
 
 
 @pytest.fixture
