@@ -6,7 +6,7 @@
     journal                   from where the checkpoint left it, else from the time of L's record minus a clock's skew
     requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rule
 
-No usable checkpoint, or one whose bytes cannot be right: the same from L into an empty store.
+No usable checkpoint, one of another tick, or one whose bytes cannot be right: the same from L into an empty store.
 """
 
 import logging
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from bridge.errors import BridgeError, PartitionUnreadableError, ProgressLostError, lost_end
+from bridge.errors import BridgeError, PartitionUnreadableError, ProgressLostError, SettingsError, lost_end
 from bridge.flights import Flights
 from bridge.intake import replay
 from bridge.options import TurnOptions
@@ -64,11 +64,17 @@ class Outlook(NamedTuple):
 
 
 def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Outlook:
-    """Changes nothing. Raises ProgressLostError where the operator has to say how to go on."""
+    """Changes nothing. Raises ProgressLostError where the operator has to say how to go on.
+
+    Raises SettingsError if the tick has changed and retention has taken requests that the store may still hold.
+    """
     found = read_checkpoint(disk)
     progress, is_adopted = _progress(shard, history, options, found)
     if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
         log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
+        found = None
+    if found is not None and found.tick_ms != options.store.tick_ms:
+        _demand_all_is_kept(shard, history, progress.low_offset, found.tick_ms, options.store.tick_ms)
         found = None
     if found is None:
         return Outlook(progress, None, progress.next_offset - progress.low_offset, is_adopted)
@@ -135,6 +141,18 @@ def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
     is_known = known.next_offset <= progress.next_offset and known.settled <= progress.settled
     is_near = progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
     return known.era == progress.era and is_known and is_near
+
+
+def _demand_all_is_kept(shard: Shard, history: History, low_offset: int, old_ms: int, new_ms: int) -> None:
+    """Raise SettingsError if Kafka cannot give back what a sound store holds, which a rebuild would wipe."""
+    first, _ = history.bounds(shard)
+    told = f"{shard}: tick_ms was {old_ms}, is {new_ms}, so the local store has to be rebuilt from offset {low_offset}"
+    if first > low_offset:
+        raise SettingsError(
+            f"{told}, but retention has taken the requests before {first}: start with tick_ms {old_ms}, and change it"
+            f" when the timers of these requests have been delivered or rolled"
+        )
+    log.warning("%s; if the rebuild is refused, tick_ms %d keeps the store", told, old_ms)
 
 
 def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
@@ -208,10 +226,7 @@ class _Recovery:
         self._is_adopted = outlook.is_adopted
 
     def run(self, found: Checkpoint | None) -> Recovered:
-        """With more slots than the settings say where the live timers span more than a lap of those.
-
-        A store that was linked anew has another checkpoint by then.
-        """
+        """With more slots than the settings say where the live timers span more than a lap of those."""
         options = self._options.store
         while True:
             try:
@@ -221,7 +236,6 @@ class _Recovery:
                     raise CorruptStoreError(UNITS, f"visits further apart than {MOST_SLOTS} ticks") from full
                 options = replace(options, slots=2 * options.slots)
                 log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
-                found = found and read_checkpoint(self._disk)
 
     def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
         progress = self._progress
@@ -233,8 +247,6 @@ class _Recovery:
             decisions = Decisions(self._journal(found), *known)
             if not self._covers(decisions, found.progress.next_offset):
                 raise _UncoveredError
-            if found.tick_ms != options.tick_ms:
-                log.info("%s: tick_ms was %d, is %d: linking anew", self._shard, found.tick_ms, options.tick_ms)
             live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
             store = Store.open(self._disk, options, found, progress, *live)
             start = found.progress.next_offset

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from bridge.errors import BridgeError
 from bridge.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.ports import Polled
@@ -606,9 +607,8 @@ def test_what_is_given_up_in_order_is_left_as_it_stands_in_kafka() -> None:
 # -- Settings
 
 
-@pytest.mark.parametrize("changed", [{"tick_ms": 7}, {"tick_ms": 5000}, {"slots": 16}, {"tick_ms": 1, "slots": 10}])
-@pytest.mark.parametrize("clean", [True, False])
-def test_case_12_a_changed_wheel_needs_nothing_of_kafka(changed: dict[str, int], *, clean: bool) -> None:
+def changing_wheel(tick_ms: int = 10, slots: int = 1024, *, clean: bool) -> World:
+    """Timers on both sides of K in several files, one of them cancelled; the next start has another wheel."""
     store = StoreOptions(tick_ms=10, slots=1024, segment_bytes=200, checkpoint_interval_ms=0)  # 3 units a file
     world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=10))
     for number in range(20):
@@ -616,16 +616,69 @@ def test_case_12_a_changed_wheel_needs_nothing_of_kafka(changed: dict[str, int],
         world.send("later", 950 + number % 3 * 10)
     world.cancel("id-3")
     world.bridge.run(200)
-    log = world.kafka.partition(SHARD)
     if clean:
         world.bridge.stop()
-    world.bridge.options = replace(world.options, store=replace(world.options.store, **changed))
-    world.bridge.start()
-    log.delete_before(log.end)  # if it had to read again, it could not
+    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
+    return world
+
+
+def demand_all_leaves_once(world: World) -> None:
     world.bridge.run(100)
     assert world.counts() == {"orders": 20 + sum(900 - 40 * n > 300 for n in range(20) if n != 3)}
     world.bridge.run(700)
     assert world.delivered() == [f"m{number}" for number in range(19, -1, -1) if number != 3] + ["later"] * 20
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_case_12_other_slots_need_nothing_of_kafka(*, clean: bool) -> None:
+    world = changing_wheel(slots=16, clean=clean)
+    world.bridge.start()
+    log = world.kafka.partition(SHARD)
+    log.delete_before(log.end)  # if it had to read again, it could not
+    demand_all_leaves_once(world)
+
+
+@pytest.mark.parametrize(("tick_ms", "slots"), [(7, 1024), (5000, 1024), (1, 10)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_case_12_a_changed_tick_rebuilds_the_store_from_kafka(tick_ms: int, slots: int, *, clean: bool) -> None:
+    world = changing_wheel(tick_ms, slots, clean=clean)
+    world.bridge.start()
+    demand_all_leaves_once(world)
+
+
+def journal_forgets(world: World) -> None:
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal.delete_before(journal.end - 1)
+
+
+def requests_are_gone(world: World) -> None:
+    log = world.kafka.partition(SHARD)
+    log.delete_before(log.end)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("is_gone", "told"),
+    [
+        (requests_are_gone, "retention has taken the requests before .*: start with tick_ms 10"),
+        (journal_forgets, "the journal says nothing of what may be pending"),
+    ],
+)
+def test_case_12_a_changed_tick_is_refused_without_what_a_rebuild_needs_and_the_store_stays(
+    is_gone: Callable[[World], None], told: str, *, clean: bool
+) -> None:
+    world = changing_wheel(tick_ms=7, clean=clean)
+    world.bridge.kill()
+    is_gone(world)
+    before = {shard: disk.contents() for shard, disk in world.bridge.disks.items()}
+    world.bridge.start()
+    with pytest.raises(BridgeError, match=told):
+        world.bridge.run(10)
+    world.bridge.kill()
+    assert {shard: disk.contents() for shard, disk in world.bridge.disks.items()} == before
+    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=10))
+    world.bridge.start()
+    demand_all_leaves_once(world)
 
 
 def test_case_36_each_request_keeps_the_meaning_it_was_read_with() -> None:

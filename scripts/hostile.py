@@ -2,7 +2,6 @@
 
     input    flags 1 | edits, 12 bytes each: what 1, which file 1, place 2, value 8
     flags    1: checks are made to fit again   2: and the store counts as closed in the state of its checkpoint
-             4: opened with another tick
 
 What a fuzzer changes bit by bit are the edits, so that it need not find four bytes of CRC by chance.
 """
@@ -36,7 +35,7 @@ START_MS = 1_700_000_000_000
 OPTIONS = StoreOptions(tick_ms=1000, slots=256, segment_bytes=1024)
 PER_SEGMENT = (OPTIONS.segment_bytes - BLANK_SIZE) // UNIT_SIZE
 
-SEALED, AS_CLOSED, OTHER_TICK = 1, 2, 4
+SEALED, AS_CLOSED = 1, 2
 EDIT = struct.Struct(">BBHq")
 _BYTE, _FIELD, _CUT, _MORE, _REMOVE, _COPY = range(6)
 _MOST_BYTES = 1 << 14
@@ -93,14 +92,14 @@ def disk_of(contents: Contents) -> SimDisk:
     return disk
 
 
-def edited(data: bytes) -> tuple[Contents, int]:
-    """The files that `data` asks for, and its flags."""
+def edited(data: bytes) -> Contents:
+    """Return the files that `data` asks for."""
     contents, flags = dict(sound()), data[0] if data else 0
     for at in range(1, len(data) - EDIT.size + 1, EDIT.size):
         _edit(contents, *EDIT.unpack_from(data, at))
     if flags & SEALED:
         seal(contents, as_closed=bool(flags & AS_CLOSED))
-    return contents, flags
+    return contents
 
 
 def _edit(contents: Contents, what: int, which: int, place: int, value: int) -> None:
@@ -245,7 +244,6 @@ def seeds() -> Iterator[bytes]:
     """No edit; then each kind of edit in each file, and the worst numbers in each field of a first record."""
     yield bytes([0])
     names = sorted(sound())
-    yield bytes([SEALED | OTHER_TICK])
     for flags in (SEALED, SEALED | AS_CLOSED):
         yield bytes([flags])
         for which in range(len(names)):

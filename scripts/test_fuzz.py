@@ -46,7 +46,7 @@ def test_a_part_of_where_the_search_in_stores_begins_is_no_finding() -> None:
 
 
 def test_a_store_that_is_sealed_again_is_the_store_that_it_was() -> None:
-    contents, _ = edited(bytes([SEALED | AS_CLOSED]))
+    contents = edited(bytes([SEALED | AS_CLOSED]))
     assert contents == sound()
     seen = verify(disk_of(contents))
     assert (seen.fault, seen.closed) == (None, True)

@@ -44,7 +44,7 @@ class Checkpoint(BaseModel):
     segment_bytes: int = Field(ge=UNIT_SIZE + BLANK_SIZE, le=MAX_INT64)
     tick_ms: int = Field(ge=1, le=MAX_INT64)
     slots: int = Field(ge=1, le=MAX_INT64)
-    """Layout of the wheel at that time; the next opening lays it out by the settings of then."""
+    """Slots at that time; the next opening lays the wheel out by the settings of then."""
     units_end: int = Field(ge=0, le=MAX_INT64)
     body_end: int = Field(ge=0, le=MAX_INT64)
     low_unit: int = Field(ge=0, le=MAX_INT64)

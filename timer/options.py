@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Settings of one shard's store. The wheel is laid out by the tick and slots of now, if not taken over."""
+    """Settings of one shard's store. The tick is that of the whole store, the slots may differ at each opening."""
 
     tick_ms: int = 1000
     slots: int = 2 * 604_800

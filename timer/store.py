@@ -47,7 +47,6 @@ from timer.held import HeldTimers
 from timer.ids import IdIndex, hashes_of
 from timer.live import EndedUnits
 from timer.log import FrameLog, UnitLog, sweep
-from timer.migration import linked_anew
 from timer.names import BODIES, IDS, UNITS, WHEEL
 from timer.options import StoreOptions
 from timer.plan import DueQueue
@@ -195,13 +194,15 @@ class Store:
     ) -> "Store":
         """The store as of `found`, with what `progress`, `held`, `ended` (origins) and `waits` say is live now.
 
-        Where the tick is another than it was, what lives is linked anew first. Requests from
+        The tick of `options` must be that of `found`, as each chain of the TimerLog is that of a tick. Requests from
         `found.progress.next_offset` on are to be added. Raises CorruptStoreError, WheelFullError, and OSError where the
         disk is full.
         """
+        if found.tick_ms != options.tick_ms:
+            raise ValueError(f"tick_ms is {options.tick_ms}, the store was built with {found.tick_ms}")
         store = cls(disk, options, found.segment_bytes, progress, found, waits)
         try:
-            found = store._take_back(found)
+            store._take_back(found)
             now = (_origins(held), _origins(ended), store._waiting.spans())
             scan = LiveScan(store._units, found, progress.settled, *now)
             if not store._take_over(found):
@@ -213,8 +214,7 @@ class Store:
 
     def _fits(self, found: Checkpoint, progress: Progress) -> bool:
         """Whether what lay in the wheel then is what is to lie in it now."""
-        told = (found.progress, found.tick_ms, found.slots)
-        return told == (progress, self._options.tick_ms, self._options.slots)
+        return (found.progress, found.slots) == (progress, self._options.slots)
 
     def _take_over(self, found: Checkpoint) -> bool:
         """Wheel, index and counts as they were when the store was closed, where that is known."""
@@ -244,16 +244,11 @@ class Store:
             topics,
         )
 
-    def _take_back(self, found: Checkpoint) -> Checkpoint:
-        """What was written beyond the checkpoint is gone; the ticks are those of the options."""
+    def _take_back(self, found: Checkpoint) -> None:
+        """Remove what was written after the checkpoint."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
-        if found.tick_ms != self._options.tick_ms:
-            found = linked_anew(self._disk, self._units, found, self._options)
-            for old in set(self._units.segments()) - {self._units.segment_at(base) for base in found.unit_files()}:
-                self._units.drop_segment(old)
         self._low_unit = found.low_unit
-        return found
 
     def _rebuild(self, scan: LiveScan) -> None:
         """Wheel, index and counts from the log: whatever wheel lay there is not asked."""

@@ -214,10 +214,10 @@ class StoreAgainstList(RuleBasedStateMachine):
             self.store.compact_some()
 
     @rule(
-        power=st.booleans(), wheel=st.sampled_from(["kept", "gone", "noise"]), tick_ms=st.sampled_from([10, 10, 7, 100])
+        power=st.booleans(), wheel=st.sampled_from(["kept", "gone", "noise"]), slots=st.sampled_from([64, 64, 91, 640])
     )
-    def crash(self, *, power: bool, wheel: str, tick_ms: int) -> None:
-        self.options = replace(OPTIONS, tick_ms=tick_ms, slots=640 // tick_ms)
+    def crash(self, *, power: bool, wheel: str, slots: int) -> None:
+        self.options = replace(OPTIONS, slots=slots)
         if power:
             self.disk.lose_power(self.random)
         else:
