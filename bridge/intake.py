@@ -25,7 +25,6 @@ copy was taken already.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bridge.flights import Flights, size_of
@@ -177,99 +176,64 @@ def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
     return next(need, len(records))
 
 
-def intake(
-    records: Iterable[Record],
-    store: Pending,
-    flights: Flights,
-    delivered_lately: Callable[[bytes], bool],
-    now_ms: int,
-    rules: Rules,
-    max_message_bytes: int,
-    late: Mapping[int, Body] = MappingProxyType({}),
-    leaving: Sequence[frozenset[bytes]] = (),
-    *,
-    tells_accepted: bool = True,
-    policy: Policy = _EVERYWHERE,
-    room: int | None = None,
-    room_bytes: int | None = None,
-    max_request_bytes: int | None = None,
-    must_wait: Callable[[str], bool] = lambda _: False,
-    is_one_too_many: Callable[[str], bool] = lambda _: False,
-) -> Intake:
-    """What becomes of `records` at `now_ms`. `delivered_lately` tells of an id whether its timer was.
-
-    Raises StillLeavingError, and nothing is done, where one names an id that is in one of `leaving`.
-
-    `late`: those of earlier parts of the batch, which have not left yet; the answer's `late` begins with them.
-    `tells_accepted`: a receipt for each timer is wanted, too. `room`: so many more timers may be pending; None: any.
-    `room_bytes`: their bodies may have so many bytes more, copies on their way not counted. `max_request_bytes`: the
-    most of key, value and headers of a schedule.
-    `must_wait`: whether a late one for this target may not leave at once. `is_one_too_many`: whether it has a rate, and
-    no place among the targets of which timers are pending.
-    """
-    asked = [(record, _read(record, rules)) for record in records]
-    ids = list({ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None})
-    ids += {ask.on[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.on is not None}
-    if not all(each.isdisjoint(ids) for each in leaving):
-        raise StillLeavingError
-    limits = (rules, max_message_bytes, max_request_bytes, policy, room, room_bytes)
-    asks = (must_wait, is_one_too_many)
-    taking = _Taking(store, flights, delivered_lately, now_ms, *limits, ids, late, tells_accepted, *asks)
-    for record, ask in asked:
-        taking.take(record, ask)
-    return taking.taken
-
-
 def _read(record: Record, rules: Rules) -> Asked:
     if type(record) is UndecodableRecord:
         return _UNDECODABLE
     return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
-class _Taking:
-    """One batch on its way in, request by request."""
+@dataclass
+class BatchIntake:
+    """Decide one batch, request by request: construct it, then call `take_in` once."""
 
-    def __init__(
-        self,
-        store: Pending,
-        flights: Flights,
-        delivered_lately: Callable[[bytes], bool],
-        now_ms: int,
-        rules: Rules,
-        max_message_bytes: int,
-        max_request_bytes: int | None,
-        policy: Policy,
-        room: int | None,
-        room_bytes: int | None,
-        ids: list[bytes],
-        late: Mapping[int, Body],
-        tells_accepted: bool,  # noqa: FBT001
-        must_wait: Callable[[str], bool],
-        is_one_too_many: Callable[[str], bool],
-    ) -> None:
-        self.taken = Intake(late=dict(late))
-        self._is_to_come = store.is_to_come
-        self._bodies = store.bodies
-        self._most_bytes = max_message_bytes - ROLLED_EXTRA_BYTES
-        self._must_wait = must_wait
-        self._is_one_too_many = is_one_too_many
-        self._flights = flights
-        self._delivered_lately = delivered_lately
-        self._now_ms = now_ms
-        self._rules = rules
-        self._policy = policy
-        self._room = room
-        self._room_bytes = room_bytes
-        self._max_request_bytes = max_request_bytes
-        self._tells_accepted = tells_accepted
-        self._stored = dict(store.find(ids)) if ids else {}
-        self._placed = {body.id: _Place(True, at, body) for at, body in late.items() if body.id is not None}
+    store: Pending
+    flights: Flights
+    delivered_lately: Callable[[bytes], bool]
+    """True if the timer of an id was delivered not long ago."""
+    now_ms: int
+    rules: Rules
+    max_message_bytes: int
+    late: Mapping[int, Body] = field(default_factory=dict)
+    """Late timers of earlier parts of the batch, which have not left yet; the answer's `late` begins with them."""
+    tells_accepted: bool = True
+    """True if a receipt is wanted for each timer, too."""
+    policy: Policy = _EVERYWHERE
+    room: int | None = None
+    """How many more timers may be pending; None: any number."""
+    room_bytes: int | None = None
+    """How many more bytes the bodies of pending timers may have, copies on their way not counted; None: any number."""
+    max_request_bytes: int | None = None
+    """The most bytes that key, value and headers of a schedule may have."""
+    must_wait: Callable[[str], bool] = lambda _: False
+    """True if a late timer for this target may not leave at once."""
+    is_one_too_many: Callable[[str], bool] = lambda _: False
+    """True if this target has a rate, and no place among the targets of which timers are pending."""
+
+    def __post_init__(self) -> None:
+        self._taken = Intake(late=dict(self.late))
+        self._stored: dict[bytes, Rows] = {}
+        self._placed = {body.id: _Place(True, at, body) for at, body in self.late.items() if body.id is not None}
         self._going: dict[bytes, tuple[Body, int]] = {}
         """Of `moved`, those with an id."""
         self._landed: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
 
-    def take(self, record: Record, ask: Asked) -> None:
+    def take_in(self, records: Iterable[Record], leaving: Sequence[frozenset[bytes]] = ()) -> Intake:
+        """Return what becomes of `records`.
+
+        Raises StillLeavingError before anything is decided if a record names an id that is in one of `leaving`.
+        """
+        asked = [(record, _read(record, self.rules)) for record in records]
+        ids = list({ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None})
+        ids += {ask.on[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.on is not None}
+        if not all(each.isdisjoint(ids) for each in leaving):
+            raise StillLeavingError
+        self._stored = dict(self.store.find(ids)) if ids else {}
+        for record, ask in asked:
+            self._take(record, ask)
+        return self._taken
+
+    def _take(self, record: Record, ask: Asked) -> None:
         match ask:
             case Schedule():
                 self._schedule(record, ask)
@@ -285,7 +249,7 @@ class _Taking:
                 self._refuse(record, ask)
 
     def _cancel(self, record: Record, ask: Cancel) -> None:
-        if denied := self._policy.action_refusal("cancel"):
+        if denied := self.policy.action_refusal("cancel"):
             self._refuse(record, denied)
             return
         if self._end("cancelled", record, ask.id):
@@ -296,17 +260,17 @@ class _Taking:
         missed = self._missed(ask.id)
         if ask.on is not None and missed == "not-found":
             missed = self._missed(ask.on[1])
-        self.taken.told.append(Told(missed, record.offset, -1, ask.id))
+        self._taken.told.append(Told(missed, record.offset, -1, ask.id))
 
     def _move(self, record: Record, ask: Move) -> None:
         """Its next copy is due then: a roll, so that all that holds for rolls holds for it."""
-        if denied := self._policy.action_refusal("move"):
+        if denied := self.policy.action_refusal("move"):
             self._refuse(record, denied)
             return
         in_flight = self._in_flight(ask.id)
         body = self._pending_body(ask.id)
         if body is None and not in_flight:
-            self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
+            self._taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
             return
         if body is not None:
             stored = unpack_headers(body.headers)
@@ -316,9 +280,9 @@ class _Taking:
                 return
             self._take_out(ask.id)
             self._go_round(body, ask.due_ms)
-        self.taken.moved_in_flight += [flight._replace(due_ms=ask.due_ms) for flight in in_flight]
+        self._taken.moved_in_flight += [flight._replace(due_ms=ask.due_ms) for flight in in_flight]
         origin = in_flight[0].origin if body is None else body.origin
-        self.taken.told.append(Told("moved", record.offset, origin, ask.id, ask.due_ms))
+        self._taken.told.append(Told("moved", record.offset, origin, ask.id, ask.due_ms))
 
     def _pending_body(self, id_: bytes) -> Body | None:
         place, row = self._placed.get(id_), self._stored.get(id_)
@@ -326,21 +290,21 @@ class _Taking:
             return self._going[id_][0]
         if place is not None:
             return place.body
-        return None if row is None else self._bodies(row)[0]
+        return None if row is None else self.store.bodies(row)[0]
 
     def _take_out(self, id_: bytes) -> None:
         """What is pending under `id_` in the store or in this batch leaves its place."""
         self._give_room_back(id_)
         row, place = self._stored.pop(id_, None), self._placed.pop(id_, None)
         if row is not None:
-            self.taken.batch.end(row)
+            self._taken.batch.end(row)
         if place is not None:
             self._take_back(place)
         self._stay(id_)
 
     def _go_round(self, body: Body, due_ms: int) -> None:
-        self.taken.moved.append((body, due_ms))
-        self.taken.released.append(body.origin)
+        self._taken.moved.append((body, due_ms))
+        self._taken.released.append(body.origin)
         if body.id is not None:
             self._going[body.id] = (body, due_ms)
 
@@ -348,7 +312,7 @@ class _Taking:
         """What goes round under `id_` does not."""
         going = self._going.pop(id_, None)
         if going is not None:
-            self.taken.moved.remove(going)
+            self._taken.moved.remove(going)
         return going
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
@@ -357,17 +321,17 @@ class _Taking:
         if place is not None:
             return place.body.target == target
         if row is not None:
-            return self._bodies(row)[0].target == target
+            return self.store.bodies(row)[0].target == target
         if id_ in self._going:
             return self._going[id_][0].target == target
         return any(flight.target == target for flight in self._in_flight(id_))
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
-        self.taken.refused.append((record, refusal))
-        self.taken.told.append(Told("rejected", record.offset, record.offset, b"", None, refusal.code))
+        self._taken.refused.append((record, refusal))
+        self._taken.told.append(Told("rejected", record.offset, record.offset, b"", None, refusal.code))
 
     def _missed(self, id_: bytes) -> Kind:
-        return "too-late" if id_ not in self.taken.ended_ids and self._delivered_lately(id_) else "not-found"
+        return "too-late" if id_ not in self._taken.ended_ids and self.delivered_lately(id_) else "not-found"
 
     def _schedule(self, record: Record, ask: Schedule) -> None:
         visit = self._visit_ms(record.timestamp_ms, ask.due_ms)
@@ -380,36 +344,36 @@ class _Taking:
         except LongNameError as wrong:
             self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
             return
-        if self._room_bytes is not None and frame_size(body) > self._room_bytes + self._bytes_under(ask.id):
+        if self.room_bytes is not None and frame_size(body) > self.room_bytes + self._bytes_under(ask.id):
             self._refuse(record, _BEYOND_BYTES)
             return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
-            self.taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
+            self._taken.told.append(Told(self._missed(ask.id), record.offset, -1, ask.id))
         self._place(body, visit)
-        if self._room is not None:
-            self._room -= 1
-        if self._tells_accepted:
-            self.taken.told.append(Told("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
+        if self.room is not None:
+            self.room -= 1
+        if self.tells_accepted:
+            self._taken.told.append(Told("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
 
     def _refusal(self, record: Record, ask: Schedule, visit: int) -> Refusal | None:
         """Why a request that is well made is not taken all the same."""
-        most = self._max_request_bytes
+        most = self.max_request_bytes
         if most is not None and (size := size_of(record.key, record.value, record.headers)) > most:
             return Refusal(
                 "too-large", f"key, value and headers have {size} bytes, max_request_bytes is {most}: shorten it"
             )
         is_pending = self._is_pending(ask.id)
         action = "replace" if ask.replaces or is_pending else "schedule"
-        denied = self._policy.action_refusal(action) or self._policy.refusal(ask.target)
+        denied = self.policy.action_refusal(action) or self.policy.refusal(ask.target)
         if denied is not None:
             return denied
         if visit < ask.due_ms and self._is_too_large_to_roll(
             record.key, record.value, record.headers, ask.id if ask.profile else None
         ):
             return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
-        if self._room is not None and self._room <= 0 and not is_pending:
+        if self.room is not None and self.room <= 0 and not is_pending:
             return _BEYOND_QUOTA
-        return _TOO_MANY_LIMITED if self._is_one_too_many(ask.target) else None
+        return _TOO_MANY_LIMITED if self.is_one_too_many(ask.target) else None
 
     def _is_pending(self, id_: bytes | None) -> bool:
         if id_ is None:
@@ -425,46 +389,46 @@ class _Taking:
         return held if place is None else held + frame_size(place.body)
 
     def _take_room(self, body: Body) -> None:
-        if self._room_bytes is not None:
-            self._room_bytes -= frame_size(body)
+        if self.room_bytes is not None:
+            self.room_bytes -= frame_size(body)
 
     def _give_room_back(self, id_: bytes) -> None:
-        if self._room_bytes is not None:
-            self._room_bytes += self._bytes_under(id_)
+        if self.room_bytes is not None:
+            self.room_bytes += self._bytes_under(id_)
 
     def _is_too_large_to_roll(
         self, key: bytes | None, value: bytes | None, headers: Headers, spelled_id: bytes | None
     ) -> bool:
         """`spelled_id`: of a request in other words than ours. Its copy is in ours; where the key is the id, both stand
         there."""
-        return size_of(key, value, headers) + len(spelled_id or b"") > self._most_bytes
+        return size_of(key, value, headers) + len(spelled_id or b"") > self.max_message_bytes - ROLLED_EXTRA_BYTES
 
     def _visit_ms(self, timestamp_ms: int, due_ms: int) -> int:
-        return visit_ms(due_ms, timestamp_ms, self._rules.roll_window_ms)
+        return visit_ms(due_ms, timestamp_ms, self.rules.roll_window_ms)
 
     def _place(self, body: Body, visit: int) -> None:
         self._take_room(body)
         is_late = False
-        if self._is_to_come(body.target, (visit, body.origin)):
-            at = self.taken.batch.add(body, visit)
-        elif visit <= self._now_ms and not self._must_wait(body.target):
+        if self.store.is_to_come(body.target, (visit, body.origin)):
+            at = self._taken.batch.add(body, visit)
+        elif visit <= self.now_ms and not self.must_wait(body.target):
             is_late, at = True, body.offset
-            self.taken.late[at] = body
+            self._taken.late[at] = body
         else:
-            at = self.taken.batch.hold(body, visit)
-            self.taken.held.append(body.origin)
+            at = self._taken.batch.hold(body, visit)
+            self._taken.held.append(body.origin)
         if body.id is not None:
             self._placed[body.id] = _Place(is_late, at, body)
 
     def _land(self, record: Record, claim: Claim) -> None:
-        flight = self._flights.claimed(record, claim)
+        flight = self.flights.claimed(record, claim)
         if flight is None or (flight.origin, flight.rolls) in self._landed:
             self._refuse(record, NOT_OURS)
             return
         self._landed.add((flight.origin, flight.rolls))
-        self.taken.landed.append((flight.origin, flight.rolls))
-        if flight.origin in self._flights.ended or flight.origin in self._ended:
-            self.taken.dropped.append(record.offset)
+        self._taken.landed.append((flight.origin, flight.rolls))
+        if flight.origin in self.flights.ended or flight.origin in self._ended:
+            self._taken.dropped.append(record.offset)
         else:
             visit = self._visit_ms(record.timestamp_ms, claim.schedule.due_ms)
             body = body_of(record, claim.schedule, flight.origin, flight.rolls)
@@ -477,15 +441,15 @@ class _Taking:
 
     def _must_rest(self, flight: Flight, visit: int) -> bool:
         """Whether it would be rolled again before a fair part of a window is over, as our clock is ahead."""
-        rest_ms = rest_of_window_ms(self._rules.roll_window_ms)
-        is_soon = visit < min(self._now_ms + rest_ms, flight.due_ms) and flight.due_ms > self._now_ms
-        return is_soon and self._flights.was_rolled_within(flight, rest_ms, self._now_ms)
+        rest_ms = rest_of_window_ms(self.rules.roll_window_ms)
+        is_soon = visit < min(self.now_ms + rest_ms, flight.due_ms) and flight.due_ms > self.now_ms
+        return is_soon and self.flights.was_rolled_within(flight, rest_ms, self.now_ms)
 
     def _rest(self, body: Body, visit: int) -> None:
-        until_ms = self._now_ms + rest_of_window_ms(self._rules.roll_window_ms)
+        until_ms = self.now_ms + rest_of_window_ms(self.rules.roll_window_ms)
         self._take_room(body)
-        at = self.taken.batch.rest(body, visit, self._now_ms, until_ms)
-        self.taken.held.append(body.origin)
+        at = self._taken.batch.rest(body, visit, self.now_ms, until_ms)
+        self._taken.held.append(body.origin)
         if body.id is not None:
             self._placed[body.id] = _Place(late=False, at=at, body=body)
 
@@ -495,7 +459,7 @@ class _Taking:
         self._give_room_back(id_)
         row = self._stored.pop(id_, None)
         if row is not None:
-            self.taken.batch.end(row)
+            self._taken.batch.end(row)
             origins.append((int(row["origin"][0]), None))
         place = self._placed.pop(id_, None)
         if place is not None:
@@ -506,27 +470,27 @@ class _Taking:
             origins.append((going[0].origin, going[1]))
         origins += [(flight.origin, flight.due_ms) for flight in self._in_flight(id_)]
         if origins:
-            self.taken.ended_ids.add(id_)
+            self._taken.ended_ids.add(id_)
         for origin, due_ms in origins:
             self._ended.add(origin)
-            self.taken.ended.append(origin)
-            self.taken.told.append(Told(kind, record.offset, origin, id_, due_ms))
-        if self._room is not None:
-            self._room += len(origins)
+            self._taken.ended.append(origin)
+            self._taken.told.append(Told(kind, record.offset, origin, id_, due_ms))
+        if self.room is not None:
+            self.room += len(origins)
         return bool(origins)
 
     def _in_flight(self, id_: bytes) -> list[Flight]:
         return [
             flight
-            for flight in self._flights.with_id(id_)
+            for flight in self.flights.with_id(id_)
             if (flight.origin, flight.rolls) not in self._landed and flight.origin not in self._ended
         ]
 
     def _take_back(self, place: _Place) -> None:
         if place.late:
-            del self.taken.late[place.at]
+            del self._taken.late[place.at]
         else:
-            self.taken.batch.drop(place.at)
+            self._taken.batch.drop(place.at)
 
 
 class Decided(Protocol):

@@ -15,7 +15,7 @@ from bridge import delivery, flights, recovery
 from bridge import shard as shard_module
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
-from bridge.intake import _Taking
+from bridge.intake import BatchIntake
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publishing import Publisher
 from bridge.shard import OwnedShard, Sealed, Staged
@@ -260,16 +260,16 @@ def no_skew_margin(patches: Patches) -> None:
 
 def copies_judged_again(patches: Patches) -> None:
     """A copy that lands is asked for its target once more, by the policy of now."""
-    land = _Taking._land  # noqa: SLF001
+    land = BatchIntake._land  # noqa: SLF001
 
-    def judged(self: _Taking, record: Record, claim: Claim) -> None:
-        refusal = self._policy.refusal(claim.schedule.target)
-        if refusal and self._flights.claimed(record, claim):
+    def judged(self: BatchIntake, record: Record, claim: Claim) -> None:
+        refusal = self.policy.refusal(claim.schedule.target)
+        if refusal and self.flights.claimed(record, claim):
             self._refuse(record, refusal)
         else:
             land(self, record, claim)
 
-    _replace(patches, _Taking, "_land", judged)
+    _replace(patches, BatchIntake, "_land", judged)
 
 
 def quota_without_copies(patches: Patches) -> None:
@@ -311,8 +311,8 @@ def passed_over(patches: Patches) -> None:
 
 def old_time_kept(patches: Patches) -> None:
     """The copy of a timer that is moved says the time that it had."""
-    go_round = _Taking._go_round  # noqa: SLF001
-    _replace(patches, _Taking, "_go_round", lambda self, body, _due_ms: go_round(self, body, body.due_ms))
+    go_round = BatchIntake._go_round  # noqa: SLF001
+    _replace(patches, BatchIntake, "_go_round", lambda self, body, _due_ms: go_round(self, body, body.due_ms))
 
 
 def units_kept(patches: Patches) -> None:

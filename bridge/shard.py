@@ -20,10 +20,10 @@ from bridge.flights import copy_of, hours_of, ranges_of, size_of
 from bridge.intake import (
     MOST_LIMITED,
     MOST_PAUSED,
+    BatchIntake,
     Intake,
     StillLeavingError,
     Told,
-    intake,
     needing_no_room,
     until_move,
 )
@@ -334,8 +334,7 @@ class OwnedShard:
         del part[until_move(part) :]
         spent: Counter[str] = Counter()
         begun: set[str] = set()
-        taken = intake(
-            part,
+        taken = BatchIntake(
             self.store,
             self.flights,
             lambda id_: self._lately.has(id_, now_ms),
@@ -343,7 +342,6 @@ class OwnedShard:
             self._options.rules,
             self._options.max_message_bytes,
             late,
-            [sealed.ids for sealed in self._sealed],
             tells_accepted=is_sent("accepted", self._options.receipts),
             policy=self._options.policy,
             room=self._room(len(late) + rolling),
@@ -351,7 +349,7 @@ class OwnedShard:
             max_request_bytes=self._options.max_request_bytes,
             must_wait=lambda target: self._must_wait(target, spent, now_ms),
             is_one_too_many=lambda target: self._is_one_too_many(target, begun),
-        )
+        ).take_in(part, [sealed.ids for sealed in self._sealed])
         self.store.add(taken.batch, part[-1].offset + 1)
         self._spend(spent, now_ms)
         del self.backlog[: len(part)]

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.delivery import deliver, park, receipt, refuse
 from bridge.flights import Flights, copy_of
-from bridge.intake import Intake, Told, intake, replay
+from bridge.intake import BatchIntake, Intake, Told, replay
 from bridge.ports import Record
 from schemas.headers import Headers, Refusal, Rules
 from schemas.journal import Decisions, Flight, JournalRecord
@@ -69,7 +69,7 @@ def take(
 ) -> Intake:
     store = Stored(settled, stored or {})
     lately = set(delivered)
-    return intake(records, store, Flights(SHARD, flights, ()), lately.__contains__, now_ms, RULES, 2000)
+    return BatchIntake(store, Flights(SHARD, flights, ()), lately.__contains__, now_ms, RULES, 2000).take_in(records)
 
 
 def bodies(*records: Record) -> list[Body]:
@@ -107,7 +107,8 @@ def test_a_receipt_for_each_timer_is_made_only_where_it_is_wanted() -> None:
     asked = [request(0), named(1), Record(2, 1000, None, None, [])]
     for wanted in (True, False):
         flights = Flights(SHARD, (), ())
-        taken = intake(asked, Stored(), flights, lambda _: False, 1000, RULES, 2000, tells_accepted=wanted)
+        on = BatchIntake(Stored(), flights, lambda _: False, 1000, RULES, 2000, tells_accepted=wanted)
+        taken = on.take_in(asked)
         assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1)] * wanted + [("rejected", 2, 2)]
 
 
@@ -246,7 +247,7 @@ def test_case_18_a_cancel_ends_a_copy_on_its_way_and_the_copy_is_dropped_when_it
     taken = take(cancel(19), copy, flights=[flight], now_ms=1600)
     assert (taken.ended, taken.landed, taken.dropped) == ([3], [(3, 1)], [20])
     assert len(taken.batch) == 0
-    later = intake([copy], Stored(), Flights(SHARD, [flight], [3]), lambda _: False, 1600, RULES, 2000)
+    later = BatchIntake(Stored(), Flights(SHARD, [flight], [3]), lambda _: False, 1600, RULES, 2000).take_in([copy])
     assert (later.dropped, len(later.batch)) == ([20], 0)
 
 

@@ -550,9 +550,9 @@ def test_a_pause_that_a_sender_asked_for_before_the_upgrade_lasts_until_an_opera
             take(self, record, ask)
 
     world = limited(TargetLimit(10**6), targets={})
-    take = intake._Taking.take
+    take = intake.BatchIntake._take
     with monkeypatch.context() as patched:
-        patched.setattr(intake._Taking, "take", take_as_before)
+        patched.setattr(intake.BatchIntake, "_take", take_as_before)
         send(world, "limited", "m", 200)
         world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
         world.pass_time(ms=100)
