@@ -89,22 +89,17 @@ def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     return cores
 
 
+@dataclass(eq=False)
 class Preparer:
     """As many at a time as there are cores."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        journal_topics: Mapping[str, str],
-        folder: DataDir,
-        options: TurnOptions,
-        logs: Logs,
-    ) -> None:
-        self._connection = connection
-        self._journal_topics = journal_topics
-        self._folder = folder
-        self._options = options
-        self._logs = logs
+    _connection: Connection
+    _journal_topics: Mapping[str, str]
+    _folder: DataDir
+    _options: TurnOptions
+    _logs: Logs
+
+    def __post_init__(self) -> None:
         self._most = usable_cores()
         self._waiting: deque[Preparing] = deque()
         self._running: list[Preparing] = []

@@ -37,25 +37,18 @@ class _Carried:
     publishing: Publishing | None = None
 
 
+@dataclass(eq=False)
 class Publisher:
-    """Not for use by two threads.
+    """Not for use by two threads."""
 
-    `replace`: of a shard whose local store turns out damaged; it is not ours behind that. It may call `finish`.
-    """
+    _sink: Sink
+    _clock: Clock
+    _metrics: Metrics
+    _breakers: CircuitBreakers
+    _replace: Callable[[OwnedShard, CorruptStoreError], None]
+    """Takes a shard whose local store is damaged; the shard is not ours after that. It may call `finish`."""
 
-    def __init__(
-        self,
-        sink: Sink,
-        clock: Clock,
-        metrics: Metrics,
-        breakers: CircuitBreakers,
-        replace: Callable[[OwnedShard, CorruptStoreError], None],
-    ) -> None:
-        self._replace = replace
-        self._sink = sink
-        self._clock = clock
-        self._metrics = metrics
-        self._breakers = breakers
+    def __post_init__(self) -> None:
         self._under_way: deque[_Carried] = deque()
         self._to_repeat: deque[_Carried] = deque()
 

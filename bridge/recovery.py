@@ -11,7 +11,7 @@ No usable checkpoint, one of another tick, or one whose bytes cannot be right: t
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bridge.errors import BridgeError, PartitionUnreadableError, ProgressLostError, SettingsError, lost_end
@@ -96,7 +96,7 @@ def recover(
     or gives back nothing that was just written: then none is open.
     """
     outlook = outlook or look(shard, disk, history, options)
-    recovery = _Recovery(shard, disk, history, options, outlook)
+    recovery = _Recovery(shard, disk, history, options, outlook.progress, outlook.is_adopted)
     try:
         return recovery.run(outlook.found)
     except _UncoveredError:
@@ -213,17 +213,16 @@ class _UncoveredError(Exception):
     """The journal does not go on where the store on disk leaves off: that is of another one."""
 
 
+@dataclass(eq=False)
 class _Recovery:
     """One way from a checkpoint, or from nothing, to the committed progress."""
 
-    def __init__(self, shard: Shard, disk: Disk, history: History, options: TurnOptions, outlook: Outlook) -> None:
-        self._shard = shard
-        self._origin_prefix = origin(shard, 0)[:-1]
-        self._disk = disk
-        self._history = history
-        self._options = options
-        self._progress = outlook.progress
-        self._is_adopted = outlook.is_adopted
+    _shard: Shard
+    _disk: Disk
+    _history: History
+    _options: TurnOptions
+    _progress: Progress
+    _is_adopted: bool
 
     def run(self, found: Checkpoint | None) -> Recovered:
         """With more slots than the settings say where the live timers span more than a lap of those."""
@@ -316,7 +315,7 @@ class _Recovery:
             )
 
     def _offset_of(self, origin_: bytes) -> int:
-        return int(origin_.removeprefix(self._origin_prefix))
+        return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))
 
     def _journal(self, found: Checkpoint | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
         from_offset = None if found is None else found.journal_offset

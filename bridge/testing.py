@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
@@ -560,27 +560,19 @@ def producer_ids(transactional_id: str) -> list[str]:
     return [f"{transactional_id}-{number}" for number in range(MOST_PUBLISHING)]
 
 
+@dataclass(eq=False)
 class FakePublishing:
     """One under way in a FakeSink."""
 
-    def __init__(
-        self,
-        sink: FakeSink,
-        begun: FakeTransaction,
-        transaction: Transaction,
-        refused: dict[int, str],
-        unavailable: frozenset[str],
-        earlier: "FakePublishing | None",
-    ) -> None:
-        self.sink = sink
-        self.begun = begun
-        self.transaction = transaction
-        self.refused = refused
-        self.unavailable = unavailable
-        self.earlier = earlier
-        self.fate: Committed | Aborted | None = None
-        self.is_told = False
-        """The caller knows its fate."""
+    sink: FakeSink
+    begun: FakeTransaction
+    transaction: Transaction
+    refused: dict[int, str]
+    unavailable: frozenset[str]
+    earlier: "FakePublishing | None"
+    fate: Committed | Aborted | None = None
+    is_told: bool = False
+    """The caller knows its fate."""
 
     def is_done(self) -> bool:
         return self.sink.is_done(self)
@@ -625,15 +617,15 @@ def _origin_shard(headers: Headers) -> Shard | None:
     return Shard(topic, int(rest.partition("/")[0])) if rest else None
 
 
+@dataclass(eq=False)
 class FakePreparation:
     """A process of its own on the instance's disk. With `rng` it takes its time, and may die at any call."""
 
-    def __init__(self, instance: "FakeInstance", shard: Shard, history: FakeHistory, rng: Random | None) -> None:
-        self._instance = instance
-        self._shard = shard
-        self._history = history
-        self._rng = rng
-        self.refused: OSError | UnreadableError | None = None
+    _instance: "FakeInstance"
+    _shard: Shard
+    _history: FakeHistory
+    _rng: Random | None
+    refused: OSError | UnreadableError | None = None
 
     def is_done(self) -> bool:
         rng = self._rng

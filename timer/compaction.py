@@ -10,6 +10,7 @@ that are not its own, which the reading notices, as it does all damage.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,25 +20,19 @@ from timer.log import FrameLog, UnitLog
 _STEP_UNITS = 4096
 
 
+@dataclass(eq=False)
 class Compaction:
-    """Of the body file `base`, whose live units lie in [first, last]. `live_rows(start, end)`: those of a stretch."""
+    """Of the body file `base`, whose live units lie in [next, last]. `live_rows(start, end)`: those of a stretch."""
 
-    def __init__(
-        self,
-        units: UnitLog,
-        bodies: FrameLog,
-        live_rows: Callable[[int, int], Rows],
-        base: int,
-        first: int,
-        last: int,
-    ) -> None:
-        self._units = units
-        self._bodies = bodies
-        self._live_rows = live_rows
-        self._base = base
-        self._end = bodies.file_end(base)
-        self._next = first
-        self._last = last
+    _units: UnitLog
+    _bodies: FrameLog
+    _live_rows: Callable[[int, int], Rows]
+    _base: int
+    _next: int
+    _last: int
+
+    def __post_init__(self) -> None:
+        self._end = self._bodies.file_end(self._base)
         self._moved: list[tuple[Ints, Ints]] = []
         self._copied_to: int | None = None
         """End of the body log when the last frame was copied."""

@@ -8,6 +8,7 @@ Between the checkpoint and now, the journal may have ended more: those get a mar
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -87,26 +88,20 @@ def waits_of(told: Checkpoint) -> Waits:
     return {topic_hash(wait.target): wait.stretches for wait in told.waits}
 
 
+@dataclass(eq=False)
 class LiveScan:
-    """`found`: the checkpoint at whose ends the log stands. `held`, `ended`: origins, and `waits`, as of now."""
+    """`found`: the checkpoint at whose ends the log stands. What was held (origins), ended and waited is as of now."""
 
-    def __init__(
-        self,
-        log: UnitLog,
-        found: Checkpoint,
-        settled: Key,
-        held: Ints,
-        ended: Ints,
-        waits: Waits,
-    ) -> None:
-        self._log = log
-        self._found = found
-        self._settled = settled
-        self._waits = waits
-        self._waits_then = waits_of(found)
-        self._held = held
-        self._journal_ended = ended
-        self._held_then = np.array(found.held, np.int64)
+    _log: UnitLog
+    _found: Checkpoint
+    _settled: Key
+    _held: Ints
+    _journal_ended: Ints
+    _waits: Waits
+
+    def __post_init__(self) -> None:
+        self._waits_then = waits_of(self._found)
+        self._held_then = np.array(self._found.held, np.int64)
         self._counted = 0
         self._named = 0
         self._holding_then: set[int] = set()

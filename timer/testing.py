@@ -18,6 +18,7 @@ import errno
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from timer.disk import File
@@ -243,49 +244,41 @@ class SimMapping:
         self._buffer.release()
 
 
+@dataclass(eq=False)
 class SimSyncing:
     """Work that is done at some later `done()`. A replace that dies on its way may leave `scratch` behind."""
 
-    def __init__(
-        self,
-        disk: "SimDisk",
-        names: frozenset[str],
-        work: Callable[[], None],
-        *,
-        scratch: str = "",
-        failing: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._disk = disk
-        self.names = names
-        self.scratch = scratch
-        self._work = work
-        self._failing = failing
-        self.finished = False
-        self._error: OSError | None = None
+    disk: "SimDisk"
+    names: frozenset[str]
+    work: Callable[[], None]
+    scratch: str = ""
+    failing: Callable[[], None] = lambda: None
+    finished: bool = False
+    error: OSError | None = None
 
     def done(self) -> bool:
-        self._disk.step("disk.done")
-        if not self.finished and not self._disk.still_busy():
-            self._disk.finish(self)
-        if self._error is not None:
-            raise self._error
+        self.disk.step("disk.done")
+        if not self.finished and not self.disk.still_busy():
+            self.disk.finish(self)
+        if self.error is not None:
+            raise self.error
         return self.finished
 
     def wait(self) -> None:
-        self._disk.step("disk.wait")
+        self.disk.step("disk.wait")
         if not self.finished:
-            self._disk.finish(self)
-        if self._error is not None:
-            raise self._error
+            self.disk.finish(self)
+        if self.error is not None:
+            raise self.error
 
     def finish(self) -> None:
         self.finished = True
-        self._work()
+        self.work()
 
     def fail(self, error: OSError) -> None:
         self.finished = True
-        self._error = error
-        self._failing()
+        self.error = error
+        self.failing()
 
 
 class SimDisk:

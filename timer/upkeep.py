@@ -7,6 +7,7 @@ What lives in which segment is counted here, and what a segment is still needed 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from schemas.headers import MAX_INT64
 from schemas.progress import Progress
@@ -21,28 +22,21 @@ from timer.log import FrameLog, UnitLog
 from timer.options import StoreOptions
 
 
+@dataclass(eq=False)
 class Upkeep:
-    """`live_rows(start, end)`: live rows among units of one segment, for a compaction."""
+    _disk: Disk
+    _options: StoreOptions
+    _unit_log: UnitLog
+    _body_log: FrameLog
+    _ended: EndedUnits
+    _live_rows: Callable[[int, int], Rows]
+    """Live rows among units [start, end) of one segment, for a compaction."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        options: StoreOptions,
-        units: UnitLog,
-        bodies: FrameLog,
-        ended: EndedUnits,
-        live_rows: Callable[[int, int], Rows],
-    ) -> None:
+    def __post_init__(self) -> None:
         self.units = LiveCounts()
         """By segment of the TimerLog."""
         self.durable: Checkpoint | None = None
         """The last one that was made since the store was opened."""
-        self._disk = disk
-        self._options = options
-        self._unit_log = units
-        self._body_log = bodies
-        self._ended = ended
-        self._live_rows = live_rows
         self._bodies = LiveCounts()
         self._checkpointing: Checkpointing | None = None
         self._checkpointed: Progress | None = None

@@ -45,26 +45,21 @@ class Sent:
     """Retention took them from the rejected topic meanwhile."""
 
 
+@dataclass(eq=False)
 class ConfluentRedrive:
     """One look and, if wanted, one `apply`. `connection` is that of the instance "redrive". Raises BridgeError."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        rejected_topic: str,
-        marks_topic: str,
-        rules: Mapping[str, Rules],
-        patience: Patience,
-    ) -> None:
-        self._connection = connection
-        self._rejected_topic = rejected_topic
-        self._marks_topic = marks_topic
-        self._rules = rules
-        self._patience = patience
-        self._topics = ConfluentTopics(connection, patience)
-        self._history = ConfluentHistory(connection, {}, patience)
+    _connection: Connection
+    _rejected_topic: str
+    _marks_topic: str
+    _rules: Mapping[str, Rules]
+    _patience: Patience
+
+    def __post_init__(self) -> None:
+        self._topics = ConfluentTopics(self._connection, self._patience)
+        self._history = ConfluentHistory(self._connection, {}, self._patience)
         self._producer: TransactionalProducer | None = None
-        self._culprits = Culprits(self._probe, self._partitions_of, compresses=clients.compresses(connection))
+        self._culprits = Culprits(self._probe, self._partitions_of, compresses=clients.compresses(self._connection))
 
     def begin(self, replication_factor: int) -> None:
         """Before `look`, where `apply` is to follow."""
