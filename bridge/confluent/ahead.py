@@ -90,18 +90,16 @@ class Ahead:
         """Makes the producer forget that it did not know the topic."""
         self._sending.partitions_of(topic)
 
-    def close(self) -> None:
+    def close(self, flush_s: float = 0) -> None:
         self._producer.purge()
         with suppress(KafkaException, SystemError):  # a fatal error was told before
-            self._producer.flush(0)
+            self._producer.flush(flush_s)
 
     def _without(self, unavailable: frozenset[str]) -> Sent:
         """Give up what is not acknowledged. Some of it may stand after all: it is sent again, at least once."""
-        self._producer.purge()
-        with suppress(KafkaException, SystemError):
-            self._producer.flush(SLICE_S)
+        self.close(SLICE_S)
         standing = [index for index, _ in self._deliveries if index not in self._sending.failures]
-        self._begin_anew()
+        self._make()
         return Sent(standing, Failed(unavailable=unavailable))
 
     def _begin_anew(self) -> None:

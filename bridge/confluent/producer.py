@@ -157,8 +157,9 @@ class TransactionalProducer:
         self._unavailable = unavailable
         self._records: Sequence[Outgoing] = ()
         self._topics: frozenset[str] = frozenset()
-        """Of this transaction, and of the one before it, whose markers may be on their way."""
+        """Topics of this transaction."""
         self._topics_before: frozenset[str] = frozenset()
+        """Topics of the transaction before, whose markers may be on their way."""
         self._loaded: Batch | None = None
         self._wrong: KafkaException | None = None
         self._began_s = 0.0
@@ -256,15 +257,16 @@ class TransactionalProducer:
             raise _DoomedError
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(
-            self._records, beyond_failures=False, on_stall=lambda: self._demand_available(self._topics)
-        )
+        self._sending.await_acknowledgements(self._records, beyond_failures=False, on_stall=self._demand_available)
         if self._sending.failures:
             raise _DoomedError
 
-    def _demand_available(self, topics: frozenset[str]) -> None:
-        """Raises UnavailableError. A topic of the transaction before holds this one up if it takes no markers."""
-        if found := self._unavailable(topics | self._topics_before):
+    def _demand_available(self) -> None:
+        """Raise UnavailableError if a topic takes no records.
+
+        A topic of the transaction before holds this one up if it takes no markers.
+        """
+        if found := self._unavailable(self._topics | self._topics_before):
             raise UnavailableError(found)
 
     def _timed_out(self) -> Failed:
