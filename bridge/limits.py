@@ -3,8 +3,8 @@
     [targets."orders.*"]  max_per_s = 100          of 16 partitions each has 6.25/s, whichever instance owns it
 
 Each partition has its part of the rate, as with `max_pending`: so the target never gets more, however many instances
-there are. A bucket holds a second's worth, and one timer at least; what waits leaves in lots of a tenth of a second, as
-each is a transaction. The first pattern that fits says what holds.
+there are. What waits leaves in lots, as each is a transaction (`bridge/token_bucket.py`). The first pattern that fits
+says what holds.
 """
 
 import re
@@ -12,17 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
-from math import ceil
 
 from bridge.circuit_breaker import CircuitBreakers
+from bridge.token_bucket import TokenBucket
 
 _MOST_BUCKETS = 10_000
 """Beyond these, the ones that are full again are thrown away; one that is in use never is."""
 _LOOKED_AT = 16
 """Of the least recently used, for each new one: so all of them are come to."""
-_LOTS_PER_S = 10
-_DUST = 1e-9
-"""Of a timer: what adding up tenths loses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +32,6 @@ class TargetLimit:
     fresh_ms: int = 10_000
 
 
-class _Bucket:
-    """In timers. A clock that jumps ahead fills it once at most; one that goes back fills nothing."""
-
-    def __init__(self, per_s: float, now_ms: int) -> None:
-        self._per_ms = per_s / 1000
-        self._lot = max(1, int(per_s / _LOTS_PER_S))
-        self._timers = self._most = max(1.0, per_s)
-        self._at_ms = now_ms
-
-    def allowance(self, now_ms: int) -> int:
-        self._timers = min(self._most, self._timers + max(0, now_ms - self._at_ms) * self._per_ms)
-        self._at_ms = now_ms
-        timers = int(self._timers + _DUST)
-        return timers if timers >= self._lot else 0
-
-    def spend(self, timers: int) -> None:
-        self._timers -= timers
-
-    def is_full(self, now_ms: int) -> bool:
-        """As a new one would be."""
-        self.allowance(now_ms)
-        return self._timers >= self._most
-
-    def next_ms(self, now_ms: int) -> int:
-        """When the next one may leave."""
-        if self.allowance(now_ms) > 0:
-            return now_ms
-        return now_ms + max(1, ceil((self._lot - self._timers - _DUST) / self._per_ms))
-
-
 class Limits:
     """Of one shard: a timer.waiting.Gate at the time that `at` was told."""
 
@@ -73,7 +40,7 @@ class Limits:
         self._breakers = CircuitBreakers() if breakers is None else breakers
         self._has_rates = bool(by_pattern)
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, TokenBucket] = {}
         self._now_ms = 0
 
         @lru_cache(_MOST_BUCKETS)
@@ -115,14 +82,14 @@ class Limits:
         by_rate_ms = self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
         return max(by_rate_ms, self._breakers.retry_ms(target, self._now_ms))
 
-    def _bucket(self, target: str) -> _Bucket | None:
+    def _bucket(self, target: str) -> TokenBucket | None:
         limit = self._limit_of(target)
         if limit is None:
             return None
         bucket = self._buckets.pop(target, None)
         if bucket is None:
             self._make_room()
-            bucket = _Bucket(limit.max_per_s, self._now_ms)
+            bucket = TokenBucket(limit.max_per_s, self._now_ms)
         self._buckets[target] = bucket
         return bucket
 

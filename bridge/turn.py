@@ -32,7 +32,7 @@ from bridge.recovery import Recovered, demand_replaceable, distrust, look, recov
 from bridge.shard import Lagged, Looked, OwnedShard, TooManyHeldError
 from bridge.skew import skew_ms
 from bridge.status import Status, undecodable_text
-from bridge.throttle import Throttle
+from bridge.token_bucket import TokenBucket
 from schemas.origin import Shard
 from timer.disk import Disk
 from timer.dues import DueRange, joined_hours, joined_ranges
@@ -132,7 +132,7 @@ class Bridge:
         """Those assigned to us whose journal is known to be our group's."""
         self._next_owner_read: _NextTry | None = None
         self._next_claims: _NextTry | None = None
-        self._throttles: dict[str, Throttle] = {}
+        self._throttles: dict[str, TokenBucket] = {}
         """Of each timer topic with a rate."""
         self._throttled: set[Shard] = set()
         """Those of which intake waits for its rate."""
@@ -353,7 +353,7 @@ class Bridge:
         until_ms = now_ms + (wait_ms if self._publisher.is_idle else min(wait_ms, _UNDER_WAY_WAIT_MS))
         looks = [owned.next_look_ms(until_ms) for owned in shards]
         looks += [
-            self._throttles[owned.shard.topic].next_ms(len(owned.backlog), now_ms)
+            self._throttles[owned.shard.topic].next_ms(now_ms, len(owned.backlog))
             for owned in shards
             if owned.shard in self._throttled
         ]
@@ -475,7 +475,7 @@ class Bridge:
         owned.opened_ms = self._clock.now_ms()
         self._throttled.discard(shard)
         if options.max_requests_per_s is not None:
-            self._throttles.setdefault(shard.topic, Throttle(options.max_requests_per_s))
+            self._throttles.setdefault(shard.topic, TokenBucket(options.max_requests_per_s, owned.opened_ms))
         if owned.is_claimed:
             self._start_reading(owned, bounds)
         if shard not in self._unreadable:  # who knows for how long
@@ -685,7 +685,7 @@ class Bridge:
             return
         before = owned.admitted
         try:
-            owned.take_in(records, now_ms, throttle.allowance(len(owned.backlog) + len(records), now_ms))
+            owned.take_in(records, now_ms, throttle.allowance(now_ms, len(owned.backlog) + len(records)))
         finally:
             throttle.spend(owned.admitted - before)
             if owned.admitted > before:  # behind the others of its topic, so that they take turns
