@@ -13,6 +13,8 @@ that fails, so no format holds it: the journal shows a wait as for a target that
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 
+from bridge.durations import has_passed
+
 FIRST_DELAY_MS = 5000
 LONGEST_DELAY_MS = 60_000
 FIRST_TIMERS = 64
@@ -38,7 +40,7 @@ class _Breaker:
 
     def is_open(self, now_ms: int) -> bool:
         """False if the clock was set back: then the topic is tried earlier, which does no harm."""
-        return 0 <= now_ms - self.opened_ms < self.delay_ms
+        return not has_passed(self.opened_ms, now_ms, self.delay_ms)
 
 
 class CircuitBreakers:

@@ -2,6 +2,8 @@
 
 import logging
 
+from bridge.durations import has_passed
+
 _EACH_MS = 60_000
 
 
@@ -16,7 +18,7 @@ class Complaints:
     def say(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
         """Logs `message` with its %-arguments, unless one of the same `key` was logged within the last minute."""
         times = self._times[key] = self._times.get(key, 0) + 1
-        if key not in self._said_ms or not 0 <= now_ms - self._said_ms[key] < _EACH_MS:  # a clock may be set back
+        if key not in self._said_ms or has_passed(self._said_ms[key], now_ms, _EACH_MS):
             self._said_ms[key] = now_ms
             self._log.warning(f"{message}%s", *arguments, f" ({times} times so far)" if times > 1 else "")
 

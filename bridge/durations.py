@@ -18,6 +18,11 @@ def parse_duration_ms(text: str) -> int:
     return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
 
 
+def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:
+    """True if `least_ms` have passed since `since_ms`, or if the clock was set back, so that this cannot be known."""
+    return not 0 <= now_ms - since_ms < least_ms
+
+
 def milliseconds(value: object) -> object:
     """A setting's: text as a duration, anything else as it is."""
     return parse_duration_ms(value) if isinstance(value, str) else value

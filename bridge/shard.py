@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bridge.circuit_breaker import CircuitBreakers
 from bridge.delivery import bare, deliver, expired, park, receipt, refuse
+from bridge.durations import has_passed
 from bridge.flights import copy_of, hours_of, ranges_of, size_of
 from bridge.intake import (
     MOST_LIMITED,
@@ -474,8 +475,7 @@ class OwnedShard:
         waits = self.store.waits
         if not waits and not self._sealed_waits:
             return
-        age_ms = now_ms - self._journalled_ms
-        is_old = not 0 <= age_ms < self._options.rules.roll_window_ms // 2
+        is_old = has_passed(self._journalled_ms, now_ms, self._options.rules.roll_window_ms // 2)
         if self._dirty_since_ms is None and (waits != self._sealed_waits or is_old):
             self._dirty_since_ms = now_ms
 
@@ -611,7 +611,7 @@ class OwnedShard:
     def _is_commit_due(self, now_ms: int) -> bool:
         """Stored requests have waited long enough, or by a clock that was set back."""
         since_ms = self._dirty_since_ms
-        return since_ms is not None and not 0 <= now_ms - since_ms < self._options.commit_interval_ms
+        return since_ms is not None and has_passed(since_ms, now_ms, self._options.commit_interval_ms)
 
     def renew(self, sealed: Sealed, now_ms: int) -> None:
         """What was aborted is published again: what has expired meanwhile is not released any more."""

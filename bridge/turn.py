@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from bridge.circuit_breaker import CircuitBreakers
 from bridge.complaints import Complaints
 from bridge.control import Desired
+from bridge.durations import has_passed
 from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
 from bridge.hanging import Hanging
 from bridge.intake import MOST_PAUSED, StillLeavingError
@@ -69,7 +70,7 @@ class _NextTry:
         self._since_ms = clock.now_ms()
 
     def is_done(self) -> bool:
-        return not 0 <= self._clock.now_ms() - self._since_ms < _NEXT_TRY_MS
+        return has_passed(self._since_ms, self._clock.now_ms(), _NEXT_TRY_MS)
 
     def give_up(self) -> None:
         """Nobody works at it."""
@@ -747,7 +748,7 @@ class Bridge:
     def _replace(self, owned: OwnedShard, wrong: CorruptStoreError) -> None:
         self._close(owned)
         with self._tried_again(owned.shard):
-            if not 0 <= self._clock.now_ms() - owned.opened_ms < _SOUND_MS:
+            if has_passed(owned.opened_ms, self._clock.now_ms(), _SOUND_MS):
                 self._unreadable.forget(owned.shard)  # what was before is over
             demand_replaceable(owned.shard, self._history, owned.committed_progress.low_offset, wrong)
             distrust(owned.shard, owned.disk, wrong)
