@@ -3,11 +3,11 @@
     closed    --a transaction failed at the topic-->  open       its timers wait, as those of a paused target do
     open      --the retry delay is over----------->  half open  FIRST_TIMERS timers may leave
     half open --they are committed---------------->  twice as many may leave, and so on, until the breaker is closed
-    half open --the topic fails again------------->  open, for twice as long (at most LONGEST_DELAY_MS); then no more
-                                                     than half of what failed may leave at a time, for 10 minutes
+    half open --the topic fails again------------->  open, for twice as long (at most LONGEST_DELAY_MS); then at most
+                                                     half as many as failed may leave at a time, for 10 minutes
 
-The state is in memory and of one instance. A restart or another instance learns it again, from the first transaction
-that fails, so no format holds it: the journal shows a wait as for a target that is beyond its rate.
+Each instance keeps the state in memory. After a restart, and in another instance, the first transaction that fails
+opens the breaker again. No format holds the state: the journal shows the wait like that of a target beyond its rate.
 """
 
 from collections.abc import Collection, Container, Iterable
@@ -15,39 +15,39 @@ from dataclasses import dataclass
 
 from bridge.durations import has_passed
 
-FIRST_DELAY_MS = 5000
-LONGEST_DELAY_MS = 60_000
+FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one
+LONGEST_DELAY_MS = 60_000  # so a topic is tried at least once a minute
 FIRST_TIMERS = 64
-"""In each partition, and in each turn. A topic that throttles takes a few in a transaction's time, if not all."""
+"""Timers per partition and turn. A throttled topic takes at least a few within the time of one transaction."""
 CLOSED_BEYOND_TIMERS = 4096
-"""About what one transaction carries: from there on a limit would change nothing."""
+"""Timers per partition and turn, about as many as one transaction carries: a higher limit would change nothing."""
 MAX_BREAKERS = 1000
-"""Each record of the journal names every target that waits. Further ones fail as if there were no breaker."""
+"""Target topics. Each journal record names every target that waits. Further targets fail as if without a breaker."""
 FORGOTTEN_AFTER_MS = 600_000
-"""A half-open breaker that no timer has tried for so long is closed: nothing waits for that topic."""
+"""A half-open breaker that no timer has tried for this long is closed: no timer waits for that topic."""
 
 
 @dataclass(slots=True)
 class _Breaker:
     since_ms: int
-    """When it opened first; it has not taken a record since."""
+    """Epoch ms of the first failure. Until `has_succeeded`, the topic has taken no record since then."""
     opened_ms: int
     delay_ms: int
     timers: int = FIRST_TIMERS
     most_timers: int | None = None
-    """What a topic took that failed when it got more: it is slow, or has a quota."""
+    """Timers that the topic took before it failed with more (it is slow, or has a quota); None if it did not."""
     has_succeeded: bool = False
 
     def is_open(self, now_ms: int) -> bool:
-        """False if the clock was set back: then the topic is tried earlier, which does no harm."""
+        """True if no timer may leave. False if the clock was set back: an earlier retry does no harm."""
         return not has_passed(self.opened_ms, now_ms, self.delay_ms)
 
 
 class CircuitBreakers:
-    """One per target topic that has failed lately. Times are epoch ms of the bridge's clock. For one thread."""
+    """One breaker per target topic that has failed lately. Times: epoch ms of the bridge's clock. Not thread-safe."""
 
     def __init__(self, own_topics: Container[str] = frozenset()) -> None:
-        """`own_topics`: of the bridge, which have none: without them nothing can be published at all."""
+        """own_topics: the bridge's own topics. They have no breaker: without them no transaction can be published."""
         self._own_topics = own_topics
         self._breakers: dict[str, _Breaker] = {}
 
@@ -56,7 +56,7 @@ class CircuitBreakers:
         return bool(self._breakers)
 
     def trip(self, targets: Iterable[str], now_ms: int) -> list[str]:
-        """Open the breakers of `targets`; return those that took records until now."""
+        """Open the breakers of `targets`; return the targets that took records until now."""
         newly = []
         for target in targets:
             if target in self._own_topics:
@@ -81,19 +81,19 @@ class CircuitBreakers:
         return breaker is not None and breaker.is_open(now_ms)
 
     def allowance(self, target: str, now_ms: int) -> int | None:
-        """Return how many timers of `target` may leave now; None: any number."""
+        """Return how many timers of `target` may leave now, or None for any number."""
         breaker = self._breakers.get(target)
         if breaker is None:
             return None
         return 0 if breaker.is_open(now_ms) else breaker.timers
 
     def retry_ms(self, target: str, now_ms: int) -> int:
-        """Return when timers of `target` may leave: now, or when its retry delay is over."""
+        """Return the epoch ms from which timers of `target` may leave: now, or the end of its retry delay."""
         breaker = self._breakers.get(target)
         return breaker.opened_ms + breaker.delay_ms if breaker is not None and breaker.is_open(now_ms) else now_ms
 
     def committed(self, targets: Collection[str], now_ms: int) -> list[str]:
-        """Note that records to `targets` are committed; return those that take records again."""
+        """Note that records to `targets` are committed; return the targets that take records again."""
         again = []
         for target in self._breakers.keys() & set(targets):
             breaker = self._breakers[target]
@@ -109,7 +109,7 @@ class CircuitBreakers:
         return again
 
     def unavailable(self, now_ms: int) -> dict[str, int]:
-        """Return the targets that take no records, each with the time (epoch ms) since when."""
+        """Return the targets that take no records, each with the epoch ms of its first failure."""
         for target, breaker in list(self._breakers.items()):
             if now_ms - breaker.opened_ms >= breaker.delay_ms + FORGOTTEN_AFTER_MS:
                 del self._breakers[target]

@@ -1,4 +1,4 @@
-"""What operators ask of this bridge on the control topic (schemas.control): kept in memory, applied by the turn."""
+"""The desired state that operators write to the control topic (schemas.control), in memory; turns apply it."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ from schemas.origin import Shard
 log = logging.getLogger(__name__)
 
 MOST_KEYS = 10_000
-"""Operators write a few; the bound keeps memory small if somebody writes many."""
+"""Operators write a few keys; the bound limits memory if somebody writes many."""
 
 
 class Desired:
@@ -23,30 +23,30 @@ class Desired:
         self._known: dict[Key, bool] = {}
         self._is_new = False
         self.is_current = True
-        """False if the last `catch_up` did not come to the end."""
+        """True unless the last `catch_up` failed before the end of the topic."""
 
     def poll(self) -> bool:
-        """Take in what is new, without waiting. Return True if there was any since the last poll."""
+        """Apply new records, without waiting. Return True if any were applied since the last poll."""
         self._take(self._port.poll())
         is_new, self._is_new = self._is_new, False
         return is_new
 
     def catch_up(self) -> None:
-        """Take in all that is on the control topic by now. Waits for it, for a few seconds."""
+        """Read up to the current end of the control topic. Blocks for a few seconds at most."""
         try:
             self._take(self._port.catch_up())
             self.is_current = True
         except BrokerUnavailableError as silent:
             self.is_current = False
-            log.warning("control topic not read, so new partitions wait: %s; it is tried again every 5 s", silent)
+            log.warning("control topic: not read: %s; new partitions wait, it is read again every 5 s", silent)
 
     def pauses(self, timer_topic: str) -> dict[str, bool]:
-        """Return the targets of `timer_topic` about which anything is said, and whether each is paused."""
+        """Return each target of `timer_topic` that has a key on the control topic, with True if it is paused."""
         known = self._known.items()
         return {key.target: on for key, on in known if isinstance(key, Paused) and key.timer_topic == timer_topic}
 
     def is_skipped(self, shard: Shard, offset: int) -> bool:
-        """Return True if the record at `offset` is to be rejected if it cannot be decoded."""
+        """Return True if an operator asked to reject the record at `offset` if it cannot be decoded."""
         return self._known.get(Skipped(shard, offset), False)
 
     def _take(self, records: Iterable[Record]) -> None:
@@ -58,13 +58,13 @@ class Desired:
                 log.warning("control topic, offset %d: ignored: %s", record.offset, wrong)
 
     def _note(self, key: Key, on: bool | None) -> None:  # noqa: FBT001
-        """Raise ValueError if it is not kept."""
+        """Keep `key`, or delete it if `on` is None. Raises ValueError if `key` is not kept."""
         topic = key.timer_topic if isinstance(key, Paused) else key.shard.topic
         if on is None:
             self._known.pop(key, None)
         elif topic not in self._timer_topics:
-            raise ValueError(f"{topic} is no timer topic of this bridge")
+            raise ValueError(f"{topic}: not a timer topic of this bridge")
         elif key not in self._known and len(self._known) >= MOST_KEYS:
-            raise ValueError(f"{MOST_KEYS} keys are known already: delete some (a null value)")
+            raise ValueError(f"{MOST_KEYS} keys are the limit; delete some (write a null value)")
         else:
             self._known[key] = on

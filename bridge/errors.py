@@ -31,7 +31,7 @@ class ProgressLostError(BridgeError):
 
 
 class ForeignJournalError(BridgeError):
-    """The operator: another group, or another timer topic, owns the journal. Both bridges would deliver everything."""
+    """The operator: another group, or another timer topic, owns the journal. Both would deliver every message."""
 
     exit_code = 2
 

@@ -1,12 +1,12 @@
 """The group that owns a journal partition. Two groups with one journal would deliver every message twice.
 
     [claim A] [claim B] [A] [A] [A]      A owns it: its claim is the first. B reads that back, and refuses to start
-              ...no key...               of an older bridge, which signs nothing
+              ...no key...               written by an older bridge, which sets no key
 
-A record's Kafka key names its group and timer topic. A group whose record is not found claims the partition: a record
-that decides nothing, in a transaction without deliveries. Only the group whose claim is the first goes on, and writes
-decisions. So the owner is the group of the newest decision, or else of the first claim. Everybody finds the same one,
-as a committed record is visible only when all records before it are decided.
+A record's Kafka key names its group and timer topic. A group that finds no record of its own claims the partition: it
+writes a record that decides nothing, in a transaction without deliveries. Only the group of the first claim goes on and
+writes decisions. The owner is therefore the group of the newest decision, or else of the first claim. All groups find
+the same owner, because a committed record is visible only when all records before it are decided.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ from schemas.journal import JournalRecord
 from schemas.origin import Shard
 
 _LOOK_BACK = (20, 1000)
-"""Offsets at the end of the journal. Mostly the first few hold a decision; each commit leaves a marker beside it."""
+"""Offsets read from the end of a journal: 1,000 only if 20 show no decision. Each commit also leaves a marker."""
 
 
 def owners(shards: Sequence[Shard], history: History) -> dict[Shard, bytes]:
-    """Return the key of the group that owns the journal of each shard, without those whose end has no key.
+    """Return the key of the group that owns each shard's journal. Shards whose journal's end has no key are left out.
 
-    Reads what is committed by now, and waits for no transaction.
+    Reads only records that are committed by now; does not wait for open transactions.
     """
     found: dict[Shard, bytes] = {}
     claimed: dict[Shard, bytes] = {}
@@ -42,14 +42,14 @@ def owners(shards: Sequence[Shard], history: History) -> dict[Shard, bytes]:
 def _is_claim(value: bytes) -> bool:
     try:
         return JournalRecord.from_bytes(value).is_claim
-    except ValueError:  # of a newer bridge
+    except ValueError:  # written by a newer bridge
         return False
 
 
 def ours(shards: Sequence[Shard], history: History, journals: Callable[[str], str]) -> set[Shard]:
-    """Return the shards whose journal our group owns, without those that nobody is known to own.
+    """Return the shards whose journal our group is known to own. Raises ForeignJournalError if another group owns one.
 
-    `journals`: the journal topic of a timer topic. Raises ForeignJournalError.
+    journals: returns the journal topic of a timer topic.
     """
     found = owners(shards, history)
     for shard, key in found.items():
@@ -63,7 +63,7 @@ def ours(shards: Sequence[Shard], history: History, journals: Callable[[str], st
 
 
 class OwnJournals:
-    """Looks whether the journals of `shards()`, with their topics by timer topic, still belong to our group."""
+    """Checks that the journals of `shards()` still belong to our group. journals: journal topic by timer topic."""
 
     def __init__(self, history: History, journals: Mapping[str, str], shards: Callable[[], Iterable[Shard]]) -> None:
         self._history = history
@@ -72,7 +72,7 @@ class OwnJournals:
         self._ends: dict[Shard, int] = {}
 
     def look(self) -> None:
-        """Read the ends of those that have grown since the last look. Raises ForeignJournalError."""
+        """Read the ends of the journals that have grown since the last look. Raises ForeignJournalError."""
         ends = {shard: self._history.journal_end(shard) for shard in self._shards()}
         grown = [shard for shard, end in ends.items() if self._ends.get(shard) != end]
         ours(grown, self._history, self._journals.__getitem__)

@@ -65,8 +65,8 @@ class OwnTopics:
         self._made(settings.rejected_topic, partitions, rejected_topic(largest))
         if settings.receipts != "none":
             self._made(settings.receipts_topic, partitions, receipts_topic())
-        if self._made(settings.control_topic, 1, control_topic()) != 1:
-            raise SettingsError(f"{settings.control_topic}: control_topic has to have 1 partition: name another topic")
+        if (count := self._made(settings.control_topic, 1, control_topic())) != 1:
+            raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
         self._metrics.partitions = {name: each.partitions for name, each in found.items()}
         if is_running:
             self.complain()
@@ -80,7 +80,7 @@ class OwnTopics:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return how many partitions each timer topic has now, as far as a broker tells. Asks once."""
+        """Return the number of partitions of each timer topic that a broker answers for. Asks once."""
         return self._topics.counts(self._journals)
 
     def _warn_of_open_policies(self) -> None:
@@ -104,12 +104,12 @@ class OwnTopics:
 
     @property
     def _demands_uncompressed_of(self) -> str | None:
-        """The brokers, or None if timer topics may be compressed."""
+        """Return the bootstrap servers for the command in a refusal, or None if timer topics may be compressed."""
         settings = self._settings
         return None if settings.compressed_requests == "allow" else settings.bootstrap_servers
 
     def _fix(self, name: str) -> None:
-        """Make the brokers decompress what a timer topic takes from now on."""
+        """Set compression.type=uncompressed: brokers then decompress each record that is sent to the timer topic."""
         servers = self._demands_uncompressed_of
         if servers is not None and compression_fault(name, self._topics.config(name), servers):
             self._topics.set_config(name, "compression.type", "uncompressed")

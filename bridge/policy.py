@@ -20,7 +20,7 @@ from schemas.headers import Refusal, legal_topic
 
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
 INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
-"""Topics of other systems (schemas, Connect) and of any bridge, by the default names of bridges and of journals."""
+"""Patterns for topics of other systems (schemas, Connect) and of any bridge, with its default names and journals."""
 ACTIONS = ("schedule", "cancel", "replace", "move")
 _REMEMBERED = 4096
 """Targets whose verdict is kept; senders choose the names, so there is a limit."""

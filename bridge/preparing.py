@@ -150,7 +150,7 @@ def main() -> None:
     from timer.disk import RealDisk
 
     order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)  # nosec B301
-    # The terminal's, or a service's to all: they are for our parent.
+    # A terminal or a service manager sends these signals to every process. Our parent handles them.
     for asked in (signal.SIGINT, signal.SIGTERM, *logs.SWITCHES):
         signal.signal(asked, signal.SIG_IGN)
     logs.configure(*order.logs, order.connection.kafka)

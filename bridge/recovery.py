@@ -169,7 +169,7 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
     if nothing_left and all(_read(shard, value).is_claim for value in values):
         first, _ = history.bounds(shard)
         return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
-    why = "the group has no committed offset, but timers were delivered before (where another group did that: use it)"
+    why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
     return _adopted(shard, history, options, why), True
 
 

@@ -41,7 +41,6 @@ from bridge.errors import (
     TopicGrownError,
 )
 from bridge.garbage import expect_batches
-from bridge.growth import Growth
 from bridge.journal_owner import OwnJournals
 from bridge.logs import switch_by_signals, without_secrets
 from bridge.metrics import Metrics
@@ -50,7 +49,7 @@ from bridge.preparing import Preparer
 from bridge.settings import Settings
 from bridge.status import Status
 from bridge.turn import Bridge
-from bridge.watch import Watch
+from bridge.watch import Growth, Watch
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -120,12 +120,12 @@ class Staged:
         self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
 
     def roll(self, copies: Mapping[int, tuple[Outgoing, Flight]]) -> None:
-        """Replace the bodies at these rows by their copies. What is known of other bodies by row stays with them."""
+        """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies."""
         if not copies:
             return
         left = [row for row in range(len(self.bodies)) if row not in copies]
         moved_to = {row: at for at, row in enumerate(left)}
-        self.bare = {moved_to.get(row, row) for row in self.bare}  # what comes after bodies and copies keeps its row
+        self.bare = {moved_to.get(row, row) for row in self.bare}  # outputs after bodies and copies keep their row
         self.parked = {moved_to[row]: why for row, why in self.parked.items()}
         self.standing = {moved_to[row] for row in self.standing}
         self.bodies = [self.bodies[row] for row in left]
@@ -195,9 +195,9 @@ class OwnedShard:
         is_claimed: bool,
         breakers: CircuitBreakers,
     ) -> None:
-        """`least_free_bytes`: room on the disk below which intake of a shard pauses, at most `min_free_bytes`.
+        """least_free_bytes: free bytes on the disk below which intake of a shard pauses, at most `min_free_bytes`.
 
-        `is_claimed`: the journal is known to be our group's. Else it is claimed before anything is read or leaves.
+        is_claimed: True if our group is known to own the journal. Else it is claimed before any read or release.
         """
         self.shard = shard
         self._least_free_bytes = least_free_bytes
@@ -230,7 +230,7 @@ class OwnedShard:
         self._late: dict[int, Body] = {}
         """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
         # An adopted progress is committed at once: the operator gives the word for one start.
-        # So is the claim of a journal partition that may not be ours: nothing is read and nothing leaves before.
+        # The claim of a journal is committed at once too: before it, no request is read and no timer leaves.
         self._dirty_since_ms: int | None = 0 if is_adopted or not self.is_claimed else None
         self._lately = Lately()
         self._breakers = breakers
@@ -248,7 +248,7 @@ class OwnedShard:
         self._limits = Limits(options.targets, self._breakers)
 
     def claim(self) -> None:
-        """Write the claim of the journal once more."""
+        """Write the claim of the journal again, with the next transaction."""
         self._dirty_since_ms = 0
 
     def pending_by_topic(self) -> Counter[str]:
@@ -281,8 +281,8 @@ class OwnedShard:
         Raises OSError, WheelFullError or TooManyHeldError. What is not taken in waits in `backlog`.
         Raises StillLeavingError where that is to be called again, without records, when no transaction is under way.
         A batch that spans more than a lap of the wheel goes in by parts, as far as it goes. What moves may fill half
-        of a transaction; the rest is for what is due. Where the disk is full, the first requests that store no body (a
-        cancel) are taken all the same; strictly in order, so none behind one that does.
+        of a transaction; the rest is for what is due. If the disk is full, requests that store no body (cancels) are
+        still taken, in order, up to the first request that stores one.
         """
         self.backlog += records
         if records:
@@ -387,7 +387,7 @@ class OwnedShard:
         return self._options.max_pending - self.store.pending - self.flights.alive_count - uncounted
 
     def _room_bytes(self, late: dict[int, Body]) -> int | None:
-        """Bytes that pending timers may have more: copies on their way are not counted, `late` ones are."""
+        """Return by how many bytes pending timers may grow, None for any. Counts `late`, but no copies on their way."""
         if self._options.max_pending_bytes is None:
             return None
         return self._options.max_pending_bytes - self.store.pending_bytes - sum(map(frame_size, late.values()))
@@ -503,10 +503,10 @@ class OwnedShard:
         return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES > self._options.max_message_bytes
 
     def _roll_unavailable(self, staged: Staged, now_ms: int, at_ms: int) -> list[Flight]:
-        """Roll the timers of `staged` whose target takes no records: their copies wait, and this transaction does not.
+        """Roll the timers of `staged` whose target takes no records, so that this transaction does not wait for it.
 
-        `at_ms`: when the transaction was frozen, which is later than `now_ms` if the clock was set back. Return the
-        copies. A timer whose copy would be too large for the timer topic goes to the rejected topic.
+        Return the flights of the copies. A timer whose copy would be too large for the timer topic goes to the rejected
+        topic. at_ms: when the transaction was frozen, which is later than `now_ms` if the clock was set back.
         """
         breakers = self._breakers
         rows = [
@@ -695,7 +695,7 @@ class OwnedShard:
         )
 
     def _journal_of(self, sealed: Sealed) -> JournalRecord:
-        """Return the journal record of `sealed` with the copies that it carries by now."""
+        """Return the journal record of `sealed` with all copies that the transaction now holds."""
         rolled, reached = tuple(sealed.staged.rolled), sealed.progress.next_offset
         if sealed.journal is not None:
             return sealed.journal.model_copy(update={"rolled": rolled})

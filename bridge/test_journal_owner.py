@@ -158,7 +158,7 @@ def test_an_old_journal_is_adopted_by_the_group_that_has_progress(end: Callable[
     first.run(1000)
     end(first)
     world.forget_keys()
-    with pytest.raises(ProgressLostError, match="where another group did that: use it"):
+    with pytest.raises(ProgressLostError, match="if by another group: use that --group"):
         world.bridge("two").run(100)
     first.start()
     first.run(5000)

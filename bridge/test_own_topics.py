@@ -9,11 +9,10 @@ import pytest
 
 from bridge.confluent import ConfluentTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
-from bridge.growth import Growth
 from bridge.metrics import Metrics
 from bridge.own_topics import OwnTopics
 from bridge.settings import load
-from bridge.watch import Watch
+from bridge.watch import Growth, Watch
 
 
 class Cluster:
@@ -75,7 +74,7 @@ def test_partitions_that_were_added_get_journals_and_the_limits_are_shared_out_a
     watch = Watch(growth.look)
     watch.close()
     watch.look()
-    assert "new partitions of a timer topic are not served as they should be: max_pending = 6" in caplog.text
+    assert "new partitions of a timer topic: not prepared as they should be: max_pending = 6" in caplog.text
     assert growth.options.partitions == 6
 
 
@@ -97,7 +96,7 @@ def test_what_is_missing_is_made_and_no_receipts_where_none_are_told(cluster: Cl
 
 def test_a_control_topic_that_cannot_be_followed_ends_the_start(cluster: Cluster) -> None:
     cluster.create("timer.control", 2, 1, {})
-    with pytest.raises(SettingsError, match=r"timer\.control: control_topic has to have 1 partition: name another"):
+    with pytest.raises(SettingsError, match=r"timer\.control: 2 partitions, control_topic needs 1; name another"):
         own(cluster).prepare()
     cluster.topics["timer.control"] = 1, {}
     cluster.rights["timer.control"] = frozenset({"WRITE", "DESCRIBE"})

@@ -29,7 +29,7 @@ def read_private(file: Path, what: str) -> str:
 def _excess_mode(found: os.stat_result) -> int:
     """Return the file's mode if others than its owner have rights, else 0.
 
-    The group may read a file of root's if we are another user: a Kubernetes secret with fsGroup is root:<fsGroup> 0440.
+    If root owns the file and we are another user, its group may read it: a Kubernetes secret is root:<fsGroup> 0440.
     """
     is_mounted = found.st_uid == 0 and os.geteuid() != 0
     mode = stat.S_IMODE(found.st_mode)
@@ -37,7 +37,7 @@ def _excess_mode(found: os.stat_result) -> int:
 
 
 def read_token(file: Path) -> str:
-    """The first line, with or without its name. Raises SettingsError."""
+    """Return the token in the first line, which may have a name before it. Raises SettingsError."""
     line = read_private(file, "--token-file").strip().partition("\n")[0].strip()
     if not line:
         raise SettingsError(f"--token-file {file}: empty; give a file with a token in its first line")
@@ -45,7 +45,7 @@ def read_token(file: Path) -> str:
 
 
 def digest_of(token: str) -> bytes:
-    """Return what is kept of a token. One round of SHA-256 is enough for a random token, which cannot be guessed."""
+    """Return the hash under which a token is kept. One round of SHA-256 is enough: a random token cannot be guessed."""
     return sha256(token.encode()).digest()
 
 

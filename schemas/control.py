@@ -1,4 +1,4 @@
-"""Desired state of timer topics, on the control topic: which real topics are paused, which records are skipped.
+"""Format of the control topic, the desired state of timer topics: paused real topics and skipped records.
 
     key  pause/timer.requests/orders        pause timers of `timer.requests` for the real topic `orders`
     key  skip/timer.requests/3/4711         reject the record at this partition and offset if it cannot be decoded
@@ -60,21 +60,21 @@ def control_record(key: Key, *, on: bool) -> tuple[bytes, bytes]:
 
 
 def read(key: bytes | None, value: bytes | None) -> tuple[Key, bool | None]:
-    """Return what a record is about, and whether it is on; None if the key was deleted. Raises ValueError."""
+    """Return the key of a record, with True if it is on, or None if the key was deleted. Raises ValueError."""
     return read_key(key or b""), None if value is None else Value.model_validate_json(value).on
 
 
 def read_key(raw: bytes) -> Key:
-    """Raise ValueError if `raw` is no key."""
+    """Parse a key. Raises ValueError if `raw` is not one."""
     if found := _PAUSE.fullmatch(raw):
         return Paused(_topic(found[1]), _topic(found[2]))
     if found := _SKIP.fullmatch(raw):
         return Skipped(Shard(_topic(found[1]), int(found[2])), int(found[3]))
-    raise ValueError(f"{raw[:300]!r} is no key: write pause/TIMER-TOPIC/TARGET or skip/TIMER-TOPIC/PARTITION/OFFSET")
+    raise ValueError(f"key {raw[:300]!r}: unknown; write pause/TIMER-TOPIC/TARGET or skip/TIMER-TOPIC/PARTITION/OFFSET")
 
 
 def _topic(raw: bytes) -> str:
     name = legal_topic(raw)
     if name is None:
-        raise ValueError(f"bad-target: {shown(raw)} is an illegal or internal topic: name another one")
+        raise ValueError(f"bad-target: {shown(raw)} is an illegal or internal topic; name another one")
     return name

@@ -31,11 +31,11 @@ IVY_MODULE = """<ivy-module version="2.0">
 
 
 class JarsError(Exception):
-    """The jars are not there and could not be fetched, or are not the pinned ones. The message says what to do."""
+    """The jars are missing and could not be fetched, or differ from the pinned ones. The message says what to do."""
 
 
 class JarList(NamedTuple):
-    """`of` says whose they are; `file` has a line for each jar, organisation:name:version and its SHA-512 in hex."""
+    """of: the product with these jars. file: a line for each jar, organisation:name:version and its SHA-512 in hex."""
 
     of: str
     version: str
@@ -43,7 +43,7 @@ class JarList(NamedTuple):
 
     @property
     def sha512(self) -> Mapping[str, str]:
-        """By organisation:name:version."""
+        """Return the SHA-512 of each jar, by organisation:name:version."""
         lines = self.file.read_text().splitlines()
         words = [line.split() for line in lines if not line.startswith("#")]
         return {jar: next(iter(pinned), "not pinned") for jar, *pinned in words}
@@ -54,16 +54,16 @@ class JarList(NamedTuple):
 
 
 def file_name(jar: str) -> str:
-    """Of organisation:name:version."""
+    """Return the file name of the jar organisation:name:version."""
     _, name, version = jar.split(":")
     return f"{name}-{version}.jar"
 
 
 def ensure(asked: JarList, cache: Path, *, java: str = "java") -> Path:
-    """Return the folder with exactly these jars, fetched when missing. Raises JarsError.
+    """Return the folder with exactly these jars, fetched if they are missing. Raises JarsError.
 
-    A folder under its final name is complete: it is filled under another name and then renamed. Of several processes
-    that come at once, one fetches and the others wait at the lock.
+    A folder under its final name is complete: it is filled under another name and then renamed. If several processes
+    call this at once, one fetches and the others wait for its lock.
     """
     folder = asked.folder(cache)
     if not folder.is_dir():
@@ -78,7 +78,7 @@ def ensure(asked: JarList, cache: Path, *, java: str = "java") -> Path:
 
 def _check(folder: Path, asked: JarList) -> None:
     wanted = {file_name(jar): sha512 for jar, sha512 in asked.sha512.items()}
-    remedy = f"delete {folder} and run it again; if it stays so, do not use what this network delivers"
+    remedy = f"delete {folder} and run it again; if they differ again, do not use jars from this network"
     there = {path.name for path in folder.glob("*.jar")}
     if there != wanted.keys():
         odd = ", ".join(sorted(there ^ wanted.keys()))
@@ -101,7 +101,7 @@ def _fetch_into(folder: Path, asked: JarList, java: str) -> None:
 
 
 def fetch_unchecked(asked: JarList, work: Path, folder: Path, java: str) -> Path:
-    """Return a folder in `work` with as many jars as asked for. `folder`: where they go in the end, for errors."""
+    """Fetch the jars into a folder in `work`, check only their number. folder: their final place, for errors."""
     _run_ivy(java, _find_ivy(folder, asked), work, asked)
     arrived, wanted = work / "jars", len(asked.sha512)
     count = len(list(arrived.glob("*.jar")))
@@ -133,7 +133,7 @@ def _run_ivy(java: str, ivy: Path, work: Path, asked: JarList) -> None:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
     if code != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise JarsError(f"Ivy could not fetch {asked.of}'s jars (exit code {code}); its last words:\n{tail}")
+        raise JarsError(f"Ivy could not fetch {asked.of}'s jars (exit code {code}); its last lines:\n{tail}")
 
 
 def _by_hand(folder: Path, asked: JarList) -> str:

@@ -55,7 +55,7 @@ class Wait(NamedTuple):
 
 
 def writer_key(group: str, timer_topic: str) -> bytes:
-    """Return the Kafka key of the journal records that `group` writes about `timer_topic`. Older records have none."""
+    """Return the Kafka key of journal records of `group` about `timer_topic`. Records of older bridges have none."""
     return f"{group} {timer_topic}".encode()
 
 
@@ -82,7 +82,7 @@ class JournalRecord(BaseModel):
 
     @property
     def is_claim(self) -> bool:
-        """True if it decides nothing: a group writes it to claim the journal partition before anything leaves."""
+        """True if the record decides nothing: a group claims the journal partition with it before a timer leaves."""
         decided = (self.refused, self.ended, self.rolled, self.landed, self.dropped, self.held, self.released)
         return self.from_offset == self.next_offset and not any(decided) and not self.waits
 

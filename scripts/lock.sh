@@ -13,7 +13,7 @@ python=${PYTHON:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m venv "$work/venv"
-# uv of the lock so far, so its hash is checked too.
+# Install uv from the present lock, so that its hash is checked too.
 "$work/venv/bin/pip" install --quiet --require-hashes --requirement <(sed -n '/^uv==/,/[^\\]$/p' requirements/proof.lock)
 "$python" -c '
 import tomllib
@@ -25,7 +25,7 @@ compile() { # OUT ARGUMENTS...
         --output-file "$@" > /dev/null
 }
 
-# What uv finds in the file that it writes, it keeps.
+# uv keeps the versions that it finds in its output file.
 cat requirements/*.lock > "$work/all.lock"
 compile "$work/all.lock" pyproject.toml "$work/build.txt" --all-extras "$@"
 

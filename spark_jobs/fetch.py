@@ -1,4 +1,4 @@
-"""Fetch the jars of Spark's Kafka source: later sessions need no network.
+"""Fetch the jars of Spark's Kafka source, so that later sessions need no network.
 
 python -m spark_jobs.fetch
 """

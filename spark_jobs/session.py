@@ -1,7 +1,7 @@
 """The Spark session: ours on this machine, the caller's where there is one, the cluster's under spark-submit.
 
-The JVM writes to stderr before Spark can be told to be quiet. It inherits the descriptor it is born with, so stderr
-points to a log file for that moment.
+The JVM writes to stderr before Spark can silence it. It inherits our stderr at its start, so stderr points to a log
+file for that moment.
 """
 
 import logging
@@ -21,9 +21,9 @@ from spark_jobs.errors import AuditTroubleError, reason_of
 from spark_jobs.shipped import write_zip
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-"""For spark-submit, which fetches it and what it needs by itself."""
+"""Maven coordinates for spark-submit, which fetches the connector and its dependencies itself."""
 JARS = JarList("Spark's Kafka connector", KAFKA_PACKAGE.rpartition(":")[2], Path(__file__).with_name("spark-jars.txt"))
-"""The same, for a JVM that we start: checked before it starts."""
+"""The same connector for a JVM that we start. Its jars are checked before the start."""
 
 _EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
@@ -120,14 +120,14 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
 
 
 def ensure_connector() -> Path:
-    """Return the folder with the jars of Spark's Kafka source, fetched when missing. Raises JarsError."""
+    """Return the folder with the jars of Spark's Kafka source, fetched if they are missing. Raises JarsError."""
     home = os.environ.get("JAVA_HOME")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
     return ensure(JARS, cache, java=str(Path(home, "bin", "java")) if home else "java")
 
 
 def _connector() -> str:
-    """For `spark.jars`. Raises AuditTroubleError."""
+    """Return the value of `spark.jars`. Raises AuditTroubleError."""
     try:
         folder = ensure_connector()
     except (JarsError, OSError, RuntimeError) as wrong:

@@ -1,4 +1,4 @@
-"""What is known of the session before a JVM starts."""
+"""Checks of the Spark session before a JVM starts."""
 
 from pathlib import Path
 

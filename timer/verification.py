@@ -41,13 +41,13 @@ from timer.scan import blocks
 from timer.wheel import SLOT, SLOT_SIZE, Wheel, slot_checks
 
 _READ_BYTES = 1024
-"""Read first of each frame: most frames are shorter."""
+"""Bytes of the first read of a frame; most frames are shorter."""
 _BLOCK_SLOTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`at`: the byte of the file at which the record begins, None if the whole file is at fault."""
+    """at: the byte of the file at which the faulty record begins, None if the whole file is at fault."""
 
     file: str
     at: int | None
@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Verified:
-    """`closed`: True if the store was closed cleanly at its checkpoint, so that the wheel has to match the log too."""
+    """closed: True if the store was closed cleanly at its checkpoint; then the wheel has to match the log too."""
 
     fault: Fault | None = None
     notes: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Verified:
     files: int = 0
     frames: int = 0
     units: int = 0
-    """Of these, `markers` are delete markers."""
+    """Units in the log; `markers` of them are delete markers."""
     markers: int = 0
     live: int = 0
     ticks: int = 0
@@ -97,7 +97,7 @@ class _Verification:
         self._told, self._log = store.checkpoint, store.units
 
     def run(self) -> None:
-        """Raises CorruptStoreError at the first fault."""
+        """Check everything. Raises CorruptStoreError at the first fault."""
         self._check_closed()
         sizes = self._sizes()
         for folder in (UNITS, IDS, BODIES):
@@ -119,7 +119,7 @@ class _Verification:
     # -- files
 
     def _sizes(self) -> dict[str, tuple[int, int, bool]]:
-        """By name of each file of the checkpoint: least size, most, and whether it is the last one of its log."""
+        """Return least and largest size of each file of the checkpoint, with True if it is the last one of its log."""
         told, units = self._told, self._log.per_segment
         found: dict[str, tuple[int, int, bool]] = {}
         for base in told.unit_files():
@@ -205,7 +205,7 @@ class _Verification:
         return bool((is_timer & is_same & (visits_ms(marker) == visits_ms(unit))).all())
 
     def _rebuilt_wheel(self, wheel_bytes: int) -> Rows:
-        """The slots by the live units. Raises CorruptStoreError if one does not match its frame or its chain."""
+        """Rebuild the slots from the live units. Raises CorruptStoreError if a unit differs from its frame or chain."""
         told = self._told
         if told.slots > max(MOST_SLOTS, wheel_bytes // SLOT_SIZE):
             raise CorruptStoreError(NAME, f"{told.slots} slots, but a wheel of {wheel_bytes} bytes")
@@ -223,7 +223,7 @@ class _Verification:
         return np.frombuffer(buffer, SLOT)
 
     def _check_bodies(self, rows: Rows, units: Rows) -> None:
-        """Each unit and its frame tell the same."""
+        """Check that each unit agrees with its frame."""
         names = ("unit", "body", "body_size", "origin", "topic_hash", "id_hash", "due_ms")
         is_normal, is_due = units["magic"] & MAGIC_NORMAL != 0, rows["visit_ms"] >= rows["due_ms"]
         columns = (*(rows[name] for name in names), units["written_ms"], is_normal == is_due)
@@ -238,7 +238,7 @@ class _Verification:
                 raise self._wrong_unit(number, f"does not match the frame at {position}")
 
     def _chain(self, wheel: Wheel, rows: Rows, units: Rows) -> None:
-        """`rows` join `wheel`. Raises CorruptStoreError if one does not lead to the live unit before it in its tick."""
+        """Add `rows` to `wheel`. Raises CorruptStoreError if one does not lead to the live unit before it in a tick."""
         positions = self._log.positions(rows["unit"])
         try:
             links = wheel.plan(rows["visit_ms"], positions, np.ones(len(rows), np.bool_))
@@ -269,7 +269,7 @@ class _Verification:
     # -- wheel
 
     def _check_wheel(self, data: bytes | None, expected: Rows) -> None:
-        """`data`: the wheel on the disk."""
+        """Check the slots against `expected`. data: the wheel file on disk, None if it is missing."""
         self._seen.ticks = int((expected["num"] > 0).sum())
         found = np.frombuffer(data or b"", SLOT, len(data or b"") // SLOT_SIZE)
         for start in range(0, len(found), _BLOCK_SLOTS):
@@ -278,7 +278,7 @@ class _Verification:
                 raise CorruptStoreError(WHEEL, f"slot {start + at}: its check does not fit", (start + at) * SLOT_SIZE)
         if data is None or len(data) != len(expected) * SLOT_SIZE:
             size = "no file" if data is None else f"{len(data)} bytes"
-            self._differs(None, f"{size}, where the checkpoint needs {len(expected) * SLOT_SIZE}")
+            self._differs(None, f"{size}, the checkpoint needs {len(expected) * SLOT_SIZE}")
             return
         is_used = expected["num"] > 0
         is_other = (found["num"] != expected["num"]) | (is_used & (found["time"] != expected["time"]))

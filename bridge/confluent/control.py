@@ -1,4 +1,4 @@
-"""The control topic, read from its beginning by a consumer outside of the group."""
+"""A reader of the control topic, from its beginning, by a consumer outside the group."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +15,11 @@ from bridge.ports import Record
 
 _BATCH = 500
 _WAIT_S = 0.1
-_LIMIT_S, _CALL_S = 3.0, 1.0
+_LIMIT_S, _CALL_S = 3.0, 1.0  # for one `catch_up`, on the loop's thread; for one call in it
 
 
 class ConfluentControl:
-    """One thread."""
+    """Implements `bridge.ports.Control`. Not thread-safe."""
 
     def __init__(self, connection: Connection, topic: str, patience: Patience) -> None:
         self._patience = Patience(patience)
@@ -44,7 +44,7 @@ class ConfluentControl:
         except KafkaException as failure:
             raise explained(what, error_of(failure)) from failure
         except BrokerUnavailableError:
-            self._patience.status.waits(None)  # the partitions that wait tell it
+            self._patience.status.waits(None)  # the status of the waiting partitions says so
             raise
 
     def close(self) -> None:

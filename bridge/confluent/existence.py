@@ -1,7 +1,7 @@
-"""Whether a topic is there, and whether it can take records: asked by a client that remembers nothing of it.
+"""Ask whether a topic exists and can take records, with a client that caches no topic names.
 
-A producer that is asked makes a topic of its own of the name, keeps it until the process ends, and while the cluster
-does not know it asks for it again each second. Senders choose names, so that would have no bound.
+A producer that is asked for a topic caches the name until the process ends, and asks for it again each second while the
+cluster does not know it. Senders choose names, so that cache would grow without bound.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from bridge.connection import Connection
 
 
 class Existence:
-    """For any thread, one at a time."""
+    """Thread-safe: one call runs at a time."""
 
     def __init__(self, connection: Connection, patience: Patience) -> None:
         self._connection = connection
@@ -28,7 +28,7 @@ class Existence:
         self._admin: Any = None
 
     def partitions_of(self, topic: str) -> int | KafkaError:
-        """How many, or why not, by a broker's word. Raises KafkaException where none answers."""
+        """Return the number of partitions, or the broker's error. Raises KafkaException if no broker answers."""
         with self._asking:
             asked = self._client().describe_topics(TopicCollection([topic]), request_timeout=CALL_S)
             try:
@@ -43,7 +43,7 @@ class Existence:
     def unavailable(self, topics: Collection[str], *, unless_told: bool = False) -> frozenset[str]:
         """Return the topics with a partition that has no leader, or fewer in-sync replicas than min.insync.replicas.
 
-        A topic of which no broker tells anything within 2 s is among them if `unless_told`.
+        unless_told: True if topics about which no broker answers within 2 s are returned too.
         """
         with self._asking:
             asked = self._client().describe_topics(TopicCollection([*topics]), request_timeout=CALL_S)
@@ -52,7 +52,7 @@ class Existence:
                 try:
                     partitions = answer.result().partitions
                 except KafkaException as failure:
-                    if unless_told and error_of(failure).code() < 0:  # librdkafka's own: no broker has answered
+                    if unless_told and error_of(failure).code() < 0:  # an error of librdkafka: no broker answered
                         in_sync[topic] = 0
                 else:
                     if any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in partitions):

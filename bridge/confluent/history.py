@@ -37,9 +37,9 @@ _WAIT_S = 0.1
 _GLANCE_S = 0.5
 _NAP_S = 0.02
 LIMIT_S = 3.0
-"""For one read on the loop's thread: no timer leaves meanwhile. A process of its own waits for as long as it takes."""
+"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A process of its own has no limit."""
 _LIMITED_CALL_S = 1.0
-"""For one call within such a read."""
+"""Seconds for one call within such a read."""
 _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
 """librdkafka asks again by itself until the time-out."""
 _UNKNOWN = frozenset(
@@ -48,10 +48,10 @@ _UNKNOWN = frozenset(
 
 
 class ConfluentHistory:
-    """`journal_topics`: timer topic -> its journal topic. One thread.
+    """journal_topics: timer topic -> its journal topic. Not thread-safe.
 
-    limit_s: seconds after which a read raises PartitionUnreadableError, or None: it waits. With a limit, reads of timer
-    topics hold no more memory than `connection.fetched` says, too.
+    limit_s: seconds after which a read raises PartitionUnreadableError; None: a read waits. With a limit, reads of
+    timer topics also hold at most the memory that `connection.fetched` allows.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ConfluentHistory:
             consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
             while left:
                 if time.monotonic() >= until_s:
-                    raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: none after {self._limit_s} s")
+                    raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: not in {self._limit_s} s")
                 message = consumer.poll(_WAIT_S)
                 tries = tries + 1 if message is None else 0
                 if tries > 1 / _WAIT_S:
@@ -177,7 +177,7 @@ class ConfluentHistory:
         return found
 
     def _tails(self, journals: Sequence[Shard], look_back: int) -> dict[Shard, tuple[int, int]]:
-        """Where the last `look_back` offsets of each begin, but what is kept, and its last stable offset."""
+        """Return for each journal the start of its last `look_back` kept offsets, and its last stable offset."""
         levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
         asked = [self._list_offsets(journals, *level) for level in levels]
         try:
@@ -260,9 +260,9 @@ class ConfluentHistory:
         return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._patience)
 
     def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
-        """Committed messages of [start, end) that are still kept; returns when nothing below `end` is undecided.
+        """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided.
 
-        skipped: offsets that are left out if they cannot be decoded.
+        skipped: offsets to leave out if they cannot be decoded.
         """
         position = start
         tries = 0
@@ -305,7 +305,7 @@ class ConfluentHistory:
                 is_kept = False
             elif error.code() in UNDECODABLE:
                 if messages:
-                    break  # these first; it is told again
+                    break  # yield these first; librdkafka repeats the error
                 position = self._beyond(consumer, place, max(position, message.offset()), skipped, error)
             else:
                 self._trouble(place, error)

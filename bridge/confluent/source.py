@@ -34,7 +34,7 @@ UNDECODABLE = frozenset(
         *(KafkaError.INVALID_MSG, KafkaError.MSG_SIZE_TOO_LARGE),
     }
 )
-"""librdkafka's words for a record that it fetched and cannot decode. It tries again for ever, and says so each time."""
+"""librdkafka's errors for a record that it fetched and cannot decode. It retries for ever, with an error each time."""
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
 _SLICE_S = 0.02
@@ -72,7 +72,7 @@ class ConfluentSource:
         self._next: dict[Shard, int] = {}
         """Of each started shard the offset that comes next."""
         self._undecodable: dict[Shard, int] = {}
-        """Of each started shard whose next record cannot be decoded, its offset."""
+        """Started shards whose next record cannot be decoded, with the offset of that record."""
         self._paused: set[Shard] = set()
         self._is_woken = False
         self._consumer: Any = make(Consumer, clients.member(connection), patience)
@@ -207,7 +207,7 @@ class ConfluentSource:
             raise BridgeError(self._gone(Shard(message.topic(), message.partition()), message.offset(), error))
         if error.code() in UNDECODABLE and message.offset() >= 0:
             shard = Shard(message.topic(), message.partition())
-            if shard in self._next:  # after a seek into a batch, its first offset is told
+            if shard in self._next:  # after a seek into a batch, the error names its first offset
                 self._undecodable[shard] = max(self._next[shard], message.offset())
             return
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
