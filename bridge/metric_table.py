@@ -240,8 +240,8 @@ TIMERS = Chapter(
         Metric(
             *(f"{PREFIX}waiting_timers", "gauge", ("target", "reason")),
             "Timers of target topics that are `paused`, `limited` (beyond their rate just now) or `unavailable` (they"
-            " take no records). Those due by the end of this hour (UTC), as counts are kept by the hour.",
-            "Limited, and steadily more: more fall due than `max_per_s`.",
+            " take no records). Includes those due by the end of this hour (UTC), as counts are kept by the hour.",
+            "If limited ones increase steadily, more fall due than `max_per_s` allows.",
             lambda facts: sorted(facts.seen.waiting.items()),
         ),
         Metric(
@@ -252,9 +252,9 @@ TIMERS = Chapter(
         ),
         Metric(
             *(f"{PREFIX}target_unavailable_since_timestamp_seconds", "gauge", ("target",)),
-            "Since when a target topic has taken no records: it has no leader or too few in-sync replicas, or a quota"
-            " holds its records back for longer than a transaction may last. Its timers wait alone.",
-            "Look after its brokers. Nothing is to be done here: it is tried again, at least once a minute.",
+            "Time since when a target topic has taken no records: it has no leader or too few in-sync replicas, or a"
+            " quota holds its records back for longer than a transaction may last. Only its timers wait.",
+            "Restore its brokers. The bridge needs nothing: it tries again at least once a minute.",
             lambda facts: [(labels, ms / 1000) for labels, ms in sorted(facts.seen.unavailable_since_ms.items())],
         ),
         Metric(
@@ -371,7 +371,7 @@ STORE = Chapter(
             *(f"{PREFIX}paused_partitions", "gauge", ("reason",)),
             "Partitions whose intake pauses: `disk`, `wheel` or `held` (release.md) full, `rate`: max_requests_per_s,"
             " `undecodable`: see `undecodable_offset`.",
-            "Disk: make room. Rate: as you set it. What is stored is delivered all the same.",
+            "Disk: free some space. Rate: nothing, it is your setting. Stored timers are still delivered.",
             _paused,
         ),
         Metric(
@@ -401,7 +401,7 @@ STORE = Chapter(
         Metric(
             *(f"{PREFIX}pending_bytes", "gauge", Shards),
             "Bytes of the pending timers' bodies in a partition's store, as `max_pending_bytes` counts them.",
-            "By timer topic, it shows who fills the disk: give that topic a `max_pending_bytes`.",
+            "Its sum by timer topic shows which topic fills the disk: give that topic a `max_pending_bytes`.",
             _seen(lambda each: each.pending_bytes),
         ),
         Metric(
@@ -412,7 +412,7 @@ STORE = Chapter(
         ),
         Metric(
             *(f"{PREFIX}disk_min_free_bytes", "gauge", ()),
-            "The setting `min_free_bytes`: below it, intake pauses; at half of it for topics that hold little.",
+            "The setting `min_free_bytes`: below it, intake pauses; for topics that hold little, below half of it.",
             _NONE,
             _one(lambda facts: facts.limits.min_free_bytes),
         ),
