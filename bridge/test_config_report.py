@@ -1,4 +1,4 @@
-"""`timer-bridge check-config`: what it prints, what it hides, and what it refuses as `run` does."""
+"""`timer-bridge check-config` prints each setting with its source, hides secrets, and refuses what `run` refuses."""
 
 import re
 import subprocess
@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def rows(told: str) -> dict[str, tuple[str, str]]:
-    """Setting -> value and source."""
+    """Return value and source of each setting."""
     found = [re.split(r"  +", line.strip()) for line in told.splitlines()]
     assert found[0] == ["setting", "value", "source"]
     return {name: (value, source) for name, value, source in found[1:]}
@@ -49,7 +49,7 @@ def told(*given: str, **environment: str) -> str:
     return ended.stdout
 
 
-def test_each_setting_is_told_with_its_value_and_source(config: Path) -> None:
+def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None:
     found = rows(told("--config", str(config), "--tick-ms", "2000", TIMER_BRIDGE_GROUP="of-env"))
     in_file = f"file {config}"
     assert found["bootstrap_servers"] == ("from-file:9092", in_file)
@@ -62,7 +62,7 @@ def test_each_setting_is_told_with_its_value_and_source(config: Path) -> None:
     assert Settings.model_fields.keys() - found.keys() == {"kafka", "topics", "targets"}
 
 
-def test_tables_of_topics_and_targets_are_told_with_what_their_names_say(config: Path) -> None:
+def test_tables_of_topics_and_targets_are_printed_with_the_defaults_that_their_names_imply(config: Path) -> None:
     found = rows(told("--config", str(config), "--profiles", "native"))
     assert found['topics."timer.payments".allow'] == ("payments.*,bills", f"file {config}")
     assert found['topics."timer.payments".journal_topic'] == ("timer.payments.journal", "default")
@@ -71,7 +71,7 @@ def test_tables_of_topics_and_targets_are_told_with_what_their_names_say(config:
     assert found['targets."mails.*".fresh'] == ("10000 ms", "default")
 
 
-def test_secrets_are_hidden_and_so_is_what_stands_in_a_file(config: Path) -> None:
+def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:
     given = {"TIMER_BRIDGE_KAFKA_SSL_KEY_PASSWORD": "another-word", "TIMER_BRIDGE_KAFKA_CLIENT_ID": "of-env"}
     text = told("--config", str(config), "--kafka", "sasl.oauthbearer.client.secret=third", **given)
     found = rows(text)
@@ -83,7 +83,7 @@ def test_secrets_are_hidden_and_so_is_what_stands_in_a_file(config: Path) -> Non
     assert [secret for secret in (SECRET, "another-word", "third") if secret in text] == []
 
 
-def test_a_file_s_content_is_hidden_though_the_setting_is_no_secret(tmp_path: Path) -> None:
+def test_the_content_of_a_file_is_hidden_even_if_the_setting_is_not_secret(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("who-it-is")
     text = told("--bootstrap-servers", "a:1", "--kafka", f"sasl.username=file:{tmp_path / 'user'}")
     assert rows(text)["kafka.sasl.username"][0] == f"(hidden), file:{tmp_path / 'user'}"
@@ -102,13 +102,13 @@ def test_a_file_s_content_is_hidden_though_the_setting_is_no_secret(tmp_path: Pa
         ),
     ],
 )
-def test_it_refuses_what_run_refuses(given: list[str], wrong: str) -> None:
+def test_check_config_refuses_what_run_refuses(given: list[str], wrong: str) -> None:
     ended = CliRunner().invoke(app, ["check-config", *given])
     assert isinstance(ended.exception, SettingsError)
     assert wrong in str(ended.exception)
 
 
-def test_it_ends_with_2_and_one_line() -> None:
+def test_check_config_ends_with_2_and_one_line() -> None:
     call = [sys.executable, "-c", "from bridge.cli import main; main()", "check-config"]
     given = ["--tick-ms", "x", "--bootstrap-servers", "a:1"]
     done = subprocess.run([*call, *given], capture_output=True, text=True, check=False)

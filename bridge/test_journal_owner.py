@@ -45,7 +45,7 @@ class World:
         return [entry.key for entry in self.kafka.read("timer.journal")]
 
     def forget_keys(self) -> None:
-        """As a bridge of before had written it."""
+        """Make the journal look as if an older bridge had written it."""
         for entry in self.kafka.partition(JOURNAL).everything():
             entry.key = None
 
@@ -57,7 +57,7 @@ def test_the_journal_names_its_group_and_timer_topic() -> None:
     assert set(world.keys()) == {b"one timer.requests"}
 
 
-def test_a_claim_that_retention_took_before_it_was_read_back_is_made_again() -> None:
+def test_a_claim_is_written_again_if_retention_deletes_it_before_it_is_read_back() -> None:
     world = World()
     world.send("one")
     bridge = world.bridge("one")
@@ -69,9 +69,9 @@ def test_a_claim_that_retention_took_before_it_was_read_back_is_made_again() -> 
     assert world.delivered() == ["one"]
 
 
-@pytest.mark.parametrize("prepare_from", [0, 100_000], ids=["prepared beside", "opened at once"])
+@pytest.mark.parametrize("prepare_from", [0, 100_000], ids=["prepared in a process", "opened at once"])
 @pytest.mark.parametrize("sent", [0, 3])
-def test_a_second_group_refuses_to_start_and_nothing_comes_twice(sent: int, prepare_from: int) -> None:
+def test_a_second_group_refuses_to_start_and_no_message_is_delivered_twice(sent: int, prepare_from: int) -> None:
     world = World()
     first = world.bridge("one")
     for number in range(sent):
@@ -102,8 +102,8 @@ def test_with_another_journal_both_groups_deliver_every_message() -> None:
 
 @pytest.mark.parametrize("slow", [None, "one", "two"])
 @pytest.mark.parametrize("late", [True, False])
-def test_of_two_groups_that_start_at_once_on_an_empty_journal_one_delivers(slow: str | None, late: bool) -> None:  # noqa: FBT001
-    """Whichever claim stands first; also where the answer of one comes late."""
+def test_only_one_group_delivers_if_two_start_at_once_on_an_empty_journal(slow: str | None, late: bool) -> None:  # noqa: FBT001
+    """The first claim decides, also if the answer to one of the groups is late."""
     world = World()
     bridges = {name: world.bridge(name) for name in ("one", "two")}
     for number in range(3):
@@ -124,7 +124,7 @@ def test_of_two_groups_that_start_at_once_on_an_empty_journal_one_delivers(slow:
 
 
 def test_a_refused_group_leaves_no_trace_that_could_stop_the_owner() -> None:
-    """Both claims stand; the owner has decided nothing yet, or retention has taken its claim."""
+    """Both claims are committed; the owner has decided nothing yet, or retention has deleted its claim."""
     world = World()
     one = world.bridge("one")
 
@@ -166,7 +166,7 @@ def test_an_old_journal_is_adopted_by_the_group_that_has_progress(end: Callable[
     assert world.keys()[-1] == b"one timer.requests"
 
 
-def test_of_two_groups_that_shared_an_old_journal_the_first_to_claim_it_goes_on() -> None:
+def test_the_first_group_to_claim_an_old_journal_goes_on_if_two_groups_shared_it() -> None:
     world = World()
     one, two = world.bridge("one"), world.bridge("two", "other.journal")
     one.run(100)
@@ -185,7 +185,7 @@ def test_of_two_groups_that_shared_an_old_journal_the_first_to_claim_it_goes_on(
     assert world.delivered() == ["m"]
 
 
-def test_a_timer_topic_in_anothers_journal_is_refused_too() -> None:
+def test_a_timer_topic_with_the_journal_of_another_one_is_refused_too() -> None:
     world = World()
     world.bridge("one").run(0)
     world.kafka.create("timer.payments")

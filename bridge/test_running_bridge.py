@@ -1,4 +1,4 @@
-"""The client of a running bridge against servers that are none, on loopback."""
+"""The client of a running bridge against other HTTP servers, on loopback."""
 
 import threading
 from collections.abc import Iterator

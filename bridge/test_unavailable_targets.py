@@ -1,4 +1,4 @@
-"""A target topic that takes no records waits alone: its timers are delivered once it does, all others on time."""
+"""Only the timers of a target topic that takes no records wait, until it takes some. All others leave on time."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ from schemas.headers import Headers
 
 
 class World(TimerWorld):
-    """With a target that fails (`bills`) and one that does not (`orders`)."""
+    """A world with a target that can fail (`bills`) and one that does not (`orders`)."""
 
     def __init__(self, rng: Random | None = None, options: TurnOptions = SMALL) -> None:
         super().__init__("orders", "bills", options=options, rng=rng)
@@ -47,7 +47,7 @@ class World(TimerWorld):
 
 
 @TROUBLE
-def test_its_timers_wait_and_all_others_leave_on_time(trouble: Trouble) -> None:
+def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(trouble: Trouble) -> None:
     world = World()
     world.fail()
     for n in range(20):
@@ -65,7 +65,7 @@ def test_its_timers_wait_and_all_others_leave_on_time(trouble: Trouble) -> None:
     assert world.read("timer.rejected") == []
 
 
-def test_others_are_not_late_while_it_fails_for_ten_minutes() -> None:
+def test_other_targets_are_on_time_while_one_fails_for_ten_minutes() -> None:
     world = World(options=usual_options())
     world.fail()
     for n in range(600):
@@ -73,14 +73,14 @@ def test_others_are_not_late_while_it_fails_for_ten_minutes() -> None:
         world.send("orders", f"o{n}", 1000 * n)
     world.pass_time(ms=600_000)
     assert len(world.values("orders")) == 600
-    assert sorted(world.lateness_ms("orders"))[-20:-12] == [0] * 8  # but for those that left beside a retry
+    assert sorted(world.lateness_ms("orders"))[-20:-12] == [0] * 8  # except those that left in the turn of a retry
     assert max(world.lateness_ms("orders")) <= 10
     world.fail(fails=False)
     world.pass_time(ms=2 * LONGEST_DELAY_MS)
     assert len(world.values("bills")) == len(set(world.values("bills"))) == 600
 
 
-def test_a_cancel_that_comes_while_it_fails_wins() -> None:
+def test_a_cancel_wins_while_the_target_fails() -> None:
     world = World()
     world.fail()
     world.send("bills", "cancelled while it waits", 10, id_="a")
@@ -93,7 +93,7 @@ def test_a_cancel_that_comes_while_it_fails_wins() -> None:
     assert world.values("bills") == ["delivered"]
 
 
-def test_it_is_named_since_when_and_no_longer_once_it_takes_records() -> None:
+def test_status_and_metrics_name_an_unavailable_target_until_it_takes_records() -> None:
     world = World()
     world.fail()
     world.send("bills", "b", 10)
@@ -103,7 +103,7 @@ def test_it_is_named_since_when_and_no_longer_once_it_takes_records() -> None:
     since_ms = world.unavailable()["bills"]
     assert began_ms + 10 <= since_ms <= began_ms + 30
     assert world.bridge.status.unavailable_targets == {"bills": since_ms}
-    assert world.bridge.status.ready().reason == "", "a restart would help nobody"
+    assert world.bridge.status.ready().reason == "", "a restart would not help"
     name = 'timer_bridge_target_unavailable_since_timestamp_seconds{target="bills"}'
     assert f"{name} {since_ms / 1000}" in world.metrics()
     assert 'timer_bridge_waiting_timers{reason="unavailable",target="bills"} 1.0' in world.metrics()
@@ -113,7 +113,7 @@ def test_it_is_named_since_when_and_no_longer_once_it_takes_records() -> None:
     assert name not in world.metrics()
 
 
-def test_it_is_tried_again_less_and_less_often() -> None:
+def test_retries_of_an_unavailable_target_become_rarer() -> None:
     world = World(options=usual_options())
     world.fail()
     world.send("bills", "b", 0)
@@ -121,7 +121,7 @@ def test_it_is_tried_again_less_and_less_often() -> None:
     assert 8 <= world.bridge.metrics.aborts.read()[("fault",)] <= 16
 
 
-def test_a_timer_that_fits_no_copy_is_rejected_whole() -> None:
+def test_a_timer_whose_copy_would_be_too_large_is_rejected_whole() -> None:
     world = World()
     world.fail()
     world.kafka.topics["timer.rejected"].max_bytes = 2 << 20
@@ -133,7 +133,7 @@ def test_a_timer_that_fits_no_copy_is_rejected_whole() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_once_each_whatever_fails_and_dies_meanwhile(seed: int) -> None:
+def test_each_timer_is_delivered_once_through_failures_and_restarts(seed: int) -> None:
     rng = Random(seed)
     world = World(Random(seed + 1000))
     sent: dict[str, list[str]] = {"orders": [], "bills": []}
@@ -172,7 +172,7 @@ def test_a_breaker_that_no_timer_tries_is_forgotten() -> None:
     assert breakers.unavailable(700_000) == {}
 
 
-def test_a_topic_that_fails_when_it_gets_more_gets_half_of_that_for_a_while() -> None:
+def test_a_topic_that_fails_with_more_timers_gets_at_most_half_as_many_for_ten_minutes() -> None:
     breakers, now_ms = CircuitBreakers(), 0
     breakers.trip(["t"], now_ms)
     allowed = []

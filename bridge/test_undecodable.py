@@ -1,4 +1,4 @@
-"""Histories of a record that no Kafka client can decode, and of reads without an answer: only their partition waits."""
+"""A record that no Kafka client can decode, and a read without an answer: only their own partition waits."""
 
 import logging
 from collections import Counter
@@ -18,7 +18,7 @@ from schemas.origin import Shard
 
 
 def poison(kafka: FakeKafka, shard: Shard) -> int:
-    """Appends a record that cannot be decoded. Returns its offset."""
+    """Append a record that cannot be decoded. Return its offset."""
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"1")]
     entry = kafka.produce(shard.topic, b"zeros", headers=headers, partition=shard.partition, is_undecodable=True)
     return entry.offset
@@ -40,7 +40,7 @@ def rejected(kafka: FakeKafka) -> list[Entry]:
 
 
 def parked_at(kafka: FakeKafka) -> list[str]:
-    """Positions of the undecodable records that were parked. Each has a reason and no contents."""
+    """Return the positions of the parked undecodable records. Check that each has a reason and no contents."""
     found = []
     for entry in rejected(kafka):
         assert (entry.key, entry.value) == (None, None)
@@ -51,7 +51,7 @@ def parked_at(kafka: FakeKafka) -> list[str]:
     return found
 
 
-def test_one_partition_stops_there_is_told_by_name_and_all_others_go_on(
+def test_the_partition_stops_status_and_log_name_it_and_all_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = two_partitions()
@@ -86,7 +86,7 @@ def test_one_partition_stops_there_is_told_by_name_and_all_others_go_on(
 
 
 @TROUBLE
-def test_it_stays_so_through_a_restart_and_stored_timers_leave_meanwhile(trouble: Trouble) -> None:
+def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_leave(trouble: Trouble) -> None:
     world = World()
     world.send("first", 10)
     world.bridge.run(50)
@@ -98,7 +98,7 @@ def test_it_stays_so_through_a_restart_and_stored_timers_leave_meanwhile(trouble
     world.bridge.run(1000)
     assert world.delivered() == ["first", "stored"]
     assert world.bridge.metrics.undecodable == {SHARD: offset}
-    trouble(world)  # nothing lives below the record, so that a rebuild begins with it
+    trouble(world)  # no timer is live below the record, so a rebuild begins with it
     world.kafka.skip(SHARD, offset)
     world.bridge.run(1000)
     trouble(world)
@@ -107,7 +107,7 @@ def test_it_stays_so_through_a_restart_and_stored_timers_leave_meanwhile(trouble
     assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
 
 
-def test_a_rebuild_passes_over_what_was_skipped() -> None:
+def test_a_rebuild_passes_over_skipped_records() -> None:
     world = World(replace(SMALL, receipts="none"))
     world.send("far", 5000)
     offsets = [poison(world.kafka, SHARD), poison(world.kafka, SHARD)]
@@ -126,13 +126,13 @@ def test_a_rebuild_passes_over_what_was_skipped() -> None:
 
 
 @pytest.mark.parametrize("part", ["source.", "sink.", "history.", "disk.", ""])
-def test_a_crash_at_any_moment_parks_it_once(part: str) -> None:
+def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(part: str) -> None:
     for step in range(1, 60, 3):
         world = World()
         world.send("far", 400)
         world.bridge.run(20)
         offset = poison(world.kafka, SHARD)
-        world.send("behind", 10)
+        world.send("after", 10)
         world.kafka.skip(SHARD, offset)
         world.bridge.fuse.arm(step, part)
         try:
@@ -141,12 +141,12 @@ def test_a_crash_at_any_moment_parks_it_once(part: str) -> None:
             (lose_disk if step % 2 else type(world).restart)(world)
         world.bridge.fuse.disarm()
         world.bridge.run(1000)
-        assert sorted(world.delivered()) == ["behind", "far"], (part, step)
+        assert sorted(world.delivered()) == ["after", "far"], (part, step)
         assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
         assert Counter(world.receipts("accepted"))[("rejected", offset)] == 1
 
 
-def test_who_takes_the_partition_over_parks_it_and_who_had_it_does_not() -> None:
+def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
     kafka = FakeKafka(Timeline())
     for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
         kafka.create(topic)
@@ -163,7 +163,7 @@ def test_who_takes_the_partition_over_parks_it_and_who_had_it_does_not() -> None
     first.sink.is_slow = True
     kafka.skip(SHARD, offset)
     running(first).wake()
-    first.turn()  # it has parked it, in a transaction that is under way
+    first.turn()  # the first one parks the record, in a transaction that is not committed yet
     group.move(SHARD, second.source.member if second.source else "")
     group.expire(first.source.member if first.source else "")
     for _ in range(10):
@@ -173,7 +173,7 @@ def test_who_takes_the_partition_over_parks_it_and_who_had_it_does_not() -> None
     assert parked_at(kafka) == [f"{SHARD}/{offset}"]
 
 
-def test_with_a_full_backlog_it_waits_for_its_turn() -> None:
+def test_a_skipped_record_waits_for_the_backlog_before_it() -> None:
     world = World(replace(SMALL, max_requests_per_s=20, receipts="none"))
     for number in range(40):
         world.send(f"{number}", 1)
@@ -185,7 +185,7 @@ def test_with_a_full_backlog_it_waits_for_its_turn() -> None:
     assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
 
 
-def test_a_partition_that_does_not_answer_in_time_is_opened_beside_the_others() -> None:
+def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_on() -> None:
     kafka, (one, other), instance = two_partitions()
     send(kafka, one, "one", 1000)
     send(kafka, other, "other", 1000)
@@ -203,7 +203,7 @@ def test_a_partition_that_does_not_answer_in_time_is_opened_beside_the_others() 
     assert instance.status.ready().reason == ""
 
 
-def test_checkpoints_of_a_partition_that_does_not_answer_rest_for_a_minute(
+def test_checkpoints_of_a_partition_that_does_not_answer_are_retried_after_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka, (one, _), instance = two_partitions()

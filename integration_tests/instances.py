@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -28,6 +28,27 @@ BEGUN_ANEW = "a commit broke off"
 _SHOWN = 3_000
 """Characters of a log."""
 _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
+
+
+@contextmanager
+def sending(cluster: Cluster, send: Callable[[int], None]) -> Iterator[None]:
+    """Call `send` every 20 ms in a thread, with 1, 2, ...; at the end wait for it and flush `cluster`."""
+    over = threading.Event()
+
+    def run() -> None:
+        count = 0
+        while not over.wait(0.02):
+            count += 1
+            send(count)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        cluster.flush()
 
 
 class Recovered(NamedTuple):
@@ -142,25 +163,16 @@ class Field:
             self.send(partition, _HOUR_MS)
         self.cluster.flush()
 
-    @contextmanager
-    def load(self) -> Iterator[None]:
-        """A timer on each partition every 20 ms, due at once or soon."""
-        over, rng = threading.Event(), random.Random(30)  # noqa: S311
+    def load(self) -> AbstractContextManager[None]:
+        """Send a timer to each partition every 20 ms, due at once or soon."""
+        rng = random.Random(30)  # noqa: S311
 
-        def run() -> None:
-            while not over.wait(0.02):
-                for partition in range(self.partitions):
-                    self.send(partition, rng.choice((0, 0, 0, 50, 1500)))
-                    self.sent += 1
+        def send(_: int) -> None:
+            for partition in range(self.partitions):
+                self.send(partition, rng.choice((0, 0, 0, 50, 1500)))
+                self.sent += 1
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-            self.cluster.flush()
+        return sending(self.cluster, send)
 
     def until(self, done: Callable[[], bool], what: str) -> None:
         end_s = time.monotonic() + PATIENCE_S

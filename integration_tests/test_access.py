@@ -1,4 +1,4 @@
-"""Who is answered by running bridges over a real Kafka: tokens as hashes, hosts, members with a false address."""
+"""Access to running bridges over a real Kafka: tokens as hashes, hosts, members that announce a false address."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ def private(file: Path, text: str) -> str:
     return str(file)
 
 
-def test_a_tokens_file_that_others_may_read_ends_the_start(tmp_path: Path) -> None:
+def test_a_start_is_refused_if_others_may_read_the_tokens_file(tmp_path: Path) -> None:
     file = tmp_path / "operators"
     file.write_text("ada:0123456789abcdef")
     file.chmod(0o644)
@@ -39,7 +39,7 @@ def test_a_tokens_file_that_others_may_read_ends_the_start(tmp_path: Path) -> No
 
 @contextmanager
 def member_at(broker: Broker, names: Names, address: str) -> Iterator[None]:
-    """A consumer of the bridges' group that announces `address`, as whoever has Read on the group can."""
+    """Run a consumer in the bridges' group that announces `address`, as any user with Read on the group can."""
     group = names.arguments[names.arguments.index("--group") + 1]
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "client.id": f"x@{address}"}
     member = Consumer({**settings, "partition.assignment.strategy": "cooperative-sticky"})
@@ -57,7 +57,7 @@ def member_at(broker: Broker, names: Names, address: str) -> Iterator[None]:
 
 
 @pytest.mark.broker
-def test_two_bridges_with_hashed_tokens_answer_for_each_other_and_ask_no_stranger(
+def test_two_bridges_with_hashed_tokens_read_from_each_other_and_from_no_other_address(
     kafka: Broker, tmp_path: Path
 ) -> None:
     names = Names()

@@ -1,4 +1,4 @@
-"""requirements/*.lock and lists of jars: all that is fetched is pinned with hashes, and checked."""
+"""requirements/*.lock and the lists of jars pin every package and jar with its hash."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ FILES = ("build", "run", "spark", "dev", "proof")
 
 @cache
 def locked(file: str) -> dict[str, list[str]]:
-    """Name -> hashes."""
+    """Return the hashes of each package."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / "requirements" / f"{file}.lock").read_text().splitlines():
         if pinned := re.fullmatch(r"([a-z0-9-]+)==[\w.]+( ; .+)? \\", line):
@@ -48,8 +48,8 @@ def test_each_package_is_pinned_once() -> None:
     assert len(all_) == len(set(all_))
 
 
-def test_what_pyproject_asks_for_is_locked() -> None:
-    """Red after a new dependency: `make lock`."""
+def test_every_requirement_of_pyproject_is_locked() -> None:
+    """If it fails after a new dependency, run `make lock`."""
     told = project()
     extras = told["project"]["optional-dependencies"]
     so_far: set[str] = set()
@@ -64,7 +64,7 @@ def test_what_pyproject_asks_for_is_locked() -> None:
         assert names(wanted) <= so_far, f"{file}: make lock"
 
 
-def test_nothing_is_installed_without_a_hash_but_the_package_itself() -> None:
+def test_only_the_package_itself_is_installed_without_a_hash() -> None:
     for file in ("Makefile", "compose/bridge/Dockerfile", "scripts/lock.sh"):
         text = re.sub(r"^INSTALL :=.*\n", "", (ROOT / file).read_text(), flags=re.MULTILINE)
         text = text.replace("\\\n", " ").replace("$(INSTALL)", "pip install")

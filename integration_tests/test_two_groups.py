@@ -17,19 +17,28 @@ from scripts.processes import BridgeProcess
 __all__ = ["names"]
 
 
+@pytest.fixture
+def cluster(kafka: Broker, names: Names) -> Cluster:
+    """Return the cluster, with the target topic."""
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    return Cluster(kafka.bootstrap_servers)
+
+
+def send(cluster: Cluster, names: Names, value: bytes, delay_ms: int, partition: int = 0) -> None:
+    headers = [("timer-topic", names.target.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
+    cluster.send(names.timers, value, headers=headers, partition=partition)
+    cluster.flush()
+
+
 @pytest.mark.broker
 def test_a_second_group_refuses_to_start_and_each_message_is_delivered_once(
-    kafka: Broker, names: Names, tmp_path: Path
+    kafka: Broker, cluster: Cluster, names: Names, tmp_path: Path
 ) -> None:
-    cluster = Cluster(kafka.bootstrap_servers)
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
-    headers = [("timer-topic", names.target.encode()), ("timer-delay-ms", b"200")]
     other = [*names.arguments, "--group", f"other-{uuid4().hex[:8]}"]
     asked = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(tmp_path / "other")]
     with BridgeProcess(tmp_path / "first", kafka.bootstrap_servers, names.arguments):
         refused = run(*asked, *other)
-        cluster.send(names.timers, b"one", headers=headers)
-        cluster.flush()
+        send(cluster, names, b"one", 200)
         assert [message.value() for message in read(kafka, names.target, 1)] == [b"one"]
         again = run(*asked, *other)
     for ended in (refused, again):
@@ -37,8 +46,7 @@ def test_a_second_group_refuses_to_start_and_each_message_is_delivered_once(
         assert f"the journal {names.journal} belongs to '{names.arguments[1]} {names.timers}'" in ended.stderr
         assert "start it with the same --group" in ended.stderr
     with BridgeProcess(tmp_path / "first", kafka.bootstrap_servers, names.arguments):
-        cluster.send(names.timers, b"two", headers=headers)
-        cluster.flush()
+        send(cluster, names, b"two", 200)
         assert [message.value() for message in read(kafka, names.target, 2)] == [b"one", b"two"]
     assert cluster.values(names.target) == [b"one", b"two"]
     keys = {message.key() for message in cluster.read(names.journal)}
@@ -46,11 +54,9 @@ def test_a_second_group_refuses_to_start_and_each_message_is_delivered_once(
 
 
 @pytest.mark.broker
-def test_of_two_groups_that_start_at_once_on_an_empty_journal_one_delivers(
-    kafka: Broker, names: Names, tmp_path: Path
+def test_only_one_group_delivers_if_two_start_at_once_on_an_empty_journal(
+    kafka: Broker, cluster: Cluster, names: Names, tmp_path: Path
 ) -> None:
-    cluster = Cluster(kafka.bootstrap_servers)
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
     asked = [COMMAND, "run", "--bootstrap-servers", kafka.bootstrap_servers, *names.arguments]
     both = [
         subprocess.Popen(
@@ -69,9 +75,7 @@ def test_of_two_groups_that_start_at_once_on_an_empty_journal_one_delivers(
         assert loser.returncode == 2
         assert f"the journal {names.journal} belongs to" in (loser.communicate()[1] or b"").decode()
         for number in range(2):
-            headers = [("timer-topic", names.target.encode()), ("timer-delay-ms", b"0")]
-            cluster.send(names.timers, b"%d" % number, headers=headers, partition=number)
-        cluster.flush()
+            send(cluster, names, b"%d" % number, 0, number)
         assert sorted(message.value() for message in read(kafka, names.target, 2)) == [b"0", b"1"]
         winner.terminate()
         winner.communicate()
