@@ -3,24 +3,25 @@
 `run` has one option for each field of `Settings`; there is no second list of them.
 """
 
-import inspect
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import make_dataclass
+from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 
 from bridge import config_report, logs
-from bridge.client_commands import kafka_settings
+from bridge.client_commands import Kafka, kafka_settings
 from bridge.client_commands import register as register_client_commands
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
+from bridge.option_groups import with_groups
 from bridge.pending_command import register as register_pending_command
 from bridge.redrive_commands import register as register_redrive
 from bridge.settings import Layers, Settings, load
@@ -60,41 +61,38 @@ def _options(
     """Delayed messages for an existing Kafka."""
 
 
-def _with_settings(function: Callable[[Settings, Layers], None]) -> Callable[..., None]:
-    """`function(settings, layers)` as a command with an option for each setting, and --config."""
-    config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
-    parameters = [_parameter("config", config)]
-    for name, field in Settings.model_fields.items():
-        if name not in ("kafka", "topics", "targets"):  # tables of the config
-            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-            shown = f"default: {'none' if default in (None, '') else default}"
-            help_ = f"{field.description} [{'required' if field.is_required() else shown}]"
-            option = typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)
-            parameters.append(_parameter(name, Annotated[str | None, option]))
-    kafka = Annotated[list[str] | None, typer.Option("--kafka", help="A librdkafka setting, name=value; may repeat.")]
-    parameters.append(_parameter("kafka", kafka))
-
-    def command(**given: Any) -> None:
-        file = given.pop("config")
-        given["kafka"] = kafka_settings(given.pop("kafka"))
-        layers = Layers(given, os.environ, file)
-        function(load(*layers), layers)
-
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__doc__, command.__name__ = function.__doc__, function.__name__
-    return command
+def _option(name: str, field: FieldInfo) -> Any:
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    shown = f"default: {'none' if default in (None, '') else default}"
+    help_ = f"{field.description} [{'required' if field.is_required() else shown}]"
+    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)]
 
 
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+_TABLES = ("kafka", "topics", "targets")
+"""Settings that are tables of the config."""
+_OPTIONS = {
+    "config": Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")],
+    **{name: _option(name, field) for name, field in Settings.model_fields.items() if name not in _TABLES},
+    "kafka": Kafka,
+}
+
+
+class Flags(make_dataclass("Flags", [(name, kind, None) for name, kind in _OPTIONS.items()])):  # type: ignore[misc]
+    """An option for each setting, and --config."""
+
+    def layers(self) -> Layers:
+        """Return the flags, the environment and the config. Raises SettingsError."""
+        given: dict[str, Any] = {**vars(self), "kafka": kafka_settings(self.kafka)}
+        return Layers(given, os.environ, given.pop("config"))
 
 
 @app.command()
-@_with_settings
-def run(settings: Settings, _: Layers) -> None:
+@with_groups
+def run(flags: Flags) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.run import run as run_bridge
 
+    settings = load(*flags.layers())
     logs.configure(settings.log_format, settings.log_level, settings.kafka)
     try:
         run_bridge(settings)
@@ -107,9 +105,11 @@ def run(settings: Settings, _: Layers) -> None:
 
 
 @app.command("check-config")
-@_with_settings
-def check_config(settings: Settings, layers: Layers) -> None:
+@with_groups
+def check_config(flags: Flags) -> None:
     """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
+    layers = flags.layers()
+    settings = load(*layers)
     logs.hide(settings.kafka)
     config_report.check(settings)
     typer.echo(config_report.report(settings, layers))
@@ -154,44 +154,22 @@ def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
             topics.create(name, 1, 1, {})
 
 
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+def _register_spark_job(name: str, module: str, told: str) -> None:
+    """Make `timer-bridge NAME` hand its arguments over to `spark_jobs.MODULE`, which reads them itself."""
+
+    def command(context: typer.Context) -> None:
+        try:
+            job = import_module(f"spark_jobs.{module}")
+        except ImportError as missing:
+            raise BridgeError(f"this needs Spark ({missing}): install with pip install '.[spark]'") from missing
+        raise typer.Exit(job.main(context.args))
+
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    help_ = f"{told} (Spark). Options: timer-bridge {name} --help."
+    app.command(name, context_settings=passed_on, help=help_)(command)
 
 
-@app.command(context_settings=_PASSED_ON)
-def audit(context: typer.Context) -> None:
-    """Judge, from Kafka's topics alone, what became of every request (Spark). Options: timer-bridge audit --help."""
-    with _needs_spark():
-        from spark_jobs.audit import main as audit_main
-    raise typer.Exit(audit_main(context.args))
-
-
-@app.command(context_settings=_PASSED_ON)
-def backfill(context: typer.Context) -> None:
-    """Deliver what an audit found missing, each once (Spark). Options: timer-bridge backfill --help."""
-    with _needs_spark():
-        from spark_jobs.backfill import main as backfill_main
-    raise typer.Exit(backfill_main(context.args))
-
-
-@app.command(context_settings=_PASSED_ON)
-def archive(context: typer.Context) -> None:
-    """Keep the timer topic as Parquet by day (Spark). Options: timer-bridge archive --help."""
-    with _needs_spark():
-        from spark_jobs.archive import main as archive_main
-    raise typer.Exit(archive_main(context.args))
-
-
-@app.command("import", context_settings=_PASSED_ON)
-def import_(context: typer.Context) -> None:
-    """Send the rows of Parquet, CSV or JSON lines as timers, each once (Spark). Options: timer-bridge import --help."""
-    with _needs_spark():
-        from spark_jobs.bulk_import import main as import_main
-    raise typer.Exit(import_main(context.args))
-
-
-@contextmanager
-def _needs_spark() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as missing:
-        raise BridgeError(f"this needs Spark ({missing}): install with pip install '.[spark]'") from missing
+_register_spark_job("audit", "audit", "Judge, from Kafka's topics alone, what became of every request")
+_register_spark_job("backfill", "backfill", "Deliver what an audit found missing, each once")
+_register_spark_job("archive", "archive", "Keep the timer topic as Parquet by day")
+_register_spark_job("import", "bulk_import", "Send the rows of Parquet, CSV or JSON lines as timers, each once")
