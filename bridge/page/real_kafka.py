@@ -9,11 +9,9 @@ from bridge.confluent import ConfluentGroup, ConfluentHistory, ConfluentTopics, 
 from bridge.errors import BridgeError
 from bridge.page.kafka_side import Group, Reader, Resent
 from bridge.page.marks import Marks, MarksTopic
-from bridge.ports import Record
 from bridge.redrive import Parked, Selection
 from bridge.redrive_commands import redriving
 from bridge.settings import Settings
-from schemas.origin import Shard
 
 _WAIT_S = 10.0
 _SEND_TIMEOUT_MS = 15_000
@@ -102,20 +100,8 @@ class RealKafka:
             self._reader.close()
 
 
-class _Reader:
+class _Reader(ConfluentHistory):
     def __init__(self, settings: Settings, patience: Patience) -> None:
         connection = settings.connection()
-        self._topics = ConfluentTopics(connection, patience)
-        self._history = ConfluentHistory(connection, {}, patience)
-
-    def partitions(self, topic: str) -> int | None:
-        return self._topics.partitions(topic)
-
-    def bounds(self, shard: Shard) -> tuple[int, int]:
-        return self._history.bounds(shard)
-
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
-        return self._history.requests(shard, from_offset, to_offset)
-
-    def close(self) -> None:
-        self._history.close()
+        super().__init__(connection, {}, patience)
+        self.partitions = ConfluentTopics(connection, patience).partitions

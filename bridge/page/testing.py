@@ -38,7 +38,7 @@ from bridge.page.rejected import RejectedTopic
 from bridge.page.requests import Requests
 from bridge.page.service import demand_token, routes
 from bridge.page.site import Site
-from bridge.ports import Member, Record
+from bridge.ports import Member
 from bridge.redrive import Parked, mark_key, mark_of, request_of
 from bridge.testing import FakeHistory, FakeInstance, record_of
 from bridge.turn import Bridge
@@ -117,7 +117,7 @@ class MemorySide:
         wrong = self.silences.pop(0) if self.silences else None
         if wrong is not None:
             raise wrong
-        yield _Reader(self._place.kafka, self._place.group)
+        yield _Reader(self._place.kafka, self._place.group, "timer.journal")
 
     def producer(self, timer_topic: str) -> TimerProducer:
         return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(self._place.kafka))
@@ -142,19 +142,9 @@ class MemorySide:
         """Nothing is open."""
 
 
-class _Reader:
-    def __init__(self, kafka: FakeKafka, group: FakeGroup) -> None:
-        self._kafka = kafka
-        self._history = FakeHistory(kafka, group, "timer.journal")
-
+class _Reader(FakeHistory):
     def partitions(self, topic: str) -> int | None:
         return len(self._kafka.topics[topic].partitions) if topic in self._kafka.topics else None
-
-    def bounds(self, shard: Shard) -> tuple[int, int]:
-        return self._history.bounds(shard)
-
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
-        return self._history.requests(shard, from_offset, to_offset)
 
 
 class Page:
