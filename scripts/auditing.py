@@ -24,7 +24,6 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
 from bridge.embedded import EmbeddedKafka
 from bridge.errors import BridgeError
@@ -211,11 +210,7 @@ def _auditing(asked: argparse.Namespace, console: Console) -> int:
     with command.fresh(FOLDER) as folder:
         figures = measure(asked, folder, lambda step: console.print(f"{time.strftime('%H:%M:%S')}  {step}"))
         (folder / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-    table = Table("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.1f}")
-    console.print(table)
+    console.print(command.table(figures, 1))
     return 0
 
 

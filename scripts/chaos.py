@@ -37,22 +37,10 @@ TIMER_TOPIC = "timer.requests"
 PARTITIONS = 4
 TOLERANCE_MS = 60_000
 """A bridge that sleeps in the middle of a transaction reads a cancel so much later, at most."""
-_ARGUMENTS = [
-    *("--partitions", str(PARTITIONS), "--replication-factor", "3", "--roll-window", "3s", "--receipts", "all"),
-    *("--startup-timeout", "600s"),
-    *(
-        "--tick-ms",
-        "100",
-        "--slots",
-        "1000",
-        "--segment-bytes",
-        "200000",
-        "--min-free-bytes",
-        "2000000",
-        "--checkpoint-interval",
-        "2s",
-    ),
-]
+_ARGUMENTS = (
+    f"--partitions {PARTITIONS} --replication-factor 3 --roll-window 3s --receipts all --startup-timeout 600s"
+    " --tick-ms 100 --slots 1000 --segment-bytes 200000 --min-free-bytes 2000000 --checkpoint-interval 2s"
+).split()
 _PAUSE_S = (0.3, 4.0)
 _LOOK_S = 0.1
 _QUIET_S = 30.0

@@ -7,10 +7,12 @@ import fcntl
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from rich.table import Table
 
 from bridge.errors import BridgeError, SettingsError
 from spark_jobs.errors import AuditTroubleError, UsageError
@@ -32,6 +34,15 @@ def run(name: str, job: Callable[[], int]) -> int:
     except (AuditTroubleError, UsageError) as trouble:
         print(f"{name}: the audit could not be made: {trouble}", file=sys.stderr)
         return 1
+
+
+def table(figures: Mapping[str, float], digits: int, title: str | None = None) -> Table:
+    """Return the figures as a table with so many digits after the point."""
+    made = Table("figure", title=title)
+    made.add_column("value", justify="right")
+    for name, value in figures.items():
+        made.add_row(name, f"{value:,.{digits}f}")
+    return made
 
 
 @contextmanager

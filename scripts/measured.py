@@ -4,9 +4,8 @@
 -> {"burst.drain_per_s": 90000.0, "burst.account.requested": 100000.0, ...}
 """
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 
 from scripts.figures import Account, Lateness
 
@@ -167,10 +166,7 @@ def flat(measured: Mapping[str, object]) -> Flat:
             case tuple() if hasattr(value, "_asdict"):
                 found |= flat({name: value._asdict()})
             case _:
-                found |= flat({name: _fields(value)})
+                assert is_dataclass(value)
+                assert not isinstance(value, type)
+                found |= flat({name: asdict(value)})
     return found
-
-
-def _fields(value: object) -> dict[str, object]:
-    assert dataclasses.is_dataclass(value)
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -8,6 +8,7 @@ Times are of one run; on a machine that others use, read them as such.
 
 import argparse
 import json
+import os
 import random
 import shutil
 import time
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bridge.garbage import expect_batches
 from bridge.intake import replay
@@ -23,6 +23,8 @@ from bridge.ports import Record
 from schemas.headers import Rules
 from schemas.journal import Decisions
 from schemas.progress import NOTHING_SETTLED, Progress
+from scripts import command
+from scripts.processes import usage
 from timer.batch import Batch
 from timer.checkpoint import CLOSED, NAME, Checkpoint
 from timer.disk import RealDisk
@@ -39,11 +41,6 @@ READ_AT_ONCE = 5000
 LOOKED_UP = 1000
 RULES = Rules(max_delay_ms=WINDOW_MS, roll_window_ms=WINDOW_MS)
 HEADERS, PLAIN = pack_headers([("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000000"), ("timer-id", b"x")])
-
-
-def rss_mb() -> float:
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) / 1024
 
 
 def timer(offset: int, rng: random.Random, id_: bytes) -> tuple[Body, int]:
@@ -129,10 +126,10 @@ def timed(work: Callable[[], object]) -> float:
 def measure(timers: int) -> dict[str, float]:
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk, rng, options = RealDisk(FOLDER), random.Random(1), StoreOptions()
-    empty_mb = rss_mb()
+    empty_mb = usage(os.getpid()).rss_mb
     store = Store.create(disk, options, Progress(0, NOTHING_SETTLED, 0))
     figures = {"timers": float(timers), "add_per_s": timers / timed(lambda: fill(store, timers, rng))}
-    figures["bytes_of_memory_a_timer"] = (rss_mb() - empty_mb) * 2**20 / timers
+    figures["bytes_of_memory_a_timer"] = (usage(os.getpid()).rss_mb - empty_mb) * 2**20 / timers
     figures["replace_by_id_per_s"] = IDS_ASKED / timed(lambda: replace_some(store, timers, rng))
     store.committed(store.progress())
     store.start_checkpoint(0, (), ())
@@ -167,12 +164,8 @@ def main() -> None:
     figures = measure(asked.timers)
     results = FOLDER.with_suffix(".json")
     results.write_text(json.dumps(figures, indent=2) + "\n")
-    table = Table(title="one store, all timers with an id (half, where it is rebuilt), due within two days")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.2f}")
-    Console().print(table)
+    title = "one store, all timers with an id (half, where it is rebuilt), due within two days"
+    Console().print(command.table(figures, 2, title))
 
 
 if __name__ == "__main__":

@@ -39,12 +39,14 @@ class Results:
 
     def cpu_us(self, scenario: str) -> float:
         """Of the bridge, a message in and out; 0 where it was not measured."""
-        cpu_s, count = self.median(f"{scenario}.cost.cpu_s"), self.median(f"{scenario}.account.requested")
-        return (cpu_s or 0.0) * 1e6 / max(count or 0.0, 1.0)
+        return self._us_a_message(scenario, "cost.cpu_s")
 
     def broker_cpu_us(self, scenario: str) -> float:
         """Of the broker, a message in and out; 0 where it was not measured."""
-        cpu_s, count = self.median(f"{scenario}.broker_cpu_s"), self.median(f"{scenario}.account.requested")
+        return self._us_a_message(scenario, "broker_cpu_s")
+
+    def _us_a_message(self, scenario: str, end: str) -> float:
+        cpu_s, count = self.median(f"{scenario}.{end}"), self.median(f"{scenario}.account.requested")
         return (cpu_s or 0.0) * 1e6 / max(count or 0.0, 1.0)
 
     def places(self, begin: str, end: str) -> list[str]:
