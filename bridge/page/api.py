@@ -144,9 +144,7 @@ class Api:
     # -- reads
 
     async def overview(self, caller: Caller, _: Nothing) -> Overview:
-        instances, missing = await self._neighbours.ask_all(
-            caller, f"{API}/instance", Read(), Instance, self._instance, lambda each: each.partitions
-        )
+        instances, missing = await self._neighbours.ask_all(caller, f"{API}/instance", Read(), Instance, self._instance)
         traffic = joined_traffic(each.traffic for each in instances)
         owned = [
             Owned(partition=name, owner=each.address, **state.model_dump())
@@ -201,9 +199,7 @@ class Api:
                 lambda bridge: of_bridge(bridge, now_ms, asked.bucket, asked.topic, soon_over())
             )
 
-        parts, missing = await self._neighbours.ask_all(
-            caller, f"{API}/pending", asked, Pending, own, lambda part: part.shards
-        )
+        parts, missing = await self._neighbours.ask_all(caller, f"{API}/pending", asked, Pending, own)
         whole = joined(parts)
         next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
         return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
@@ -215,9 +211,7 @@ class Api:
             await self._asker.search(search, self._clock.now_ms)
             return GroupListing(**search.listing().model_dump(), partitions=[str(shard) for shard in search.shards])
 
-        parts, missing = await self._neighbours.ask_all(
-            caller, f"{API}/timers", asked, GroupListing, own, lambda part: part.partitions
-        )
+        parts, missing = await self._neighbours.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
         whole = joined_listings(parts, self._clock.now_ms(), asked.limit)
         partitions = [name for part in parts for name in part.partitions]
         return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
@@ -230,9 +224,7 @@ class Api:
         async def own() -> GroupFound:
             return await (self._asker.ask(look) if asked.origin is None else self._at_origin(asked))
 
-        parts, missing = await self._neighbours.ask_all(
-            caller, f"{API}/timer", asked, GroupFound, own, lambda part: part.partitions
-        )
+        parts, missing = await self._neighbours.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
         if asked.origin is not None:
             shard, _ = asked.place()
             missing = [each for each in missing if each.partition == str(shard)]

@@ -75,7 +75,6 @@ class Neighbours:
         asked: Read,
         kind: type[Part],
         own: Callable[[], Awaitable[Part]],
-        covers: Callable[[Part], Iterable[str]],
     ) -> tuple[list[Part], list[Missing]]:
         """What each instance tells, and partitions that are in none of it; of a local read, what `own` tells.
 
@@ -93,7 +92,7 @@ class Neighbours:
         failed = {address: why for address, why in zip(addresses, answers, strict=True) if isinstance(why, str)}
         if not parts:
             raise HTTPException(503, failed[self._address])
-        covered = {partition for part in parts for partition in covers(part)}
+        covered = {partition for part in parts for partition in _covered(part)}
         left = [shard for shard in sorted(group.shards) if str(shard) not in covered]
         return parts, [Missing(partition=str(shard), why=unknown or self._why(group, shard, failed)) for shard in left]
 
@@ -157,6 +156,12 @@ class Neighbours:
             return "is no address: give that instance host:port as --advertised-http"
 
 
+def _covered(part: BaseModel) -> Iterable[str]:
+    """Return the partitions that the answer is about."""
+    assert isinstance(part, Instance | Pending | GroupListing | GroupFound)
+    return part.shards if isinstance(part, Pending) else part.partitions
+
+
 def _only(part: Part, address: str, its: frozenset[str]) -> Part | str:
     """What it tells of its own partitions; why nothing is taken where its sums are about others too."""
     if isinstance(part, Instance):
@@ -165,11 +170,9 @@ def _only(part: Part, address: str, its: frozenset[str]) -> Part | str:
     if isinstance(part, GroupFound):
         timers = [timer for timer in part.timers if timer.shard in its]
         return part.model_copy(update={"timers": timers, "partitions": sorted(its.intersection(part.partitions))})
-    told: set[str] = set()
+    told = {*_covered(part)}
     if isinstance(part, GroupListing):
-        told = {*part.partitions, *(timer.shard for timer in part.timers)}
-    if isinstance(part, Pending):
-        told = set(part.shards)
+        told.update(timer.shard for timer in part.timers)
     if told <= its:
         return part
     return f"tells of {min(told - its)}, which is another's by the group: it changes hands, so ask again"

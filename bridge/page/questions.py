@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -33,12 +34,9 @@ def _instant(value: object) -> object:
     return parse_instant_ms(value) if isinstance(value, str) and value else value or None
 
 
-def _bucket(value: object) -> object:
-    return parse_bucket_ms(value) if isinstance(value, str) else value
-
-
-def _duration(value: object) -> object:
-    return parse_duration_ms(value) if isinstance(value, str) else value
+def _parsed_by(parse: Callable[[str], int]) -> BeforeValidator:
+    """Parse text; a number is taken as it is."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
 def _place(value: object) -> object:
@@ -55,7 +53,7 @@ Instant = Annotated[int | None, BeforeValidator(_instant)]
 
 class PendingAsked(Read):
     topic: str | None = Field(None, description="Only this real topic.")
-    bucket: Annotated[int, BeforeValidator(_bucket)] = Field(HOUR_MS, description="Whole hours: 1h, 6h, 1d, or ms.")
+    bucket: Annotated[int, _parsed_by(parse_bucket_ms)] = Field(HOUR_MS, description="Whole hours: 1h, 6h, 1d, or ms.")
 
 
 class Selector(Question):
@@ -92,7 +90,7 @@ class Selector(Question):
 class TimersAsked(Selector, Read):
     after: After = Field(None, description="`after` of the page before.")
     limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
-    bucket: Annotated[int | None, BeforeValidator(_duration)] = Field(
+    bucket: Annotated[int | None, _parsed_by(parse_duration_ms)] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
     )
 
@@ -105,14 +103,15 @@ class TimersAsked(Selector, Read):
         return self
 
 
-def _raw_id(id_: str | None, id_base64: str | None) -> bytes:
-    return base64.b64decode(id_base64 or "", validate=True) if id_ is None else id_.encode()
-
-
-class _Id(Question):
+class _Named(Question):
     id: str | None = None
     id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
 
+    def raw(self) -> bytes:
+        return base64.b64decode(self.id_base64 or "", validate=True) if self.id is None else self.id.encode()
+
+
+class _Id(_Named):
     @model_validator(mode="after")
     def _one(self) -> "_Id":
         if (self.id is None) == (self.id_base64 is None):
@@ -120,13 +119,8 @@ class _Id(Question):
         self.raw()
         return self
 
-    def raw(self) -> bytes:
-        return _raw_id(self.id, self.id_base64)
 
-
-class TimerAsked(Read):
-    id: str | None = None
-    id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
+class TimerAsked(_Named, Read):
     origin: str | None = Field(None, description="topic/partition/offset of its first request, where it has no id.")
     value: bool = Field(False, description="With the value of the message.")
 
@@ -136,9 +130,6 @@ class TimerAsked(Read):
             raise ValueError("give one of id, id_base64 and origin")
         self.place() if self.origin is not None else self.raw()
         return self
-
-    def raw(self) -> bytes:
-        return _raw_id(self.id, self.id_base64)
 
     def named(self) -> dict[str, str]:
         """How it is named."""
@@ -223,15 +214,13 @@ class SelectionActed(SelectionAsked):
     token: str = Field(description="That of the count.")
 
 
-def _shift(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    ms = parse_duration_ms(value.removeprefix("-"))
-    return -ms if value.startswith("-") else ms
+def _shift_ms(text: str) -> int:
+    ms = parse_duration_ms(text.removeprefix("-"))
+    return -ms if text.startswith("-") else ms
 
 
 class SelectionMoved(SelectionActed):
-    by: Annotated[int, BeforeValidator(_shift)] = Field(description="Later by this: 1h, 30m, ms; -1h is earlier.")
+    by: Annotated[int, _parsed_by(_shift_ms)] = Field(description="Later by this: 1h, 30m, ms; -1h is earlier.")
 
 
 class RejectedAsked(Question):

@@ -101,7 +101,7 @@ def asked_of(neighbours: Neighbours) -> tuple[list[GroupListing], dict[str, str]
 
 
 async def _ask(neighbours: Neighbours, own: Callable[[], Awaitable[GroupListing]]):  # type: ignore[no-untyped-def]
-    return await neighbours.ask_all(ANYBODY, PATH, Read(), GroupListing, own, lambda part: part.partitions)
+    return await neighbours.ask_all(ANYBODY, PATH, Read(), GroupListing, own)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,7 @@ def test_of_an_answer_only_what_is_about_its_own_partitions_is_taken() -> None:
         async def own() -> GroupFound:
             return found_of()
 
-        found, missing_ones = asyncio.run(
-            neighbours.ask_all(ANYBODY, PATH, Read(), GroupFound, own, lambda part: part.partitions)
-        )
+        found, missing_ones = asyncio.run(neighbours.ask_all(ANYBODY, PATH, Read(), GroupFound, own))
     assert [[timer.shard for timer in part.timers] for part in found] == [[], ["t/1"]]
     assert [each.partition for each in missing_ones] == ["t/0"]
 
