@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import uvicorn
@@ -91,29 +91,26 @@ def application(
         )
         return _told(InstancePending(**told.model_dump(), recovering=[*map(str, recovering)]), 200)
 
+    async def metrics(request: Request) -> Response:
+        def look(bridge: Bridge) -> Seen:
+            return see(bridge, exposition.targets, clock.now_ms(), soon_over(LOOK_S))
+
+        with suppress(HTTPException):  # what was seen last stays
+            exposition.seen = await see_soon(look)
+        body, content_type = exposition.text(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
     return Starlette(
         routes=[
             Route("/health/live", live),
             Route("/health/ready", ready),
             Route("/pending", pending),
-            _metrics(exposition, clock.now_ms, see_soon),
+            Route("/metrics", metrics),
             *others,
         ],
         middleware=[hosts],
         exception_handlers={HTTPException: _refused},
     )
-
-
-def _metrics(
-    exposition: Exposition, now_ms: Callable[[], int], ask: Callable[[Callable[[Bridge], Seen]], Awaitable[Seen]]
-) -> Route:
-    async def metrics(request: Request) -> Response:
-        with suppress(HTTPException):  # what was seen last stays
-            exposition.seen = await ask(lambda bridge: see(bridge, exposition.targets, now_ms(), soon_over(LOOK_S)))
-        body, content_type = exposition.text(request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": content_type})
-
-    return Route("/metrics", metrics)
 
 
 def _verdict(verdict: Verdict, status: Status) -> Response:
