@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,13 +84,7 @@ def redrive(
         from_ms=_instant("from", from_),
         to_ms=_instant("to", to),
     )
-    sent = None
-    stands = 0
-
-    def note(records: Sequence[Parked]) -> None:
-        nonlocal stands
-        stands += len(records)
-
+    sent, stands = None, list[Parked]()
     with redriving(settings) as work:
         if apply:
             work.begin(settings.replication_factor)
@@ -98,9 +92,9 @@ def redrive(
         found.cut(limit)
         if apply:
             try:
-                sent = work.apply(found.selected, note)
+                sent = work.apply(found.selected, stands.extend)
             except BridgeError:
-                typer.echo(f"{stands} of {len(found.selected)} sent before it ended", err=True)
+                typer.echo(f"{len(stands)} of {len(found.selected)} sent before it ended", err=True)
                 raise
     if as_json:
         typer.echo(json.dumps(_told(found, sent), indent=2))
