@@ -318,10 +318,9 @@ class TimerProducer:
 
         `partition`: of the timer topic, for a timer that was placed otherwise than by its id; there alone.
         """
-        headers = cancel_headers(id)
         if partition is not None:
-            return self._outbox.send(self._timer_topic, partition, _raw(id), None, headers)
-        return self._send(id, id, None, headers)
+            return self._ask(partition, id, cancel_headers(id))
+        return self._send(id, id, None, cancel_headers(id))
 
     def partition_of(self, id: Text) -> int:  # noqa: A002
         """Where all that has this id meets. Raises BridgeError where no broker answers."""
@@ -340,14 +339,11 @@ class TimerProducer:
 
         `partition`: of the timer topic, for a timer that was placed otherwise than by its id.
         """
-        headers, first = move_headers(id, at=at, delay=delay, level=level), partition
-        if first is None:
-            first = self.partition_of(id)
-        sent = self._outbox.send(self._timer_topic, first, _raw(id), None, headers)
-        elsewhere = [] if partition is not None else self._elsewhere(id, first)
-        return _joined(
-            sent, [self._outbox.send(self._timer_topic, place, _raw(id), None, headers) for place in elsewhere]
-        )
+        headers = move_headers(id, at=at, delay=delay, level=level)
+        if partition is not None:
+            return self._ask(partition, id, headers)
+        first = self.partition_of(id)
+        return _joined(self._ask(first, id, headers), self._ask_elsewhere(id, first, headers))
 
     def release(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """What is pending under `id` becomes due now."""
@@ -355,7 +351,8 @@ class TimerProducer:
 
     def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
         """A cancel to each partition `but` one: for timers that were placed otherwise. Most receipts: `not-found`."""
-        return self._send_everywhere(_raw(id), cancel_headers(id), but)
+        numbers = (number for number in range(self._outbox.partitions(self._timer_topic)) if number != but)
+        return [self._ask(number, id, cancel_headers(id)) for number in numbers]
 
     def pause(self, topic: str) -> "list[Future[Sent]]":
         """Timers of this timer topic for `topic` wait until `resume`. Needs Write on the control topic."""
@@ -403,29 +400,25 @@ class TimerProducer:
         """Ends it, without a word about what was not taken: `flush` first."""
         self._outbox.close()
 
-    def _send_everywhere(self, key: bytes, headers: Headers, but: int | None = None) -> "list[Future[Sent]]":
-        numbers = (number for number in range(self._outbox.partitions(self._timer_topic)) if number != but)
-        return [self._outbox.send(self._timer_topic, number, key, None, list(headers)) for number in numbers]
+    def _ask(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":
+        """Send a request that has no value to a partition of the timer topic."""
+        return self._outbox.send(self._timer_topic, partition, _raw(id_), None, headers)
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
         topic, raw_key = self._timer_topic, None if key is None else _raw(key)
         partition = -1 if id_ is None else self.partition_of(id_)
         # Before it: whoever sends again what was not acknowledged must not leave two.
-        ended = [] if id_ is None else self._end_elsewhere(id_, partition)
+        ended = [] if id_ is None else self._ask_elsewhere(id_, partition, cancel_headers(id_))
         raw_value = None if value is None else _raw(value)
         return _joined(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
 
-    def _end_elsewhere(self, id_: Text, partition: int) -> "list[Future[Sent]]":
-        headers = cancel_headers(id_)
-        places = self._elsewhere(id_, partition)
-        return [self._outbox.send(self._timer_topic, place, _raw(id_), None, headers) for place in places]
-
-    def _elsewhere(self, id_: Text, partition: int) -> list[int]:
-        """Where what has this id stands by the other count, if there is such a partition yet."""
+    def _ask_elsewhere(self, id_: Text, partition: int, headers: Headers) -> "list[Future[Sent]]":
+        """Send it to where this id stands by the other count, if that is not `partition` and is there yet."""
         if self._other_partitions is None:
             return []
         other = partition_for(id_, self._other_partitions)
-        return [] if other == partition or other >= self._outbox.partitions(self._timer_topic) else [other]
+        is_there = other != partition and other < self._outbox.partitions(self._timer_topic)
+        return [self._ask(other, id_, headers)] if is_there else []
 
 
 def _joined(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") -> "Future[Sent]":

@@ -108,36 +108,10 @@ class Api:
         ]
 
     def _changes(self) -> list[Operation]:
-        changed = {"409": "Partitions have not answered; or, for a move, some match that were not counted."}
         return [
-            *(
-                Operation(
-                    action.name,
-                    "POST",
-                    f"{API}/{action.about}/{action.name}",
-                    action.summary,
-                    action.asked,
-                    Acted,
-                    self._acting(action),
-                    "operate",
-                )
-                for action in ACTIONS.values()
-            ),
+            *(self._acting(action) for action in ACTIONS.values()),
             _operation(self.count, "How many a selection comes to, before it is acted on.", "POST", "selection/"),
-            *(
-                Operation(
-                    f"{action.name}_selection",
-                    "POST",
-                    f"{API}/selection/{action.name}",
-                    f"{action.summary} For all timers of a selection that was counted.",
-                    action.asked_of_selection,
-                    ActedOnSelection,
-                    self._acting_on_selection(action),
-                    "operate",
-                    changed,
-                )
-                for action in ABOUT_SELECTIONS
-            ),
+            *(self._acting_on_selection(action) for action in ABOUT_SELECTIONS),
             _operation(self.redrive, "Send rejected records again, each once.", "POST", "rejected/", role="operate"),
         ]
 
@@ -249,7 +223,7 @@ class Api:
 
     # -- changes
 
-    def _acting(self, action: Action) -> Callable[[Caller, ActionAsked], Awaitable[Acted]]:
+    def _acting(self, action: Action) -> Operation:
         async def act(caller: Caller, asked: ActionAsked) -> Acted:
             with audit.noted(caller, action.name, asked.model_dump(exclude_none=True)) as came:
                 topics = self._topics_for(action, asked.timer_topic)
@@ -262,7 +236,8 @@ class Api:
                 came.update(told.model_dump(exclude={"action"}))
             return told
 
-        return act
+        path = f"{API}/{action.about}/{action.name}"
+        return Operation(action.name, "POST", path, action.summary, action.asked, Acted, act, "operate")
 
     async def _send(self, action: Action, parts: list[tuple[str, Requesting]], on_sent: Callable[[str], None]) -> Came:
         """By timer topic."""
@@ -301,7 +276,7 @@ class Api:
         wanted = TimersAsked(**asked.selector.model_dump(), limit=MOST_ACTED_ON, after=asked.after)
         return await self.timers(caller, wanted)
 
-    def _acting_on_selection(self, action: Action) -> Callable[[Caller, SelectionActed], Awaitable[ActedOnSelection]]:
+    def _acting_on_selection(self, action: Action) -> Operation:
         async def act(caller: Caller, asked: SelectionActed) -> ActedOnSelection:
             counted = marks_in(asked, self._clock.now_ms())
             with audit.noted(caller, f"{action.name} selection", _without_token(asked)) as came:
@@ -326,7 +301,11 @@ class Api:
                 came.update(told.model_dump(exclude={"action"}))
             return told
 
-        return act
+        name, path = f"{action.name}_selection", f"{API}/selection/{action.name}"
+        summary = f"{action.summary} For all timers of a selection that was counted."
+        changed = {"409": "Partitions have not answered; or, for a move, some match that were not counted."}
+        kinds = action.asked_of_selection, ActedOnSelection
+        return Operation(name, "POST", path, summary, *kinds, act, "operate", changed)
 
     async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
         with audit.noted(caller, "redrive", asked.model_dump()) as came:
