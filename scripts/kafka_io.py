@@ -39,7 +39,7 @@ class Request(NamedTuple):
     """A record for the timer topic."""
 
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: list[tuple[str, str | bytes | None]]
 
 
@@ -134,8 +134,8 @@ class Admin:
 class Sender:
     """Sends without waiting; `flush` waits, and raises BridgeError when anything was not acknowledged."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._producer = Producer(
+    def __init__(self, bootstrap_servers: str, **settings: str) -> None:
+        self.producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
                 "enable.idempotence": True,
@@ -143,22 +143,30 @@ class Sender:
                 "batch.num.messages": 10_000,
                 "queue.buffering.max.messages": 1_000_000,
                 **QUIET,
+                **settings,
             }
         )
         self._failed: object = None
 
-    def send(self, topic: str, request: Request) -> None:
+    def send(self, topic: str, request: Request, partition: int = -1) -> None:
+        """To the key's partition, if none is given. Waits while the queue is full."""
         key, value, headers = request
-        _produced(self._producer, topic, value, key, headers=headers, on_delivery=self._told)
+        while True:
+            try:
+                self.producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._told)
+            except BufferError:
+                self.producer.poll(0.1)
+            else:
+                return
 
     def serve(self) -> None:
         """Takes acknowledgements that have arrived."""
-        self._producer.poll(0)
+        self.producer.poll(0)
         if self._failed is not None:
             raise BridgeError(f"a request could not be sent: {self._failed}")
 
     def flush(self) -> None:
-        left = self._producer.flush(_TIMEOUT_S)
+        left = self.producer.flush(_TIMEOUT_S)
         self.serve()
         if left:
             raise BridgeError(f"{left} requests were not acknowledged within {_TIMEOUT_S:.0f} s")
@@ -193,41 +201,23 @@ class Placed(NamedTuple):
 
 def send_placed(bootstrap_servers: str, records: Iterable[Placed], *, transaction_size: int | None = None) -> None:
     """Each partition's in order; in transactions of so many, where that is given."""
-    settings = {"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "batch.num.messages": 10_000, **QUIET}
-    own = {"transactional.id": f"hand-{uuid4().hex[:8]}"} if transaction_size else {"enable.idempotence": True}
-    producer = Producer({**settings, **own})
-    failed: list[object] = []
-
-    def told(error: object, _message: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
+    own = {"transactional.id": f"hand-{uuid4().hex[:8]}"} if transaction_size else {}
+    sender = Sender(bootstrap_servers, **own)
+    producer = sender.producer
     with trouble_told("records could not be sent"):
         if transaction_size:
             producer.init_transactions(_TIMEOUT_S)
             producer.begin_transaction()
         for count, (topic, partition, key, value, headers) in enumerate(records, 1):
-            _produced(producer, topic, value, key, partition, headers=headers, on_delivery=told)
+            sender.send(topic, Request(key, value, headers), partition)
             if count % 1_000 == 0:
-                producer.poll(0)
+                sender.serve()
             if transaction_size and count % transaction_size == 0:
                 producer.commit_transaction(_TIMEOUT_S)
                 producer.begin_transaction()
         if transaction_size:
             producer.commit_transaction(_TIMEOUT_S)
-        left = producer.flush(_TIMEOUT_S)
-    if left or failed:
-        raise BridgeError(f"{left} records were not acknowledged, {len(failed)} refused: {failed[:1]}")
-
-
-def _produced(producer: Producer, *record: Any, **more: Any) -> None:
-    while True:
-        try:
-            producer.produce(*record, **more)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            return
+        sender.flush()
 
 
 def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:

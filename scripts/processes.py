@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -148,7 +149,8 @@ class BridgeProcess:
         self._command += ["--data-dir", str(self.data_dir), *arguments]
         self._command += ["--http-port", str(http_port)] if http_port else []
         self._process: subprocess.Popen[bytes] | None = None
-        self._life = _Life()
+        self._ready = Future[bool]()
+        """Of the present life: whether it was ready before it ended."""
 
     @property
     def pid(self) -> int:
@@ -202,17 +204,19 @@ class BridgeProcess:
                 stderr=log,
                 start_new_session=True,
             )
-        self._life = _Life()
-        threading.Thread(target=self._listen, args=(self._process, self._life), daemon=True).start()
+        self._ready = Future()
+        threading.Thread(target=self._listen, args=(self._process, self._ready), daemon=True).start()
 
     def await_ready(self, *, timeout_s: float = 120.0) -> None:
         """Raises BridgeError where it ends or takes longer."""
-        life = self._life
-        life.ready_or_ended.wait(timeout_s)
-        if not life.ready:
-            ended = "ended before it was ready" if life.ready_or_ended.is_set() else f"not ready in {timeout_s:.0f} s"
-            self.kill()
-            raise BridgeError(f"the bridge: {ended}; {self.last_words()}")
+        try:
+            if self._ready.result(timeout_s):
+                return
+            why = "ended before it was ready"
+        except TimeoutError:
+            why = f"not ready in {timeout_s:.0f} s"
+        self.kill()
+        raise BridgeError(f"the bridge: {why}; {self.last_words()}")
 
     def stop(self, *, timeout_s: float = 60.0) -> None:
         """SIGTERM. Raises BridgeError where it does not end with exit code 0 in time; then it is killed."""
@@ -255,21 +259,13 @@ class BridgeProcess:
             with contextlib.suppress(BridgeError):  # what went wrong first is what is told
                 self.stop()
 
-    def _listen(self, process: subprocess.Popen[bytes], life: "_Life") -> None:
+    def _listen(self, process: subprocess.Popen[bytes], ready: "Future[bool]") -> None:
         """Its standard output into the log, to the end: a full pipe would stop it."""
         assert process.stdout is not None
         with process.stdout, self.log_path.open("ab", buffering=0) as log:
             for line in process.stdout:
                 log.write(line)
-                if b"ready" in line:
-                    life.ready = True
-                    life.ready_or_ended.set()
-        life.ready_or_ended.set()
-
-
-class _Life:
-    """From one launch to its end."""
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.ready_or_ended = threading.Event()
+                if b"ready" in line and not ready.done():
+                    ready.set_result(True)
+        if not ready.done():
+            ready.set_result(False)
