@@ -22,9 +22,7 @@ class Exposition(Collector):
     def __init__(self, metrics: Metrics, status: Status, limits: Limits) -> None:
         self.targets = metrics.targets
         self.seen: Seen = NOTHING
-        self._metrics = metrics
-        self._status = status
-        self._limits = limits
+        self._facts = Facts(metrics, status, NOTHING, limits)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -35,7 +33,7 @@ class Exposition(Collector):
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Family]:
-        facts = Facts(self._metrics, self._status, self.seen, self._limits)
+        facts = self._facts._replace(seen=self.seen)
         for metric in all_metrics():
             yield _family(metric, facts)
 

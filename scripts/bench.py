@@ -240,20 +240,11 @@ def _busy_share() -> float:
 
 def _machine() -> dict[str, object]:
     return {
-        "cpu": _first("/proc/cpuinfo", "model name") or platform.processor(),
+        "cpu": processes.proc_field("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": os.cpu_count(),
-        "memory_gb": round(int((_first("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
+        "memory_gb": round(int((processes.proc_field("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
         "kernel": platform.release(),
     }
-
-
-def _first(path: str, name: str) -> str | None:
-    """The first `name : value` of a file under /proc."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
 
 
 def _versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ them, or about what follows its id   --+
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +32,19 @@ def exceptions(bootstrap_servers: str, out: Path, topics: Collection[str], recei
     has_fault = pc.greater(pc.list_value_length(table["faults"]), 0)
     is_open = pc.and_(pc.invert(has_fault), pc.equal(table["class"], AuditClass.PENDING))
     rows = pa.concat_tables([table.filter(has_fault), table.filter(is_open)]).slice(0, MOST).to_pylist()
-    found = [_Exception(row, {row["origin"], row["ended_by"]} - {None}) for row in rows]
+    found = [({row["origin"], row["ended_by"]}, row, list[dict[str, Any]]()) for row in rows]
     for message in read_all(bootstrap_servers, {*topics, receipts_topic}) if found else ():
         about = {*_about(message, is_receipt=message.topic() == receipts_topic)}
-        for each in found:
-            if each.origins & about:
-                each.records.append(_shown(message))
-    return [each.shown() for each in found]
-
-
-@dataclass
-class _Exception:
-    row: dict[str, Any]
-    origins: set[str]
-    records: list[dict[str, Any]] = field(default_factory=list)
-
-    def shown(self) -> dict[str, Any]:
-        row = {name: value for name, value in self.row.items() if value not in (None, [])}
-        return {"row": row, "records": sorted(self.records, key=lambda record: record["at_ms"])}
+        for origins, _, records in found:
+            if origins & about:
+                records.append(_shown(message))
+    return [
+        {
+            "row": {name: value for name, value in row.items() if value not in (None, [])},
+            "records": sorted(records, key=lambda record: record["at_ms"]),
+        }
+        for _, row, records in found
+    ]
 
 
 def _about(message: Message, *, is_receipt: bool) -> Iterator[str]:

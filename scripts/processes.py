@@ -42,18 +42,26 @@ class Machine(NamedTuple):
     total_s: float
 
 
+def proc_field(path: str, name: str) -> str:
+    """Return the value of the first `name : value` of a file under /proc, empty if there is none."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def _mb(path: str, name: str) -> float:
+    return int((proc_field(path, name) or "0 kB").split()[0]) / 1024
+
+
 def usage(pid: int) -> Usage:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return Usage(0.0, 0.0, 0.0)
-    kb = {
-        name: int(rest.split()[0])
-        for name, _, rest in (line.partition(":") for line in status.splitlines() if "kB" in line)
-    }
-    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime, stime
-    return Usage(cpu_s, kb.get("VmHWM", 0) / 1024, kb.get("VmRSS", 0) / 1024)
+    status, cpu_s = f"/proc/{pid}/status", (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime, stime
+    return Usage(cpu_s, _mb(status, "VmHWM:"), _mb(status, "VmRSS:"))
 
 
 class Tree:
@@ -71,11 +79,11 @@ class Tree:
         return sum(self._cpu_s.values())
 
     def look(self) -> None:
-        used_kb = 0
+        used_mb = 0.0
         for pid, fields in self._members().items():
             self._cpu_s[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-            used_kb += _proportional_kb(pid)
-        self.peak_mb = max(self.peak_mb, used_kb / 1024)
+            used_mb += _mb(f"/proc/{pid}/smaps_rollup", "Pss:")
+        self.peak_mb = max(self.peak_mb, used_mb)
 
     def _members(self) -> dict[int, list[str]]:
         everybody: dict[int, list[str]] = {}
@@ -88,14 +96,6 @@ class Tree:
             found |= {pid: everybody[pid] for pid in more}
             more = {pid for pid, fields in everybody.items() if int(fields[1]) in more} - found.keys()
         return found
-
-
-def _proportional_kb(pid: int) -> int:
-    try:
-        told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in told if line.startswith("Pss:")), 0)
 
 
 def machine() -> Machine:
