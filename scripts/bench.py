@@ -32,7 +32,7 @@ from bridge.embedded import find_java
 from bridge.errors import BridgeError, SettingsError
 from bridge.kafka_jars import KAFKA_VERSION
 from scripts import command, kafka_io, processes
-from scripts.bench_figures import FIGURES
+from scripts.bench_figures import FIGURES, number_text
 from scripts.measured import Flat, Sizes
 from scripts.parts import PARTS, PENDING, PENDING_FULL
 from scripts.place import MEMORY, Place
@@ -206,13 +206,9 @@ def _table(results: dict[str, object], rounds: Sequence[Round]) -> Table:
             continue
         number, goal = float(str(value)), figure.goal
         colour = "" if goal is None else "[green]" if goal.reached(number) else "[red]"
-        each = ["  ".join(map(_number, figure.each(r.measured for r in rounds)))] if len(rounds) > 1 else []
-        table.add_row(figure.key, colour + _number(number), figure.unit, goal.text if goal else "", *each)
+        each = ["  ".join(map(number_text, figure.each(r.measured for r in rounds)))] if len(rounds) > 1 else []
+        table.add_row(figure.key, colour + number_text(number), figure.unit, goal.text if goal else "", *each)
     return table
-
-
-def _number(value: float) -> str:
-    return f"{value:,.2f}" if value != int(value) and value < 100 else f"{value:,.0f}"
 
 
 def _remarks(rounds: Sequence[Round], results: dict[str, object]) -> list[str]:

@@ -49,6 +49,10 @@ def rounded(value: float) -> float:
     return round(value, 3 if abs(value) < 10 else 1)
 
 
+def number_text(value: float) -> str:
+    return f"{value:,.2f}" if value != int(value) and abs(value) < 100 else f"{value:,.0f}"
+
+
 def _at_most(most: float) -> Goal:
     return Goal(f"<= {most:g}", lambda value: value <= most)
 

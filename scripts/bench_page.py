@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scripts import command
 from scripts.bench import BUSY_SHARE
-from scripts.bench_figures import FIGURES
+from scripts.bench_figures import FIGURES, number_text
 from scripts.bench_plots import WAYS, plots
 from scripts.comparisons import comparisons, held, missed
 from scripts.parts import SLICE_CORES, SLICED_PARTITIONS, TICKS_MS
@@ -114,7 +114,7 @@ def _losses(results: Results) -> list[str]:
         (f"{c.what}, {c.of}", c.beside, _amount(c.ours, c.unit), _amount(c.theirs, c.unit), f"{c.ratio:.2f}")
         for c in lost
     ]
-    goals = [(m.key, f"{_number(m.value)} {m.unit}", m.goal) for m in missed(results)]
+    goals = [(m.key, f"{number_text(m.value)} {m.unit}", m.goal) for m in missed(results)]
     lines = ["## Where we lose", ""]
     lines += _table(("", "beside", "ours", "theirs", "ratio"), rows) if rows else ["In no comparison of this run."]
     return [*lines, "", *(_table(("goal missed", "is", "should be"), goals) if goals else ["Every goal was reached."])]
@@ -127,7 +127,7 @@ def _figures(results: Results) -> list[str]:
         if value is not None:
             goal = figure.goal
             verdict = "" if goal is None else f"{goal.text} {'reached' if goal.reached(value) else '**missed**'}"
-            rows.append((f"`{figure.key}`", _number(value), figure.unit, verdict))
+            rows.append((f"`{figure.key}`", number_text(value), figure.unit, verdict))
     return ["## Figures", "", *_table(("figure", "median", "unit", "goal"), rows)]
 
 
@@ -218,7 +218,7 @@ def _accounts(results: Results) -> list[str]:
         }
         sums = [sum(v for k, v in told.items() if k.endswith(f".{end}")) for end in ACCOUNT]
         if told:
-            rows.append((name, *map(_number, sums)))
+            rows.append((name, *map(number_text, sums)))
     heading = ("", *ACCOUNT)
     return ["## Counted, over all scenarios", "", *_table(heading, rows)] if rows else []
 
@@ -240,16 +240,12 @@ def _of(results: Results, name: str) -> str:
 
 def _spread(value: Value) -> str:
     if value.low == value.high:
-        return _number(value.median)
-    return f"{_number(value.median)} ({_number(value.low)}–{_number(value.high)})"
+        return number_text(value.median)
+    return f"{number_text(value.median)} ({number_text(value.low)}–{number_text(value.high)})"
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{_number(value)} {unit}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.2f}" if value != int(value) and abs(value) < 100 else f"{value:,.0f}"
+    return f"{number_text(value)} {unit}"
 
 
 def write(results: Results, target: Path) -> None:

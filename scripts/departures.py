@@ -6,7 +6,7 @@ sent 700  =  delivered 612  +  pending 88        late now: p50 and max of the la
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
 import numpy as np
@@ -90,14 +90,11 @@ def _send(
     sender.serve()
 
 
-class _Display:
+class _Display(AbstractContextManager["_Display"]):
     """Shows a tally, which goes on changing."""
 
     def show(self, now_ms: int) -> None:
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held."""

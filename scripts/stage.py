@@ -39,6 +39,7 @@ class Stage:
         self.admin = Admin(bootstrap_servers)
         self._end = f".{name}" if name else ""
         self.timer_topic = f"timer.requests{self._end}"
+        self._group = f"timer-bridge{self._end}"
         self._made: set[str] = set()
 
     def bridge(self, folder: Path, arguments: Sequence[str] = ()) -> BridgeProcess:
@@ -50,10 +51,6 @@ class Stage:
         }
         flags = [word for flag, value in own.items() for word in (f"--{flag}", str(value))]
         return BridgeProcess(folder, self.servers, [*flags, *arguments], http_port=free_port())
-
-    @property
-    def _group(self) -> str:
-        return f"timer-bridge{self._end}"
 
     def target(self, use: str) -> str:
         topic = f"bench.{use}{self._end}"
