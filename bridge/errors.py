@@ -45,9 +45,9 @@ class OutcomeUnknownError(BridgeError):
 
 
 class PutOutError(BridgeError):
-    """The group had put us out and has taken us in anew, which nobody told: others may have had what we still hold.
+    """Our membership of the group ended: others may have had what we still hold, or we hold nothing and cannot rejoin.
 
-    A start follows, as after a crash.
+    A start with new Kafka clients follows, as after a crash.
     """
 
 

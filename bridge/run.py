@@ -180,7 +180,7 @@ def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, as
     others_patience = Patience()
     looking = OwnTopics(settings, ConfluentTopics(settings.connection(), others_patience), asked.metrics)
     growth = Growth(looking, lambda found: settings.turn_options(found, began_ms), options)
-    history = ConfluentHistory(settings.connection(), journals_of(settings), others_patience)
+    history = ConfluentHistory(settings.connection(), journals_of(settings), others_patience, LIMIT_S)
     owned = OwnJournals(history, journals_of(settings), lambda: list(asked.status.shards()))
     watch = Watch(growth.look, owned.look)
     try:

@@ -129,7 +129,7 @@ class Field:
         self.timers, self.target, self.group = f"timers-{mark}", f"target-{mark}", f"group-{mark}"
         self.instances: list[Instance] = []
         self.sent = 0
-        self._servers = servers
+        self.bridge_servers = servers
         self._folder = folder
         self.journal = f"journal-{mark}"
         self._arguments = ["--group", self.group, "--partitions", str(partitions), *arguments]
@@ -140,7 +140,7 @@ class Field:
         self.seen: list[Delivery] = []
 
     def launch(self, name: str, arguments: Sequence[str] = ()) -> Instance:
-        instance = Instance(self._folder / name, self._servers, [*self._arguments, *arguments])
+        instance = Instance(self._folder / name, self.bridge_servers, [*self._arguments, *arguments])
         self.instances.append(instance)
         instance.launch()
         return instance

@@ -234,6 +234,32 @@ def test_a_bomb_stops_only_its_topic_until_it_is_skipped_and_each_timer_comes_on
     assert grown_mb < 200
 
 
+def test_a_skip_after_a_restart_parks_a_record_that_follows_a_marker(place: Place) -> None:
+    """The first read after the restart finds a marker and the record."""
+    with place.bridge()[0]:
+        sender = place.cluster.transactional()
+        sender.begin_transaction()
+        headers = [("timer-topic", place.targets[place.poisoned].encode()), ("timer-delay-ms", b"0")]
+        sender.produce(place.poisoned, b"v", headers=headers, partition=0)
+        sender.commit_transaction()
+        place.sent[place.poisoned] += 1
+        place.until_all()
+    assert place.bomb(90_000_000) == []
+    bridge, port = place.bridge()
+    with ExitStack() as ends:
+        ends.callback(bridge.kill)
+        bridge.launch()
+        offset = until(lambda: undecodable_at(port), "the word")
+        assert offset == 2
+        place.skip(offset)
+        place.send(place.poisoned, 0)
+        place.cluster.flush()
+        place.until_all()
+        bridge.stop()
+    place.demand_each_once()
+    assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
+
+
 @pytest.mark.parametrize(("size", "count"), [(20_000_000, 60), (3_000_000, 300)])
 def test_many_bombs_take_little_memory_if_they_are_allowed(place: Place, size: int, count: int) -> None:
     def bombs() -> None:

@@ -31,6 +31,8 @@ from schemas import headers as names
 
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 60.0
+_REPLACED_AFTER_S = 30.0
+"""A quiet consumer is replaced: it may have lost all brokers (docs/design/kafka-reads.md)."""
 T = TypeVar("T")
 QUIET = {"log_level": 2}  # a broker that is being stopped is no news
 
@@ -239,15 +241,23 @@ class Receiver:
     """Reads real topics from their beginning, read_committed. Its group never commits anything."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
-        self._consumer = _reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
+        self._bootstrap_servers = bootstrap_servers
+        self._consumer = self._made()
         with trouble_told("the real topics could not be listed"):
             end_s = time.monotonic() + _TIMEOUT_S
             while True:  # not every broker knows a topic that was just made
                 described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
                 if described.keys() >= set(topics) or time.monotonic() > end_s:
                     break
-        places = [TopicPartition(t, number, OFFSET_BEGINNING) for t in topics for number in described[t].partitions]
-        self._consumer.assign(places)
+        self._next = {(t, number): OFFSET_BEGINNING for t in topics for number in described[t].partitions}
+        self._assign()
+
+    def _made(self) -> Consumer:
+        return _reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
+
+    def _assign(self) -> None:
+        self._quiet_s = time.monotonic()
+        self._consumer.assign([TopicPartition(*place, offset) for place, offset in self._next.items()])
 
     def __enter__(self) -> Self:
         return self
@@ -259,9 +269,15 @@ class Receiver:
         """Waits for one, then takes what is there."""
         first = self._consumer.poll(timeout_s)
         if first is None:
+            if time.monotonic() - self._quiet_s > _REPLACED_AFTER_S:
+                self._consumer.close()
+                self._consumer = self._made()
+                self._assign()
             return []
-        messages = [first, *self._consumer.consume(10_000, 0)]
+        messages: list[Any] = [first, *self._consumer.consume(10_000, 0)]
         seen_ms = time.time_ns() // 1_000_000
+        self._quiet_s = time.monotonic()
+        self._next |= {(m.topic(), m.partition()): m.offset() + 1 for m in messages if m.error() is None}
         return [_delivery(message, seen_ms) for message in messages]
 
 

@@ -17,6 +17,7 @@ from bridge.embedded import HOST
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.02
 T = TypeVar("T")
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Proxy:
@@ -39,10 +40,13 @@ class Proxy:
             writer.close()
             return
         try:
-            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+            await self._forward((reader, writer), (far_reader, far_writer))
         finally:
             writer.close()
             far_writer.close()
+
+    async def _forward(self, client: Link, broker: Link) -> None:
+        await asyncio.gather(self._pump(client[0], broker[1]), self._pump(broker[0], client[1]))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

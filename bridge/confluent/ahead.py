@@ -77,7 +77,7 @@ class Ahead:
             return Sent([], Failed(cause=self._fatal))
         named = self._sending.failures
         standing = [index for index, _ in self._deliveries if index not in named]
-        if not _FATAL.isdisjoint(named.values()):
+        if not _FATAL.isdisjoint(named.values()) or (_LATE in named.values() and not standing):
             self._begin_anew()
         if _DENIED in named.values():  # told as a transaction tells it, which names nobody
             return Sent(standing, Failed(cause=KafkaError(_DENIED)))

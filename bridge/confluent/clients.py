@@ -24,6 +24,9 @@ TRANSACTION_TIMEOUT_MS = 10_000
 LONGEST_TRANSACTION_MS = 240_000
 """Below max.poll.interval.ms, 300 s by default: who waits for one does not poll."""
 
+REPLACED_AFTER_S = 30.0
+"""A client without an answer for so long is replaced: see "A client that has lost all brokers" (kafka-reads.md)."""
+
 READER = {
     # One record ends a fetch, so waiting long costs nothing but idle requests.
     "fetch.wait.max.ms": 500,

@@ -1,5 +1,6 @@
 """A reader of the control topic, from its beginning, by a consumer outside the group."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,13 +23,16 @@ class ConfluentControl:
     """Implements `bridge.ports.Control`. Not thread-safe."""
 
     def __init__(self, connection: Connection, topic: str, patience: Patience) -> None:
+        self._connection = connection
         self._patience = Patience(patience)
         self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
         self._position = 0
-        self._consumer: Any = make(Consumer, clients.control(connection), patience)
-        self._consumer.assign([self._place])
+        self._make_consumer()
 
     def poll(self) -> Iterator[Record]:
+        # A client that has lost all brokers for good looks like one without new records.
+        if time.monotonic() - self._made_s >= clients.REPLACED_AFTER_S:
+            self._replace_consumer()
         return self._next(0)
 
     def catch_up(self) -> Iterator[Record]:
@@ -45,10 +49,21 @@ class ConfluentControl:
             raise explained(what, error_of(failure)) from failure
         except BrokerUnavailableError:
             self._patience.status.waits(None)  # the status of the waiting partitions says so
+            self._replace_consumer()
             raise
 
     def close(self) -> None:
         self._consumer.close()
+
+    def _make_consumer(self) -> None:
+        self._made_s = time.monotonic()
+        self._consumer: Any = make(Consumer, clients.control(self._connection), self._patience)
+        self._place.offset = self._position or OFFSET_BEGINNING
+        self._consumer.assign([self._place])
+
+    def _replace_consumer(self) -> None:
+        self._consumer.close()
+        self._make_consumer()
 
     def _next(self, timeout_s: float) -> Iterator[Record]:
         for message in self._consumer.consume(_BATCH, timeout_s):

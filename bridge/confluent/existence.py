@@ -30,15 +30,17 @@ class Existence:
     def partitions_of(self, topic: str) -> int | KafkaError:
         """Return the number of partitions, or the broker's error. Raises KafkaException if no broker answers."""
         with self._asking:
-            asked = self._client().describe_topics(TopicCollection([topic]), request_timeout=CALL_S)
+            client = self._client()
+            asked = client.describe_topics(TopicCollection([topic]), request_timeout=CALL_S)
             try:
                 return len(asked[topic].result().partitions)
             except KafkaException as failure:
                 if error_of(failure).code() > 0:
                     return error_of(failure)
+                self._admin = None
                 raise
             finally:
-                serve(self._admin)
+                serve(client)
 
     def unavailable(self, topics: Collection[str], *, unless_told: bool = False) -> frozenset[str]:
         """Return the topics with a partition that has no leader, or fewer in-sync replicas than min.insync.replicas.
@@ -46,19 +48,21 @@ class Existence:
         unless_told: True if topics about which no broker answers within 2 s are returned too.
         """
         with self._asking:
-            asked = self._client().describe_topics(TopicCollection([*topics]), request_timeout=CALL_S)
+            client = self._client()
+            asked = client.describe_topics(TopicCollection([*topics]), request_timeout=CALL_S)
             in_sync: dict[str, int] = {}
             for topic, answer in asked.items():
                 try:
                     partitions = answer.result().partitions
                 except KafkaException as failure:
-                    if unless_told and error_of(failure).code() < 0:  # an error of librdkafka: no broker answered
-                        in_sync[topic] = 0
+                    if error_of(failure).code() < 0:  # an error of librdkafka: no broker answered
+                        self._admin = None
+                        in_sync |= {topic: 0} if unless_told else {}
                 else:
                     if any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in partitions):
                         in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in partitions)
             needed = self._needed_in_sync([topic for topic, replicas in in_sync.items() if replicas > 0])
-            serve(self._admin)
+            serve(client)
         return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, 1))
 
     def _needed_in_sync(self, topics: Collection[str]) -> dict[str, int]:
@@ -73,6 +77,7 @@ class Existence:
         return found
 
     def _client(self) -> Any:
+        """Return a new client if the last one got no answer: it may have lost all brokers for good."""
         if self._admin is None:
             self._admin = clients.make(AdminClient, clients.plain(self._connection), self._patience)
         return self._admin

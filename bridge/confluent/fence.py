@@ -19,6 +19,11 @@ class Membership(NamedTuple):
     generation: int
     id: bytes
 
+    @property
+    def is_known(self) -> bool:
+        """True if the group has us. After a lost session librdkafka keeps the generation, and drops the id."""
+        return self.generation >= 0 and bool(self.id)
+
 
 def membership(fence: object) -> Membership:
     assert isinstance(fence, bytes)

@@ -66,8 +66,11 @@ class ConfluentHistory:
         self._journal_topics = journal_topics
         self._patience = patience
         self._connection = connection
+        self._make_clients()
+
+    def _make_clients(self) -> None:
         self._consumer: Any = self._new_consumer()
-        self._admin: Any = make(AdminClient, clients.plain(connection), patience)
+        self._admin: Any = make(AdminClient, clients.plain(self._connection), self._patience)
 
     def progress(self, shard: Shard) -> Progress | None:
         def committed() -> TopicPartition:
@@ -237,18 +240,23 @@ class ConfluentHistory:
             raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
 
     def _insist(self, what: str, call: Callable[[], T]) -> T:
-        until_s = self._until_s()
+        """Return what `call` returns. Makes the clients again if no broker answers: they may have lost all for good."""
+        while True:
+            until_s = time.monotonic() + (self._limit_s or clients.REPLACED_AFTER_S)
 
-        def is_asked_again(error: KafkaError) -> bool:
-            return is_passing(error) and time.monotonic() < until_s
+            def is_asked_again(error: KafkaError, until_s: float = until_s) -> bool:
+                return is_passing(error) and time.monotonic() < until_s
 
-        try:
-            return self._patience.insist(what, call, is_asked_again)
-        except KafkaException as failure:
-            error = error_of(failure)
-            if is_passing(error):
-                raise PartitionUnreadableError(f"{what}: {error.str()} for {self._limit_s} s") from failure
-            raise explained(what, error) from failure
+            try:
+                return self._patience.insist(what, call, is_asked_again)
+            except KafkaException as failure:
+                error = error_of(failure)
+                if not is_passing(error):
+                    raise explained(what, error) from failure
+                self._consumer.close()
+                self._make_clients()
+                if self._limit_s is not None:
+                    raise PartitionUnreadableError(f"{what}: {error.str()} for {self._limit_s} s") from failure
 
     def _until_s(self) -> float:
         return math.inf if self._limit_s is None else time.monotonic() + self._limit_s
@@ -286,6 +294,9 @@ class ConfluentHistory:
                             self._patience.wait(
                                 f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
                             )
+                        if tries > clients.REPLACED_AFTER_S / _WAIT_S:
+                            tries = 0
+                            break  # with a new consumer
 
     def _next_batch(
         self, consumer: Any, place: Shard, position: int, end: int, skipped: Container[int]
@@ -306,7 +317,9 @@ class ConfluentHistory:
             elif error.code() in UNDECODABLE:
                 if messages:
                     break  # yield these first; librdkafka repeats the error
-                position = self._beyond(consumer, place, max(position, message.offset()), skipped, error)
+                position = max(position, message.offset())  # all before it was markers, or aborted
+                if position < end:
+                    position = self._beyond(consumer, place, position, skipped, error)
             else:
                 self._trouble(place, error)
         return messages, position, is_kept

@@ -69,6 +69,8 @@ class ConfluentSource:
         self._ours: set[Shard] = set()
         self._held_as = Membership(-1, b"")
         """Who we are to the group, as long as something is ours."""
+        self._member_s = time.monotonic()
+        """When the group last had us as a member, or this client was made."""
         self._next: dict[Shard, int] = {}
         """Of each started shard the offset that comes next."""
         self._undecodable: dict[Shard, int] = {}
@@ -137,7 +139,8 @@ class ConfluentSource:
         fence = self._consumer.consumer_group_metadata()
         now = membership(fence)
         self._demand_same_member(now)
-        return Polled(self._take_ownership(), records, fence, now.generation >= 0, self._undecodable.copy())
+        self._demand_member(now)
+        return Polled(self._take_ownership(), records, fence, now.is_known, self._undecodable.copy())
 
     def _demand_same_member(self, now: Membership) -> None:
         """Raises PutOutError where what we hold was given to a member that the group has put out since.
@@ -151,6 +154,14 @@ class ConfluentSource:
         elif now.generation not in (-1, self._held_as.generation):
             held = ", ".join(map(str, sorted(self._ours)))
             raise PutOutError(f"the group had put us out and took us in anew: {held} may have been another's meanwhile")
+
+    def _demand_member(self, now: Membership) -> None:
+        """Raise PutOutError if we are no member for REPLACED_AFTER_S. We hold nothing, so a new life costs little."""
+        if self._ours or now.is_known:
+            self._member_s = time.monotonic()
+        elif time.monotonic() - self._member_s >= clients.REPLACED_AFTER_S:
+            told = f"no member of the group for {clients.REPLACED_AFTER_S:.0f} s"
+            raise PutOutError(f"{told}: the Kafka client may have lost all brokers; going on with new clients")
 
     def _first(self, timeout_s: float) -> Message | None:
         """The first message, or None at the time-out, at a wake or at a change of hands."""

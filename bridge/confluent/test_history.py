@@ -111,7 +111,7 @@ def history(said: Saying, bounds: tuple[int, int] = (0, 3)) -> Any:
     made: Any = ConfluentHistory(Connection("127.0.0.1:1"), {PLACE.topic: "timer.journal"}, Patience())
     made.close()
     made._consumer = said
-    made._new_consumer = lambda place: said
+    made._new_consumer = lambda place=None: said
     made._ask = lambda place, spec, level=None: bounds[spec is history_module._END]
     return made
 
@@ -274,7 +274,7 @@ def test_each_read_is_a_consumer_of_its_own() -> None:
     consumers = [Saying([Told(0)], [Told(1, GONE)]), Saying([Told(2)], [Told(3)]), Saying([Told(0), Told(1)])]
     left, other = iter(consumers[:2]), consumers[2]
     read = history(Saying())
-    read._new_consumer = lambda place: next(left, other)
+    read._new_consumer = lambda place=None: next(left, other)
     found = read.requests(PLACE, 0, 4)
     assert [record.offset for record in next(found)] == [0]
     assert [record.offset for record in next(found)] == [2]
@@ -292,6 +292,11 @@ def test_a_record_that_cannot_be_decoded_ends_a_read_after_what_lies_before_it()
     with pytest.raises(PartitionUnreadableError, match=r"timer\.requests/0: offset 1 cannot be decoded") as wrong:
         next(read)
     assert wrong.value.undecodable == 1
+
+
+def test_a_read_that_ends_at_a_record_that_cannot_be_decoded_has_read_all() -> None:
+    """Offset 1 is a marker."""
+    assert offsets(history(Saying([Told(0)], [Told(2, BAD)])).requests(PLACE, 0, 2)) == [0]
 
 
 def test_what_was_skipped_is_passed_over_one_offset_at_a_time() -> None:

@@ -1,5 +1,6 @@
 """The cluster's topics, looked at and made by an admin."""
 
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,8 +24,13 @@ class ConfluentTopics:
     """Every call waits for a broker, as long as `patience` does, unless it says otherwise."""
 
     def __init__(self, connection: Connection, patience: Patience) -> None:
+        self._connection = connection
         self._patience = patience
-        self._admin: Any = make(AdminClient, clients.plain(connection), patience)
+        self._make_admin()
+
+    def _make_admin(self) -> None:
+        """Again if no broker has answered for long: a client may lose all brokers for good."""
+        self._admin: Any = make(AdminClient, clients.plain(self._connection), self._patience)
 
     def partitions(self, name: str) -> int | None:
         """How many; None where the topic is not there."""
@@ -43,6 +49,8 @@ class ConfluentTopics:
             with suppress(KafkaException):
                 found[name] = len(answer.result().partitions)
         serve(self._admin)
+        if not found:
+            self._make_admin()
         return found
 
     def config(self, name: str, *, once: bool = False) -> dict[str, str]:
@@ -113,7 +121,13 @@ class ConfluentTopics:
             tries += 1
 
     def _insist(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
+        replace_s = time.monotonic() + clients.REPLACED_AFTER_S
+
         def is_asked_again(error: KafkaError) -> bool:
+            nonlocal replace_s
+            if time.monotonic() >= replace_s:
+                self._make_admin()
+                replace_s = time.monotonic() + clients.REPLACED_AFTER_S
             return not once and is_passing(error) and not _is_refusal(error)
 
         def served() -> T:
