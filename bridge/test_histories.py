@@ -100,12 +100,12 @@ def lose_disk(world: World) -> None:
     world.bridge.start()
 
 
-def two_partitions(store: StoreOptions = SMALL.store) -> tuple[FakeKafka, list[Shard], FakeInstance]:
-    """One bridge with both, and no receipts."""
+def two_partitions(store: StoreOptions = SMALL.store, count: int = 2) -> tuple[FakeKafka, list[Shard], FakeInstance]:
+    """One bridge with both (or `count`), and no receipts."""
     kafka = FakeKafka(Timeline())
-    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+    for topic, partitions in ((TIMERS, count), ("timer.journal", count), ("timer.rejected", 1), ("orders", 1)):
         kafka.create(topic, partitions)
-    shards = [Shard(TIMERS, number) for number in range(2)]
+    shards = [Shard(TIMERS, number) for number in range(count)]
     instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none", store=store))
     instance.run(0)
     return kafka, shards, instance

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -200,6 +201,37 @@ def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_
     instance.history.silent.clear()
     instance.run(6000)
     assert sorted(delivered(kafka)) == ["one", "other"]
+    assert instance.status.ready().reason == ""
+
+
+def test_many_partitions_that_do_not_answer_hold_up_no_turn_for_the_sum_of_their_reads() -> None:
+    """Each read takes 4 s until it gives up; a poll that comes too late would put the instance out of the group."""
+    kafka, shards, instance = two_partitions(count=20)
+    instance.run(1000)
+    instance.kill()
+    instance.start()
+    history: Any = instance.history
+    source: Any = instance.source
+    history.silent.update(shards)
+    polled_ms: list[int] = []
+    poll, demand_answer = source.poll, history._demand_answer
+
+    def slow(shard: Shard) -> None:
+        if shard in history.silent:
+            kafka.timeline.advance(4000)
+        demand_answer(shard)
+
+    def noted(*arguments: int) -> object:
+        polled_ms.append(kafka.timeline.now_ms)
+        return poll(*arguments)
+
+    history._demand_answer, source.poll = slow, noted
+    instance.holds_preparations = True
+    instance.run(120_000)
+    assert max(later - earlier for earlier, later in pairwise(polled_ms)) < 10_000
+    history.silent.clear()
+    instance.holds_preparations = False
+    instance.run(10_000)
     assert instance.status.ready().reason == ""
 
 

@@ -47,6 +47,8 @@ _LATEST_CHECKPOINT_MS = 10_000
 """When no pause has come by itself: a few ms of waiting, and a start never reads much more than this."""
 _NEXT_TRY_MS = 5000
 """A rebuild may take long, and this thread: most of the time is the other shards'."""
+_OPENING_MS = 3000
+"""After openings of so long in one turn the other partitions are left to the next turns: timers leave in between."""
 _UNREADABLE_MS = 60_000
 """So long what cannot be read is opened again, where a rebuild would lose what Kafka no longer has."""
 _SOUND_MS = 15_000
@@ -65,12 +67,13 @@ class _NextTry:
 
     refused = None
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, wait_ms: int = _NEXT_TRY_MS) -> None:
         self._clock = clock
         self._since_ms = clock.now_ms()
+        self._wait_ms = wait_ms
 
     def is_done(self) -> bool:
-        return has_passed(self._since_ms, self._clock.now_ms(), _NEXT_TRY_MS)
+        return has_passed(self._since_ms, self._clock.now_ms(), self._wait_ms)
 
     def give_up(self) -> None:
         """Nobody works at it."""
@@ -377,11 +380,14 @@ class Bridge:
         if ownership.assigned:
             self._control.catch_up()  # a former owner may know of pauses that we do not
         undecided = self._history.undecided(ownership.assigned) if ownership.assigned else set()
+        began_ms = self._clock.now_ms()
         for shard in ownership.assigned:
             if shard in undecided:
                 self._metrics.waits_for_former_owner(shard)
                 log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
                 self._preparing[shard] = self._prepare(shard)
+            elif has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
+                self._preparing[shard] = _NextTry(self._clock, 0)
             else:
                 self._begin(shard)
 
@@ -421,7 +427,10 @@ class Bridge:
         done = [each for each in self._preparing.items() if each[1].is_done()]
         if done and not self._control.is_current:
             self._control.catch_up()
+        began_ms = self._clock.now_ms()
         for shard, preparation in done:
+            if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
+                return
             del self._preparing[shard]
             if shard not in self._claimed:  # a transaction may have hidden the owner
                 self._claimed |= self._ours([shard])
@@ -817,6 +826,7 @@ class Bridge:
                 self._complaints.say(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
                 if isinstance(wrong, PartitionUnreadableError):  # each try holds up all others
                     owned.checkpoint_rests_until_ms = self._clock.now_ms() + _UNREADABLE_MS
+                    return  # the others have their turn
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
 

@@ -17,11 +17,11 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from bridge.client import TimerProducer
-from bridge.confluent import ConfluentHistory, Patience
+from bridge.confluent import ConfluentControl, ConfluentHistory, Patience
 from bridge.confluent.history import LIMIT_S
 from bridge.connection import Connection
 from bridge.embedded import EmbeddedKafka, free_port
-from bridge.errors import PartitionUnreadableError
+from bridge.errors import BrokerUnavailableError, PartitionUnreadableError
 from bridge.topics import fetch_limits
 from integration_tests.cluster import Cluster
 from integration_tests.conftest import Broker
@@ -308,7 +308,9 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
     limits = fetch_limits(1 << 20, is_compressed=True)
     connection = Connection(own_kafka.bootstrap_servers, fetched=limits)
     history, shard = ConfluentHistory(connection, {timers: journal}, Patience(), LIMIT_S), Shard(timers, 0)
+    control = ConfluentControl(connection, cluster.topic("control"), Patience())
     assert sum(map(len, history.requests(shard, 0, 100))) == 100
+    assert list(control.catch_up()) == []
     assert history.progress(shard) is None
     pid = own_kafka.pid
     assert pid is not None
@@ -321,11 +323,16 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
             lambda: history.bounds(shard),
             lambda: history.journal_bounds(shard),
             lambda: history.offset_at(shard, 1),
+            lambda: history.journal_tails([shard], 20),
         ):
             begun_s = time.monotonic()
             with pytest.raises(PartitionUnreadableError):
                 read()
             assert time.monotonic() - begun_s < 5.5
+        begun_s = time.monotonic()
+        with pytest.raises(BrokerUnavailableError):
+            list(control.catch_up())
+        assert time.monotonic() - begun_s < 5.5
         for glance in (history.undecided, history.open_ends, history.firsts, history.newest_decisions):
             begun_s = time.monotonic()
             glance([shard])
@@ -333,3 +340,4 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
     finally:
         os.kill(pid, signal.SIGCONT)
     history.close()
+    control.close()

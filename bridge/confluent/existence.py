@@ -4,6 +4,7 @@ A producer that is asked for a topic caches the name until the process ends, and
 cluster does not know it. Senders choose names, so that cache would grow without bound.
 """
 
+import math
 from collections.abc import Collection
 from contextlib import suppress
 from threading import Lock
@@ -45,6 +46,8 @@ class Existence:
     def unavailable(self, topics: Collection[str], *, unless_told: bool = False) -> frozenset[str]:
         """Return the topics with a partition that has no leader, or fewer in-sync replicas than min.insync.replicas.
 
+        If our user may not see min.insync.replicas, all replicas have to be in sync.
+
         unless_told: True if topics about which no broker answers within 2 s are returned too.
         """
         with self._asking:
@@ -63,7 +66,7 @@ class Existence:
                         in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in partitions)
             needed = self._needed_in_sync([topic for topic, replicas in in_sync.items() if replicas > 0])
             serve(client)
-        return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, 1))
+        return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, math.inf))
 
     def _needed_in_sync(self, topics: Collection[str]) -> dict[str, int]:
         """Return min.insync.replicas of those topics whose configuration our user may see."""

@@ -50,8 +50,8 @@ _UNKNOWN = frozenset(
 class ConfluentHistory:
     """journal_topics: timer topic -> its journal topic. Not thread-safe.
 
-    limit_s: seconds after which a read raises PartitionUnreadableError; None: a read waits. With a limit, reads of
-    timer topics also hold at most the memory that `connection.fetched` allows.
+    limit_s: seconds after which a read raises PartitionUnreadableError; None: a read waits.
+    Reads of timer topics hold at most the memory that `connection.fetched` allows.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class ConfluentHistory:
             )
         except KafkaException:
             for place in journals:  # as in `_ask`
-                self._demand_there(place, self._admin.list_topics(place.topic, timeout=CALL_S))
+                self._demand_there(place, self._admin.list_topics(place.topic, timeout=self._call_s))
             raise
         return {place: (max(firsts[place], ends[place] - look_back), ends[place]) for place in journals}
 
@@ -264,7 +264,7 @@ class ConfluentHistory:
     # -- reading
 
     def _new_consumer(self, place: Shard | None = None) -> Any:
-        is_bounded = self._limit_s is not None and place is not None and place.topic in self._journal_topics
+        is_bounded = place is not None and place.topic in self._journal_topics
         return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._patience)
 
     def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:

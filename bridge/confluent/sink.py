@@ -67,6 +67,8 @@ _MOST_NAMED = 3
 _MOST_IDS = 16
 """Of a lane, in turn. By the time the last one is held, the first is mostly free."""
 _MOST_SUSPECTS = 10_000
+_OWN_TOPIC_FROM = 4
+"""Aborts in a row for topics that take no records, each time fewer if they are targets."""
 
 
 class _Sent(NamedTuple):
@@ -195,11 +197,15 @@ class Lane:
 
     def _started(self, *, forgives: bool, is_successor: bool) -> TransactionalProducer:
         """Return a producer of this lane's id, or of the next one that Kafka does not hold."""
+        tries = 0
         while True:
             told = (self._config, self._patience, self._unavailable)
             try:
                 return TransactionalProducer(*told, forgives=forgives, is_successor=is_successor)
             except IdHeldError as held:
+                tries += 1
+                if tries >= _MOST_IDS:
+                    self._patience.wait("starting the producer", f"{held}, as with {_MOST_IDS} other ids", tries)
                 self._generation = (self._generation + 1) % _MOST_IDS
                 own = clients.transactional_id(self._connection, self.number, self._generation)
                 log.warning("%s: a topic takes no end of its last transaction; going on as %s", held, own)
@@ -330,7 +336,9 @@ class ConfluentSink:
             unavailable = self._existence.unavailable(suspects, unless_told=True)
             self._suspects -= suspects - unavailable
             if unavailable:
-                self._wait(str(Failed(unavailable=unavailable)), quietly=True)
+                # Timers of a target are left out of the repetition; what still waits needs a topic of the bridge's own.
+                is_of_targets = self._fruitless < _OWN_TOPIC_FROM
+                self._wait(str(Failed(unavailable=unavailable)), quietly=is_of_targets)
                 return Aborted({}, unavailable=unavailable)
         if not is_member(way.batch.fence):
             if way.is_next():

@@ -1,15 +1,22 @@
 """A producer that is replaced by one with more time, where brokers allow that."""
 
+import struct
+import time
 from typing import Any
 
 import pytest
 
 from bridge.confluent import sink
 from bridge.confluent.clients import LONGEST_TRANSACTION_MS
-from bridge.confluent.producer import IdHeldError, TimeoutRefusedError
-from bridge.confluent.sink import Lane
+from bridge.confluent.existence import Existence
+from bridge.confluent.producer import Failed, IdHeldError, TimeoutRefusedError
+from bridge.confluent.sink import ConfluentSink, Lane
 from bridge.confluent.waiting import Patience
 from bridge.connection import Connection
+from bridge.errors import BrokerUnavailableError
+from bridge.ports import Aborted, Outgoing, Transaction
+from bridge.status import Status
+from schemas.origin import Shard
 
 
 def lane(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[Lane, list[int]]:
@@ -80,3 +87,59 @@ def test_an_id_that_kafka_holds_is_left_for_the_next_one_that_it_does_not(monkey
     of.heal()
     assert of.producer.id == "group-one-0-3"
     of.close()
+
+
+def test_if_kafka_holds_every_id_the_start_waits_and_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    class Producer:
+        def __init__(self, config: dict[str, Any], *_: object, **__: object) -> None:
+            started.append(config["transactional.id"])
+            assert len(started) < 100, "it never asks whether it is time to give up"
+            raise IdHeldError("starting the producer: concurrent transactions")
+
+    monkeypatch.setattr(sink, "TransactionalProducer", Producer)
+    patience = Patience()
+    patience.give_up_in(0)
+    with pytest.raises(BrokerUnavailableError, match="starting the producer"):
+        Lane(Connection("127.0.0.1:1", "group", "one"), 0, patience)
+    assert len(set(started)) == 16
+
+
+def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers of a target would be left out of the repetition; nothing leaves without the receipts topic."""
+    none = frozenset({"timer.receipts"})
+
+    class Producer:
+        is_broken = is_hurried = is_proven = was_forgiven = False
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def load(self, batch: object) -> None: ...
+
+        def fill(self, batch: object) -> Failed:
+            del batch
+            return Failed(unavailable=none)
+
+        def partitions_of(self, topic: str) -> int:
+            del topic
+            return 1
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(sink, "TransactionalProducer", Producer)
+    monkeypatch.setattr(Existence, "unavailable", lambda *_, **__: none)
+    monkeypatch.setattr(Existence, "partitions_of", lambda *_: 1)
+    status = Status(time.monotonic)
+    status.running(Shard("timer.requests", 0))
+    made = ConfluentSink(Connection("127.0.0.1:1", "group", "one"), {}, Patience(status=status))
+    fence = b"CGMDv2:" + struct.pack("=i", 1) + b"group\0member\0"
+    reasons = []
+    for _ in range(6):
+        records = [Outgoing("timer.receipts", -1, None, b"v", [], 0)]
+        fate = made.begin(Transaction(records, {}, {}, fence, frozenset())).wait()
+        assert isinstance(fate, Aborted)
+        assert fate.unavailable == none
+        reasons.append(status.ready().reason)
+    assert (reasons[0], reasons[-1]) == ("", "waiting for the broker")
+    made.close()
