@@ -1,7 +1,7 @@
 """Circuit breakers for target topics that take no records, so that the timers of all other targets leave on time.
 
     closed    --a transaction failed at the topic-->  open       its timers wait, as those of a paused target do
-    open      --the retry delay is over----------->  half open  FIRST_TIMERS timers may leave
+    open      --the retry delay is over----------->  half open  one timer of each partition may leave
     half open --they are committed---------------->  twice as many may leave, and so on, until the breaker is closed
     half open --the topic fails again------------->  open, for twice as long (at most LONGEST_DELAY_MS); then at most
                                                      half as many as failed may leave at a time, for 10 minutes
@@ -17,8 +17,6 @@ from bridge.durations import has_passed
 
 FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one
 LONGEST_DELAY_MS = 60_000  # so a topic is tried at least once a minute
-FIRST_TIMERS = 64
-"""Timers per partition and turn. A throttled topic takes at least a few within the time of one transaction."""
 CLOSED_BEYOND_TIMERS = 4096
 """Timers per partition and turn, about as many as one transaction carries: a higher limit would change nothing."""
 MAX_BREAKERS = 1000
@@ -33,7 +31,8 @@ class _Breaker:
     """Epoch ms of the first failure. Until `has_succeeded`, the topic has taken no record since then."""
     opened_ms: int
     delay_ms: int
-    timers: int = FIRST_TIMERS
+    timers: int = 1
+    """Timers of each partition that may leave in a turn."""
     most_timers: int | None = None
     """Timers that the topic took before it failed with more (it is slow, or has a quota); None if it did not."""
     has_succeeded: bool = False
@@ -69,7 +68,7 @@ class CircuitBreakers:
                 new = _Breaker(now_ms, now_ms, FIRST_DELAY_MS)
                 if breaker is not None:
                     new.delay_ms = min(2 * breaker.delay_ms, LONGEST_DELAY_MS)
-                    new.most_timers = max(FIRST_TIMERS, breaker.timers // 2)
+                    new.most_timers = max(1, breaker.timers // 2)
                 self._breakers[target] = new
             elif not breaker.is_open(now_ms):
                 breaker.opened_ms, breaker.delay_ms = now_ms, min(2 * breaker.delay_ms, LONGEST_DELAY_MS)

@@ -4,8 +4,8 @@
     2 and 3, both needed      too few in-sync replicas     on time again within 30 s
     3 alone                   no leader                    the same
 
-Figures (`pytest -s`): lateness of the other target. `OUTAGE_S=600` takes the broker away for longer; then Spark's audit
-judges what became of each request, too.
+Figures (`pytest -s`): lateness of the other target. `OUTAGE_S=600` takes the broker away for longer; then lateness is
+compared, as no other test runs beside it, and Spark's audit judges what became of each request.
 """
 
 import os
@@ -33,7 +33,7 @@ AUDITED_FROM_S = 300
 ON_TIME_AFTER_S = 30
 """What an operator is promised."""
 ON_TIME_MARGIN_MS = 3_000
-"""Above the noise of other tests, below the 10 s for which an unavailable target may hold up a transaction."""
+"""Below the 10 s for which an unavailable target may hold up a transaction."""
 
 
 @pytest.fixture
@@ -141,11 +141,14 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
             assert len(origins) == load.sent[topic]
             assert max(origins.values()) <= times_max
         assert all(each.appended_ms >= each.due_ms for each in [*field.seen, *waited])
+        healthy = [each for each in field.seen if died_ms + ON_TIME_AFTER_S * 1000 <= each.due_ms < restarted_ms]
+        assert healthy
+        assert max(each.appended_ms for each in healthy) < back_ms, "they waited for the other target"
         assert "takes no records" in field.instances[0].log
         assert "takes records again" in field.instances[0].log
-        assert during < before + ON_TIME_MARGIN_MS
-        assert again < before + ON_TIME_MARGIN_MS
         if OUTAGE_S >= AUDITED_FROM_S:
+            assert during < before + ON_TIME_MARGIN_MS
+            assert again < before + ON_TIME_MARGIN_MS
             topics = [("--timer-topic", field.timers)]
             topics += [(f"--{kind}-topic", f"{kind}-{field.mark}") for kind in ("rejected", "receipts")]
             where = ["--bootstrap-servers", brokers.bootstrap_servers, "--out", str(tmp_path / "audit")]
