@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 
-from integration_tests.golden import FOLDER, formats, store
+from integration_tests.golden import FOLDER, samples, store
 from integration_tests.golden.store import ENDED_FLIGHT, FLIGHT, START_MS, timer
 from schemas.journal import END, Wait
 from schemas.progress import Key, Progress
@@ -47,7 +47,7 @@ BODIES = {name: data for name, data in GOLDEN.items() if name.startswith("body/"
 
 
 def test_the_newest_golden_store_is_of_the_format_of_this_version() -> None:
-    assert formats.STORE == NEWEST
+    assert samples.STORE == NEWEST
     assert NEWEST in STORES
 
 

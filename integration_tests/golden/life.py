@@ -1,0 +1,252 @@
+"""A bridge's life on a fake Kafka, and all that it leaves as files.
+
+    kafka.jsonl    topics, committed offsets and their metadata
+    killed/        the data directory as kill -9 leaves it: the checkpoint is older than the committed progress
+    closed/        the data directory after a clean end
+
+`leave` plays the life and returns the files. `load` makes a Kafka of a `kafka.jsonl`, as the next version finds it.
+Times count from START_MS; the life ends at LEFT_MS. What must become of each timer: test_upgrade.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.options import StoreOptions, TurnOptions
+from bridge.testing import FakeInstance
+from bridge.timer_world import TIMERS
+from integration_tests.golden.records import lines, objects, raw, text
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from schemas.control import Paused, control_record
+from schemas.headers import Headers, Rules
+from schemas.origin import Shard
+
+START_MS = 1_700_000_000_000
+LEFT_MS = 8_500
+SHARD, OTHER = Shard(TIMERS, 0), Shard(TIMERS, 1)
+GROUP = "timers"
+INSTANCE_ID = "0123456789abcdef" * 2
+TOPICS = {TIMERS: 2, "timer.journal": 2, "timer.rejected": 1, "timer.receipts": 1, "orders": 1, "bills": 1}
+OPTIONS = TurnOptions(
+    rules=Rules(
+        max_delay_ms=100_000,
+        roll_window_ms=5_000,
+        levels_ms=(0, 1_000),
+        profiles=("native", "rocketmq"),
+        own_topics=frozenset({TIMERS}),
+    ),
+    store=StoreOptions(tick_ms=100, slots=128, segment_bytes=1000, checkpoint_interval_ms=700),
+    commit_interval_ms=10,
+    era_ms=START_MS,
+)
+"""A lap of 12.8 s, and small files."""
+
+
+class Life:
+    """One bridge with both partitions, and its senders."""
+
+    def __init__(self) -> None:
+        self.kafka = FakeKafka(Timeline(START_MS))
+        for topic, partitions in TOPICS.items():
+            self.kafka.create(topic, partitions)
+        self._meanwhile: list[Callable[[], object]] = []
+        group = FakeGroup(GROUP, [SHARD, OTHER])
+        self.bridge = FakeInstance(self.kafka, group, OPTIONS, meanwhile=self._step)
+        self.bridge.run(0)
+
+    def _step(self, where: str) -> None:
+        while where == "sink.produce" and self._meanwhile:
+            self._meanwhile.pop(0)()
+
+    def before_the_next_record(self, *actions: Callable[[], object]) -> None:
+        """Call `actions` in the bridge's next transaction, before it sends its first record."""
+        self._meanwhile += actions
+
+    def run_until(self, at_ms: int) -> None:
+        self.bridge.run(START_MS + at_ms - self.kafka.timeline.now_ms)
+
+    def ask(self, name: str | None, *headers: tuple[str, str], key: str | None = None, shard: Shard = SHARD) -> Entry:
+        value = None if name is None else name.encode()
+        encoded: Headers = [(header, text.encode()) for header, text in headers]
+        asked_key = None if key is None else key.encode()
+        return self.kafka.produce(TIMERS, value, key=asked_key, headers=encoded, partition=shard.partition)
+
+    def send(
+        self,
+        name: str,
+        due_ms: int,
+        *more: tuple[str, str],
+        id_: str | None = None,
+        target: str = "orders",
+        shard: Shard = SHARD,
+    ) -> None:
+        headers = [("timer-topic", target), ("timer-deliver-ms", f"{START_MS + due_ms}"), *more]
+        self.ask(name, *headers, *([("timer-id", id_)] if id_ else []), shard=shard)
+
+    def cancel(self, id_: str) -> None:
+        self.ask(None, ("timer-action", "cancel"), ("timer-id", id_))
+
+    def move(self, id_: str, due_ms: int) -> None:
+        self.ask(None, ("timer-action", "move"), ("timer-id", id_), ("timer-deliver-ms", f"{START_MS + due_ms}"))
+
+    def pause(self, target: str, *, on: bool) -> None:
+        key, value = control_record(Paused(TIMERS, target), on=on)
+        self.kafka.produce(CONTROL_TOPIC, value, key=key)
+
+    def hide_the_rest(self, shard: Shard) -> FakeTransaction:
+        """Open a transaction: records of `shard` from here on are not read. A dump takes it for aborted."""
+        hung = self.kafka.begin(f"hung-{shard.partition}")
+        self.kafka.produce(TIMERS, b"hung", partition=shard.partition, transaction=hung)
+        return hung
+
+
+def leave() -> dict[str, bytes]:
+    """Play the life. Return the files that it leaves, by their path."""
+    life = Life()
+    _begin(life)
+    life.run_until(2_000)
+    _change(life)
+    life.run_until(7_900)
+    _set_the_clock_back(life)
+    life.run_until(LEFT_MS - 100)
+    _copies_in_flight(life)
+    life.run_until(LEFT_MS)
+    life.cancel("unread")
+    life.send("unread", 12_000)
+    killed = _data("killed", life.bridge)
+    life.bridge.stop()
+    return {"kafka.jsonl": _dump(life.kafka), **killed, **_data("closed", life.bridge)}
+
+
+def _begin(life: Life) -> None:
+    life.pause("bills", on=True)
+    life.pause("orders", on=True)
+    life.pause("orders", on=False)
+    life.send("delivered", 400)
+    life.send("delivered with id", 600, id_="delivered")
+    life.send("far", 60_000)
+    life.send("far with id", 61_000, id_="far")
+    life.send("cancelled", 30_000, id_="cancelled")
+    life.send("cancelled copy", 31_000, id_="cancelled copy")
+    life.send("dropped copy", 34_000, id_="dropped copy")
+    life.send("replaced", 7_000, id_="replaced")
+    life.send("moved", 32_000, id_="moved")
+    life.send("bill", 1_000, target="bills")
+    life.send("bill with id", 2_500, id_="bill", target="bills")
+    life.send("cancelled bill", 2_600, id_="cancelled bill", target="bills")
+    life.send("expired bill", 2_700, ("timer-expire-ms", f"{START_MS + 9_000}"), target="bills")
+    life.send("far bill", 70_000, target="bills")
+    life.send("refused", -START_MS - 5)
+    life.ask("without topic", ("timer-delay-ms", "5"))
+    life.ask("rocketmq", ("REAL_TOPIC", "orders"), ("TIMER_DELIVER_MS", f"{START_MS + 33_000}"), ("UNIQ_KEY", "r"))
+    life.ask(None, ("timer-topic", "orders"), ("timer-deliver-ms", f"{START_MS + 13_100}"), key="tombstone")
+    bad = life.kafka.produce(TIMERS, None, partition=SHARD.partition, is_undecodable=True)
+    life.kafka.skip(SHARD, bad.offset)
+    for number in range(4):
+        life.send(f"other {number}", 11_000 + 2_000 * number, shard=OTHER)
+    life.send("other far", 40_000, id_="other far", shard=OTHER)
+
+
+def _change(life: Life) -> None:
+    life.cancel("cancelled")
+    life.cancel("cancelled bill")
+    life.cancel("never seen")
+    life.send("replacement", 42_000, id_="replaced")
+    life.move("moved", 45_000)
+    life.run_until(4_900)
+    life.before_the_next_record(lambda: life.cancel("dropped copy"))
+    life.run_until(5_500)  # what is far has been rolled
+    life.cancel("cancelled copy")
+    life.send("ahead", 10_400)
+    for name in ("flying", "flying cancelled", "flying moved"):
+        life.send(name, 35_000, id_=name)
+    life.send("unread cancelled", 20_000, id_="unread")
+
+
+def _set_the_clock_back(life: Life) -> None:
+    """Deliver `ahead` by a clock that is 2.6 s ahead, so that K is above all that is sent for the next 2 s."""
+    life.hide_the_rest(OTHER)  # what rolls there now stays in flight
+    life.bridge.clock.error_ms = 2_600
+    life.run_until(7_950)
+    life.bridge.clock.error_ms = 0
+    life.send("held", 9_400)
+    life.send("held with id", 9_900, id_="held")
+    life.send("cancelled while held", 9_700, id_="cancelled while held")
+    life.send("near", 12_600)
+    life.send("near with id", 12_700, ("trace", "1"), ("timer-key", "near key"), id_="near")
+    life.run_until(8_200)
+    life.cancel("cancelled while held")
+
+
+def _copies_in_flight(life: Life) -> None:
+    """Move three timers. Their copies lie after what hides the rest, a cancel and another move before."""
+    life.before_the_next_record(
+        lambda: life.cancel("flying cancelled"),
+        lambda: life.move("flying moved", 54_000),
+        lambda: life.hide_the_rest(SHARD),
+    )
+    life.move("flying", 51_000)
+    life.move("flying cancelled", 52_000)
+    life.move("flying moved", 53_000)
+
+
+# -- as files
+
+
+def _dump(kafka: FakeKafka) -> bytes:
+    """Topics and committed offsets: a line for all, then a line for each record. A missing offset is a marker."""
+    offsets = [[*shard, *(kafka.stable_offset(GROUP, shard) or ())] for shard in (SHARD, OTHER)]
+    logs = [log for topic in kafka.topics.values() for log in topic.partitions]
+    ends = [[log.topic, log.number, log.end] for log in logs]
+    head = {"group": GROUP, "now_ms": kafka.timeline.now_ms, "offsets": offsets, "ends": ends}
+    records = ((log, entry) for log in logs for entry in log.committed(log.first, log.end))
+    return lines([head, *({"topic": log.topic, "partition": log.number, **_told(entry)} for log, entry in records)])
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    told: dict[str, Any] = {"offset": entry.offset, "append_ms": entry.append_ms, "timestamp_ms": entry.timestamp_ms}
+    if entry.is_undecodable:
+        return told | {"undecodable": True}
+    headers = [[name, text(value)] for name, value in entry.headers]
+    return told | {"key": text(entry.key), "value": text(entry.value), "headers": headers}
+
+
+def _data(folder: str, bridge: FakeInstance) -> dict[str, bytes]:
+    found = {f"{folder}/lock": b"", f"{folder}/instance-id": INSTANCE_ID.encode()}
+    for shard, disk in bridge.disks.items():
+        found |= {f"{folder}/{shard}/{name}": data for name, data in disk.contents().items()}
+    return found
+
+
+def load(data: bytes) -> FakeKafka:
+    """Return a Kafka as `kafka.jsonl` tells it; its time is that of the end."""
+    head, *records = objects(data)
+    kafka = FakeKafka(Timeline(head["now_ms"]))
+    ends = {Shard(topic, partition): end for topic, partition, end in head["ends"]}
+    for shard in ends:
+        if shard.topic not in kafka.topics:
+            kafka.create(shard.topic, sum(other.topic == shard.topic for other in ends))
+    for told in records:
+        _append(kafka, Shard(told["topic"], told["partition"]), told)
+    for shard, end in ends.items():
+        _fill(kafka, shard, end)
+    for topic, partition, offset, metadata in head["offsets"]:
+        kafka.commit_offset(head["group"], Shard(topic, partition), offset, metadata)
+    return kafka
+
+
+def _append(kafka: FakeKafka, shard: Shard, told: dict[str, Any]) -> None:
+    _fill(kafka, shard, told["offset"])
+    headers = [(name, raw(value)) for name, value in told.get("headers", ())]
+    key, value = raw(told.get("key")), raw(told.get("value"))
+    entry = Entry(-1, told["append_ms"], told["timestamp_ms"], key, value, headers)
+    entry.is_undecodable = told.get("undecodable", False)
+    kafka.partition(shard).append(entry)
+
+
+def _fill(kafka: FakeKafka, shard: Shard, end: int) -> None:
+    """Markers up to `end`, with the time of the record before them."""
+    log = kafka.partition(shard)
+    at_ms = log.everything()[-1].append_ms if log.everything() else START_MS
+    while log.end < end:
+        log.append(Entry(-1, at_ms, at_ms, None, None, (), is_marker=True))
