@@ -29,6 +29,8 @@ from schemas.pending_table import stores_in
 from schemas.progress import Progress
 from schemas.receipts import Receipt
 
+pytestmark = pytest.mark.timeout(60)
+
 FILES = FOLDER / "formats"
 
 

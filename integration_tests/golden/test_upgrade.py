@@ -33,6 +33,8 @@ from timer.disk import RealDisk
 from timer.read_only import ReadOnlyDisk
 from timer.verification import verify
 
+pytestmark = pytest.mark.timeout(60)  # a bridge that takes its store for damaged may turn forever, as no time passes
+
 VERSIONS = sorted(path.name for path in (FOLDER / "upgrade").iterdir())
 NOW = "played now"
 RULES_OF_NOW = Rules(max_delay_ms=9_000, roll_window_ms=4_000, own_topics=OPTIONS.rules.own_topics)
@@ -123,17 +125,21 @@ class World:
         return found
 
 
-def fixture(version: str, tmp_path: Path) -> Path:
-    if version != NOW:
-        return FOLDER / "upgrade" / version
-    made = tmp_path / "left"
-    make.write_missing(made, life.leave())
-    return made
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("played")
+    make.write_missing(folder, life.leave())
+    return folder
 
 
 @pytest.fixture(params=[*VERSIONS, NOW])
-def left(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return fixture(request.param, tmp_path)
+def left(request: pytest.FixtureRequest) -> Path:
+    """The folder with what a bridge left. Not to be changed."""
+    if request.param != NOW:
+        return FOLDER / "upgrade" / str(request.param)
+    folder = request.getfixturevalue("played")
+    assert isinstance(folder, Path)
+    return folder
 
 
 def demand_once_and_in_time(found: dict[str, list[Entry]], dues: dict[str, int], from_ms: int) -> None:
