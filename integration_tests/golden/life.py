@@ -89,6 +89,10 @@ class Life:
     def move(self, id_: str, due_ms: int) -> None:
         self.ask(None, ("timer-action", "move"), ("timer-id", id_), ("timer-deliver-ms", f"{START_MS + due_ms}"))
 
+    def undecodable(self) -> None:
+        """Send a record that no client can decode, and skip it."""
+        self.kafka.skip(SHARD, self.kafka.produce(TIMERS, None, partition=SHARD.partition, is_undecodable=True).offset)
+
     def pause(self, target: str, *, on: bool) -> None:
         key, value = control_record(Paused(TIMERS, target), on=on)
         self.kafka.produce(CONTROL_TOPIC, value, key=key)
@@ -112,6 +116,7 @@ def leave() -> dict[str, bytes]:
     _copies_in_flight(life)
     life.run_until(LEFT_MS)
     life.cancel("unread")
+    life.undecodable()
     life.send("unread", 12_000)
     killed = _data("killed", life.bridge)
     life.bridge.stop()
@@ -140,8 +145,6 @@ def _begin(life: Life) -> None:
     life.ask("without topic", ("timer-delay-ms", "5"))
     life.ask("rocketmq", ("REAL_TOPIC", "orders"), ("TIMER_DELIVER_MS", f"{START_MS + 33_000}"), ("UNIQ_KEY", "r"))
     life.ask(None, ("timer-topic", "orders"), ("timer-deliver-ms", f"{START_MS + 13_100}"), key="tombstone")
-    bad = life.kafka.produce(TIMERS, None, partition=SHARD.partition, is_undecodable=True)
-    life.kafka.skip(SHARD, bad.offset)
     for number in range(4):
         life.send(f"other {number}", 11_000 + 2_000 * number, shard=OTHER)
     life.send("other far", 40_000, id_="other far", shard=OTHER)
@@ -153,8 +156,6 @@ def _change(life: Life) -> None:
     life.cancel("never seen")
     life.send("replacement", 42_000, id_="replaced")
     life.move("moved", 45_000)
-    life.run_until(4_900)
-    life.before_the_next_record(lambda: life.cancel("dropped copy"))
     life.run_until(5_500)  # what is far has been rolled
     life.cancel("cancelled copy")
     life.send("ahead", 10_400)
@@ -166,14 +167,18 @@ def _change(life: Life) -> None:
 def _set_the_clock_back(life: Life) -> None:
     """Deliver `ahead` by a clock that is 2.6 s ahead, so that K is above all that is sent for the next 2 s."""
     life.hide_the_rest(OTHER)  # what rolls there now stays in flight
+    life.before_the_next_record(lambda: life.cancel("dropped copy"))
     life.bridge.clock.error_ms = 2_600
     life.run_until(7_950)
     life.bridge.clock.error_ms = 0
+    life.send("held and delivered", 8_300)
     life.send("held", 9_400)
     life.send("held with id", 9_900, id_="held")
     life.send("cancelled while held", 9_700, id_="cancelled while held")
     life.send("near", 12_600)
     life.send("near with id", 12_700, ("trace", "1"), ("timer-key", "near key"), id_="near")
+    life.send("refused late", -START_MS - 5)
+    life.undecodable()
     life.run_until(8_200)
     life.cancel("cancelled while held")
 
