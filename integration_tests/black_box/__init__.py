@@ -1,0 +1,9 @@
+"""Tests that know only headers, topics and the command line, as a user does who has read README.md and docs/.
+
+They import the standard library, pytest, confluent_kafka and the client that users import (`bridge.client`);
+`test_imports.py` fails on any other import. So these tests do not change when modules of ours move or are renamed.
+
+    processes.py   `timer-bridge` processes, and waits for conditions
+    history.py     one timer topic, the bridges of its group, and what they must have done in the end
+    console.py     Kafka's console producer and console consumer
+"""

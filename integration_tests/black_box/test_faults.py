@@ -1,0 +1,98 @@
+"""Kills, lost disks, cancels in a backlog and copies that are replayed: each timer exactly once, none early."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .history import History, headers_of
+from .processes import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
+
+ALONE, DIRECTORY = "from Kafka alone", "from its directory"
+
+
+def test_bridges_are_killed_with_timers_pending_and_lose_their_disks(make_history: Callable[..., History]) -> None:
+    history = make_history(2)
+    bridge = history.static_bridge("a")
+    bridge.start()
+    for is_lost in (False, True):
+        history.until_delivered(history.schedule(30, 0, 500))
+        history.schedule(80, 0, 8000)
+        ended = history.schedule(20, 6000, 8000, ids=True)
+        history.until_answered(history.cancel(ended))
+        bridge.kill()
+        assert len(history.pending()) > 10
+        if is_lost:
+            bridge.lose_disk()
+        bridge.start()
+        assert not is_lost or bridge.recovered(ALONE) == history.partitions
+    assert ["cancelled"] in history.outcomes().values()
+    history.demand_each_once()
+
+
+def test_cancels_wait_in_a_backlog_while_no_bridge_runs(make_history: Callable[..., History]) -> None:
+    history = make_history(2, "--max-poll-records", "50")
+    bridge = history.static_bridge("a")
+    bridge.start()
+    for is_lost in (False, True):
+        stored = history.schedule(30, 8000, 9000, ids=True)
+        history.until_read()
+        if is_lost:
+            bridge.kill()
+            bridge.lose_disk()
+        else:
+            bridge.stop()
+        overdue = history.schedule(30, -1000, 0, ids=True)
+        waiting = history.schedule(30, 8000, 9000, ids=True)
+        history.schedule(500, 0, 3000)
+        history.cancel([*stored[:20], *overdue[:20], *waiting[:20]])
+        sent = len(overdue) + len(waiting) + 500 + 60
+        assert history.backlog() >= sent
+        bridge.start()
+        assert bridge.recovered(ALONE if is_lost else DIRECTORY) == history.partitions
+    history.until_answered(history.cancels)
+    outcomes = list(history.outcomes().values())
+    assert outcomes.count(["cancelled"]) > outcomes.count(["too-late"])
+    history.demand_each_once()
+
+
+def test_copies_of_rolled_timers_are_replayed(make_history: Callable[..., History]) -> None:
+    history = make_history(2, "--roll-window", "2s")
+    bridge = history.static_bridge("a")
+    bridge.start()
+    rolled = history.schedule(40, 10_000, 11_000, ids=True)
+    values = {timer.value for timer in rolled}
+
+    def copies() -> dict[bytes, Any]:
+        """The latest copy of each timer on the timer topic, by its value."""
+        there = (each for each in history.read(history.requests) if "timer-rolls" in headers_of(each))
+        return {each.value(): each for each in there if each.value() in values}
+
+    replayed: Counter[bytes] = Counter()
+
+    def replay() -> None:
+        """Send each copy again, as it is, to its partition: each is rejected, whole."""
+        found = copies()
+        for each in found.values():
+            history.send(each.value(), each.headers(), key=each.key(), partition=each.partition())
+        history.flush()
+        replayed.update(found.keys())
+        until(lambda: Counter(each.value() for each in history.read(history.rejected)) == replayed, "rejected copies")
+
+    until(lambda: copies().keys() == values, "a copy of each timer")
+    replay()
+    history.until_answered(history.cancel(rolled[:15]))
+    bridge.kill()
+    assert len(history.pending()) == 25
+    bridge.lose_disk()
+    bridge.start()
+    assert bridge.recovered(ALONE) == history.partitions
+    history.until_delivered(rolled[15:])
+    replay()
+    assert history.rejected_codes().keys() == {"not-ours"}
+    assert all(int(headers_of(each)["timer-rolls"]) > 0 for each in history.delivered())
+    assert list(history.outcomes().values()) == [["cancelled"]] * 15
+    history.demand_each_once()
