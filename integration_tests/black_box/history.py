@@ -49,8 +49,8 @@ def place_of(message: Any) -> str:
 
 def read_committed(servers: str, topic: str) -> list[Any]:
     """Return what a read_committed consumer reads from the topic's first record to its end at the time of the call."""
-    settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
-    consumer: Any = Consumer({**_client(servers), "group.id": f"reader-{uuid4().hex}", **settings})
+    settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.wait.max.ms": 20}
+    consumer: Any = Consumer({**_client(servers), "group.id": "unused", "enable.auto.commit": False, **settings})
     try:
         numbers = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         partitions = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers]
@@ -59,14 +59,16 @@ def read_committed(servers: str, topic: str) -> list[Any]:
         found, unread, end_s = [], set(ends), time.monotonic() + PATIENCE_S
         while unread:
             assert time.monotonic() < end_s, f"{topic}: no end of partitions {unread}"
-            for message in consumer.consume(1000, timeout=1):
-                error = message.error()
-                if error is None:
-                    found.append(message)
-                # Under a load, a reader is hardly ever told that it has come to the end.
-                if error is not None or message.offset() >= ends[message.partition()] - 1:
-                    assert error is None or error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001
-                    unread.discard(message.partition())
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                found.append(message)
+            # Under a load, a reader is hardly ever told that it has come to the end.
+            if error is not None or message.offset() >= ends[message.partition()] - 1:
+                assert error is None or error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001
+                unread.discard(message.partition())
         return found
     finally:
         consumer.close()
@@ -242,17 +244,6 @@ class History:
             return all(kinds.get(place) == ["cancelled"] for place in places)
 
         until(are_cancelled, "requests are read")
-
-    def backlog(self) -> int:
-        """Return how many records of the timer topic the group has not committed."""
-        consumer: Any = Consumer({**_client(self.servers), "group.id": self.group})
-        try:
-            asked = [TopicPartition(self.requests, number) for number in range(self.partitions)]
-            committed = consumer.committed(asked, timeout=PATIENCE_S)
-            ends = [consumer.get_watermark_offsets(each, timeout=PATIENCE_S)[1] for each in asked]
-            return sum(end - max(each.offset, 0) for each, end in zip(committed, ends, strict=True))
-        finally:
-            consumer.close()
 
     def rejected_codes(self) -> Counter[str]:
         return Counter(headers_of(each)["timer-error"].decode() for each in self.read(self.rejected))
