@@ -7,3 +7,8 @@ They import the standard library, pytest, confluent_kafka and the client that us
     history.py     one timer topic, the bridges of its group, and what they must have done in the end
     console.py     Kafka's console producer and console consumer
 """
+
+import pytest
+
+# A failed assertion in these shows its values, as one in a test does.
+pytest.register_assert_rewrite(f"{__name__}.history", f"{__name__}.processes", f"{__name__}.console")

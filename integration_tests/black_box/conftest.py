@@ -57,7 +57,7 @@ def make_history(black_box_servers: str, tmp_path: Path) -> Iterator[Callable[..
 def console(black_box_servers: str, pytestconfig: pytest.Config) -> Console:
     """Kafka's console clients, in Java."""
     try:
-        jars = fetched(pytestconfig.rootpath / ".run" / "console-jars")
+        jars = fetched(pytestconfig.rootpath / ".run")
     except NoConsoleError as error:
         unavailable(str(error))
     return Console(black_box_servers, jars)

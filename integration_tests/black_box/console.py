@@ -6,6 +6,7 @@ Their jars come from Maven Central by the Ivy that PySpark ships, and are checke
 import fcntl
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import tempfile
@@ -32,22 +33,23 @@ class NoConsoleError(Exception):
     """Java or the jars are missing."""
 
 
-def fetched(folder: Path) -> Path:
-    """Return the folder with the jars, fetched if it is not there. Raises NoConsoleError."""
+def fetched(cache: Path) -> list[Path]:
+    """Return the jars, fetched into a folder of `cache` if they are not there. Raises NoConsoleError."""
     if shutil.which("java") is None:
         raise NoConsoleError("java is not installed")
-    lines = Path(__file__).with_name("console-jars.txt").read_text().splitlines()
-    pinned = dict(line.split() for line in lines if not line.startswith("#"))
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    text = Path(__file__).with_name("console-jars.txt").read_text()
+    pinned = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
+    folder = cache / f"console-jars-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    cache.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other tests may fetch at the same time
         if not folder.exists():
             _fetch(list(pinned), folder)
-    for jar, sha512 in pinned.items():
-        _, name, version = jar.split(":")
-        with (folder / f"{name}-{version}.jar").open("rb") as file:
-            assert hashlib.file_digest(file, "sha512").hexdigest() == sha512, f"{jar} in {folder} is another one"
-    return folder
+    jars = {folder / "{1}-{2}.jar".format(*jar.split(":")): sha512 for jar, sha512 in pinned.items()}
+    for jar, sha512 in jars.items():
+        actual = hashlib.sha512(jar.read_bytes()).hexdigest()
+        assert actual == sha512, f"{jar}: not the pinned one; delete its folder, and run the test again"
+    return list(jars)
 
 
 def _fetch(jars: list[str], folder: Path) -> None:
@@ -72,9 +74,9 @@ def _fetch(jars: list[str], folder: Path) -> None:
 
 
 class Console:
-    def __init__(self, servers: str, jars: Path) -> None:
+    def __init__(self, servers: str, jars: list[Path]) -> None:
         self._servers = servers
-        self._java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+        self._java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars))]
 
     def produce(self, topic: str, *records: tuple[str, str, str]) -> None:
         """Send records of headers (`name:value,name:value`), key and value; NULL is null."""

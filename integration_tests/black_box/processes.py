@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ T = TypeVar("T")
 PATIENCE_S = 200.0
 """For a condition that has to hold. It costs this time only in a test that fails."""
 _SHOWN_CHARACTERS = 4000
+_RECOVERED = re.compile(r"(\S+/\d+): recovered to offset")
 
 
 def until(look: Callable[[], T], what: str) -> T:
@@ -118,9 +120,10 @@ class Bridge:
         shutil.rmtree(self._data)
         assert not self._data.exists()
 
-    def recovered(self, how: str) -> int:
-        """Return how many partitions this life recovered `from Kafka alone`, or `from its directory`."""
-        return sum(how in line and "recovered to offset" in line for line in self._life.log.read_text().splitlines())
+    def recovered(self, how: str) -> set[str]:
+        """Return the partitions that this life recovered `from Kafka alone`, or `from its directory`."""
+        lines = [line for line in self._life.log.read_text().splitlines() if how in line]
+        return {found[1] for line in lines if (found := _RECOVERED.search(line)) is not None}
 
     def health(self) -> dict[str, Any]:
         """Return the answer of /health/ready; nothing if the port does not answer."""

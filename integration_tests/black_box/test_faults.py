@@ -28,7 +28,7 @@ def test_bridges_are_killed_with_timers_pending_and_lose_their_disks(make_histor
         if is_lost:
             bridge.lose_disk()
         bridge.start()
-        assert not is_lost or bridge.recovered(ALONE) == history.partitions
+        assert not is_lost or len(bridge.recovered(ALONE)) == history.partitions
     assert ["cancelled"] in history.outcomes().values()
     history.demand_each_once()
 
@@ -58,7 +58,7 @@ def test_cancels_wait_in_a_backlog_while_no_bridge_runs(make_history: Callable[.
         until_due(stored)
         assert not bridge.is_up
         bridge.start()
-        assert bridge.recovered(ALONE if is_lost else DIRECTORY) == history.partitions
+        assert len(bridge.recovered(ALONE if is_lost else DIRECTORY)) == history.partitions
         history.until_answered(history.cancels)
         outcomes = history.outcomes()
         assert [outcomes[id_] for id_ in cancelled] == [["cancelled"]] * len(cancelled)
@@ -95,7 +95,7 @@ def test_copies_of_rolled_timers_are_replayed(make_history: Callable[..., Histor
     assert len(history.pending()) > 10
     bridge.lose_disk()
     bridge.start()
-    assert bridge.recovered(ALONE) == history.partitions
+    assert len(bridge.recovered(ALONE)) == history.partitions
     history.until_delivered(rolled[15:])
     replay()
     assert history.rejected_codes().keys() == {"not-ours"}
