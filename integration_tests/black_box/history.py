@@ -14,7 +14,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -180,6 +180,19 @@ class History:
         self.flush()
         self.cancels |= {id_: place for id_, (place,) in sent.items()}
         return list(sent)
+
+    def move(self, timers: Sequence[Timer], due_ms: int) -> None:
+        """Give what is pending under these ids another due time. What was cancelled must not come back by that."""
+        for timer in timers:
+            assert timer.id is not None
+            id_ = timer.id.encode()
+            headers: Headers = [("timer-action", b"move"), ("timer-id", id_), ("timer-deliver-ms", b"%d" % due_ms)]
+            self.send(None, headers, key=id_)
+        self.flush()
+        self.note_moved(timers, due_ms)
+
+    def note_moved(self, timers: Sequence[Timer], due_ms: int) -> None:
+        self.timers = [replace(timer, due_ms=due_ms) if timer in timers else timer for timer in self.timers]
 
     def read(self, topic: str) -> list[Any]:
         return read_committed(self.servers, topic)
