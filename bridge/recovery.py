@@ -157,20 +157,25 @@ def _demand_all_is_kept(shard: Shard, history: History, low_offset: int, old_ms:
 
 def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
     """The committed progress, and whether it is the operator's word instead."""
+    why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
     try:
         committed = history.progress(shard)
+        if committed is None:
+            if (found is None or found.progress.settled == NOTHING_SETTLED) and _has_claims_alone(shard, history):
+                first, _ = history.bounds(shard)
+                return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
+            committed = history.progress(shard)  # another owner may have committed the first one since the first read
     except ForeignProgressError as wrong:
-        return _adopted(shard, history, options, str(wrong)), True
-    if committed is not None:
-        _demand_its_end(shard, history, committed)
-        return committed, False
-    nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
-    values = history.journal(shard, from_offset=None, since_ms=None)
-    if nothing_left and all(_read(shard, value).is_claim for value in values):
-        first, _ = history.bounds(shard)
-        return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
-    why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
-    return _adopted(shard, history, options, why), True
+        committed, why = None, str(wrong)
+    if committed is None:
+        return _adopted(shard, history, options, why), True
+    _demand_its_end(shard, history, committed)
+    return committed, False
+
+
+def _has_claims_alone(shard: Shard, history: History) -> bool:
+    """True if the journal of `shard` has no record but claims: nothing was decided yet."""
+    return all(_read(shard, value).is_claim for value in history.journal(shard, from_offset=None, since_ms=None))
 
 
 def _demand_its_end(shard: Shard, history: History, progress: Progress) -> None:

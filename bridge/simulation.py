@@ -537,15 +537,15 @@ class World:
         self.timeline.at(self.timeline.now_ms + self.apart.randint(1, self.reach_ms), give_back)
 
     def meanwhile(self, life: "Life", where: str) -> None:
-        """In the middle of a transaction of `life`, others may act; it may even be another's turn to own its shards."""
-        if self.nested or self.rng.random() > 0.01:
+        """At a call of `life`, others may act; it may even be another's turn to own its shards."""
+        if self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
             return
         others = [other for other in self.instances if other is not life and other.is_up]
         self.nested = True
         if others and self.rng.random() < 0.7:
             self.tell(f"{life.name} sleeps at {where}")
             self.group.expire(life.member)
-            for _ in range(self.rng.choice((1, 3, 6))):
+            for _ in range(self.rng.choice((1, 3, 6, 20))):
                 self.rng.choice(others).turn()
         else:
             self.timeline.advance(self.rng.choice((1, 5, 2 * TRANSACTION_TIMEOUT_MS)))

@@ -348,6 +348,29 @@ def test_case_37_the_operators_word_is_where_lost_progress_begins_again(
     assert sorted(world.delivered()) == sorted(["a", "b", "new", *again])
 
 
+@pytest.mark.parametrize("where", ["history.journal", "history.progress", "history.journal_bounds"])
+def test_a_first_opening_that_another_owner_overtakes_is_no_lost_progress(where: str) -> None:
+    """The first owner sleeps in a read, and its successor commits the first transactions of the partition."""
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    successor: list[FakeInstance] = []
+
+    def meanwhile(at: str) -> None:
+        if at == where and not successor:
+            first.leave_the_group()
+            successor.append(FakeInstance(kafka, group, options, name="second"))
+            successor[0].run(1000)
+
+    first = FakeInstance(kafka, group, options, name="first", meanwhile=meanwhile)
+    kafka.produce(TIMERS, b"a", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"5")])
+    first.run(100)
+    successor[0].run(100)
+    first.run(100)
+    assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+
+
 def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send(delay_ms=300)

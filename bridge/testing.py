@@ -210,8 +210,25 @@ def record_of(entry: Entry) -> Record:
     return Record(entry.offset, entry.append_ms, entry.key, entry.value, list(entry.headers))
 
 
-class FakeHistory:
-    """`other_journals`: of timer topics that have another. With `rng`, batches are of any size."""
+def nothing_happens(_where: str) -> None: ...
+
+
+class _Stepping:
+    """A port in whose calls the process may die, and others may act."""
+
+    _fuse: Fuse
+    _meanwhile: Callable[[str], None]
+
+    def _step(self, where: str) -> None:
+        self._fuse.step(where)
+        self._meanwhile(where)
+
+
+class FakeHistory(_Stepping):
+    """`other_journals`: of timer topics that have another. With `rng`, batches are of any size.
+
+    `meanwhile` is called at each step: others may act, time may pass.
+    """
 
     def __init__(
         self,
@@ -222,6 +239,7 @@ class FakeHistory:
         other_journals: Mapping[str, str] = _NONE,
         fuse: Fuse | None = None,
         rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
     ) -> None:
         self._kafka = kafka
         self._group = group
@@ -229,6 +247,7 @@ class FakeHistory:
         self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
+        self._meanwhile = meanwhile
         self.silent: set[Shard] = set()
         """Shards of which nothing is told in time."""
 
@@ -240,18 +259,18 @@ class FakeHistory:
         return twin
 
     def progress(self, shard: Shard) -> Progress | None:
-        self._fuse.step("history.progress")
+        self._step("history.progress")
         found = self._kafka.stable_offset(self._group.name, shard)
         return None if found is None else Progress.committed(*found)
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
-        self._fuse.step("history.bounds")
+        self._step("history.bounds")
         self._demand_answer(shard)
         log = self._kafka.partition(shard)
         return log.first, log.last_stable
 
     def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
-        self._fuse.step("history.undecided")
+        self._step("history.undecided")
         return {shard for shard in shards if self.must_wait(shard)}
 
     def must_wait(self, shard: Shard) -> bool:
@@ -260,28 +279,28 @@ class FakeHistory:
         return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, shard)
 
     def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        self._fuse.step("history.firsts")
+        self._step("history.firsts")
         return {shard: self._kafka.partition(shard).first for shard in shards}
 
     def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
-        self._fuse.step("history.open_ends")
+        self._step("history.open_ends")
         logs = {shard: self._kafka.partition(shard) for shard in shards}
         return {shard: (log.last_stable, log.end) for shard, log in logs.items()}
 
     def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        self._fuse.step("history.newest_decisions")
+        self._step("history.newest_decisions")
         written = {shard: [entry.append_ms for entry in self._journal(shard).everything()] for shard in shards}
         return {shard: max(times) for shard, times in written.items() if times}
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
-        self._fuse.step("history.offset_at")
+        self._step("history.offset_at")
         log = self._kafka.partition(shard)
         return next((e.offset for e in log.everything() if e.append_ms >= timestamp_ms), log.end)
 
     def requests(
         self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
     ) -> Iterator[list[Record]]:
-        self._fuse.step("history.requests")
+        self._step("history.requests")
         self._demand_answer(shard)
         log = self._kafka.partition(shard)
         self._kafka.wait_readable(log, min(to_offset, log.end))
@@ -297,29 +316,29 @@ class FakeHistory:
             raise PartitionUnreadableError(f"{shard}: no answer in time")
 
     def journal_end(self, shard: Shard) -> int:
-        self._fuse.step("history.journal_end")
+        self._step("history.journal_end")
         return self._journal(shard).end
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
-        self._fuse.step("history.journal_bounds")
+        self._step("history.journal_bounds")
         self._demand_answer(shard)
         log = self._journal(shard)
         return log.first, log.last_stable
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
-        self._fuse.step("history.journal")
+        self._step("history.journal")
         log = self._journal(shard)
         self._kafka.wait_readable(log, log.end)
         start = log.first if from_offset is None else from_offset
         if from_offset is None and since_ms is not None:
             start = next((e.offset for e in log.everything() if e.append_ms >= since_ms), log.end)
         for entry in list(log.committed(start, log.end)):
-            self._fuse.step("history.journal next")
+            self._step("history.journal next")
             assert entry.value is not None
             yield entry.value
 
     def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
-        self._fuse.step("history.journal_tails")
+        self._step("history.journal_tails")
         logs = {shard: self._journal(shard) for shard in shards}
         return {
             shard: [
@@ -338,7 +357,7 @@ class FakeHistory:
     def _batches(self, records: list[Record]) -> Iterator[list[Record]]:
         waiting = deque(records)
         while waiting:
-            self._fuse.step("history.requests next")
+            self._step("history.requests next")
             size = 1000 if self._rng is None else self._rng.choice((1, 2, 5, 20))
             yield [waiting.popleft() for _ in range(min(size, len(waiting)))]
 
@@ -377,14 +396,11 @@ class FakeControl:
         return [record_of(entry) for entry in self._log.committed(start, end)] if start < end else []
 
 
-def nothing_happens(_where: str) -> None: ...
-
-
-class FakeSink:
+class FakeSink(_Stepping):
     """Two transactional producers in turn. Transactions end badly where the test says so, or where `rng` draws it.
 
     Without `rng` what is begun comes to its end at once (but see `is_slow`); with it, when it is drawn.
-    `meanwhile` is called at each step inside a transaction: others may act, time may pass. What `note` says when
+    `meanwhile` is called at each step: others may act, time may pass. What `note` says when
     it begins stays with the transaction in FakeKafka. `other_journals`: of timer topics that have another.
     `own_topics`: given for at-least-once, where records to all others stand before their transaction ends.
     """
@@ -549,10 +565,6 @@ class FakeSink:
 
     def _draw(self, chance: float) -> bool:
         return self._rng is not None and self._rng.random() < chance
-
-    def _step(self, where: str) -> None:
-        self._fuse.step(where)
-        self._meanwhile(where)
 
 
 def producer_ids(transactional_id: str) -> list[str]:
@@ -719,7 +731,9 @@ class FakeInstance:
         )
         sink.fault_chance = self._fault_chance
         self.sink = sink
-        self.history = history = FakeHistory(kafka, group, topic, other_journals=others, fuse=fuse, rng=rng)
+        self.history = history = FakeHistory(
+            kafka, group, topic, other_journals=others, fuse=fuse, rng=rng, meanwhile=self._meanwhile
+        )
         self.control = FakeControl(kafka, fuse=fuse, rng=rng)
         self.source.has_other_news = self.control.has_news
         self.status = Status(lambda: kafka.timeline.now_ms / 1000)
