@@ -246,6 +246,20 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
 
 
+@pytest.mark.parametrize("trouble", [restart, lose_disk_there])
+def test_a_backlog_that_grows_for_long_leaves_once(trouble: Callable[[TimerWorld], None]) -> None:
+    """Stretches between which timers have left are not joined: what has left would live again."""
+    world = limited(TargetLimit(10, 0.5, 1_000), window_ms=600_000, max_wait_ms=1000)
+    for second in range(30):
+        for number in range(20):
+            send(world, "limited", str(20 * second + number), 500 + 50 * number)
+        world.pass_time(ms=1000)
+        if second in (10, 20):
+            trouble(world)
+    world.pass_time(ms=60_000)
+    assert sorted(map(int, values(world, "limited"))) == list(range(600))
+
+
 def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal tells all of them in each record, and a record has an end."""
     monkeypatch.setattr(waiting, "MOST_PARTED", 0)

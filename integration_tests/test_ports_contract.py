@@ -627,6 +627,24 @@ class TestTwoOnTheirWay:
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
         assert values(harness) == [b"0", b"1", b"2"]
 
+    def test_a_later_one_is_aborted_although_the_caller_does_not_know_yet_that_the_earlier_was(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        """If the later one stood, its progress would skip the timers of the earlier one."""
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        bad = [order(harness, b"2", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
+        first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
+        becomes(first.is_done, True)
+        good = order(harness, b"3", partition=0)
+        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        fate = second.wait()
+        assert (fate, first.wait()) == (Aborted({}), Aborted({1: "unknown-topic"}))
+        assert history.progress(shard) == self.progress(1)
+        assert sink.begin(again(self.carry(shard, reader.fence, 3, good), fate)).wait() == Committed()
+        assert history.progress(shard) == self.progress(3)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"3"]
+
     def test_where_the_later_is_refused_the_earlier_stands(
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:

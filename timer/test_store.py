@@ -707,6 +707,27 @@ def test_a_step_back_of_the_clock_ends_a_rest(disk: Disk) -> None:
     assert origins(store, store.due(START_MS, 8, 1 << 20)) == [0]
 
 
+def test_a_file_stays_until_the_tick_of_its_last_visit_is_over(disk: Disk) -> None:
+    """A chain of the tick of K passes through what has left: here through unit 1, in a file of its own."""
+    options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
+    store = Store.create(disk, options, FRESH)
+    for offset, due_ms in enumerate((1105, 1101, 1300)):
+        store.add(batch_of(body(offset, due_ms)), offset + 1)
+    assert origins(store, store.due(1101, 99, 1 << 20)) == [1]
+    store.committed(store.progress())
+    checkpointed(store)
+    assert len(disk.names("timer")) == 3
+    store.close()
+    store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+    assert origins(store, store.due(1109, 99, 1 << 20)) == [0]
+    store.due(1110, 99, 1 << 20)
+    store.add(batch_of(body(3, 1310)), 4)
+    assert origins(store, store.due(1300, 99, 1 << 20)) == [2]
+    store.committed(store.progress())
+    checkpointed(store)
+    assert len(disk.names("timer")) == 2, "what is over is deleted"
+
+
 def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
