@@ -15,6 +15,7 @@ from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownErr
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Committed
+from bridge.recovery import prepare, recover
 from bridge.test_histories import (
     RULES,
     SHARD,
@@ -369,6 +370,62 @@ def test_a_first_opening_that_another_owner_overtakes_is_no_lost_progress(where:
     successor[0].run(100)
     first.run(100)
     assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+
+
+@pytest.mark.parametrize("where", ["history.progress", "history.journal_bounds"])
+def test_a_checkpoint_knows_all_that_its_journal_offset_says(where: str) -> None:
+    """The owner sleeps in a checkpoint, and its successor rolls: its store must not claim to know that record."""
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    successor: list[FakeInstance] = []
+    armed: list[str] = []
+
+    def meanwhile(at: str) -> None:
+        if at in armed:
+            armed.clear()
+            first.leave_the_group()
+            kafka.timeline.advance(WINDOW_MS)
+            successor.append(FakeInstance(kafka, group, options, name="second"))
+            while len(kafka.read(TIMERS)) < 2:
+                successor[0].turn()
+            successor[0].kill()
+
+    first = FakeInstance(kafka, group, options, name="first", meanwhile=meanwhile)
+    kafka.produce(TIMERS, b"a", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"1500")])
+    first.run(90)
+    assert first.source is not None
+    first.source.lag = 3
+    armed.append(where)
+    first.run(100)
+    assert successor, "no checkpoint"
+    first.run(5000)
+    assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+    assert kafka.read("timer.rejected") == []
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> None:
+    """A preparation reads progress and journal, and the owner rolls at one of these calls."""
+    world = World(replace(SMALL, receipts="none"))
+    world.send("a", 1500)
+    world.bridge.run(90)
+    steps: list[str] = []
+
+    def meanwhile(at: str) -> None:
+        steps.append(at)
+        if len(steps) == step + 1:
+            world.kafka.timeline.advance(WINDOW_MS)
+            while len(world.kafka.read(TIMERS)) < 2:
+                world.bridge.turn()
+
+    disk = SimDisk()
+    prepare(SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options)
+    assert len(steps) > step, "nothing happened meanwhile"
+    history = FakeHistory(world.kafka, world.group, "timer.journal")
+    store, flights, _ = recover(SHARD, disk, history, world.options)
+    assert (store.pending, [flight.origin for flight in flights.all()]) == (0, [0])
 
 
 def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:

@@ -364,6 +364,33 @@ def test_a_forged_copy_is_refused_and_the_true_one_delivered(seen: str) -> None:
     assert world.rejected() == [(b"not-ours", b"forged")]
 
 
+@pytest.mark.parametrize("trouble", [crash, lose_disk])
+def test_a_forged_copy_is_refused_while_the_true_one_is_not_published_yet(trouble: Callable[[World], None]) -> None:
+    """It has the very bytes of the copy that the move before it makes, and is read in the same batch."""
+    world = World()
+    world.send("m", 3000, id_="x")
+    world.bridge.run(50)
+    due_ms = world.now_ms + 5000
+    world.kafka.produce(
+        TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), ("timer-delay-ms", b"5000")]
+    )
+    forged = [
+        ("timer-topic", b"orders"),
+        ("timer-deliver-ms", b"%d" % due_ms),
+        ("timer-id", b"x"),
+        ("timer-origin", b"timer.requests/0/0"),
+        ("timer-rolls", b"1"),
+    ]
+    world.kafka.produce(TIMERS, b"m", headers=forged)
+    world.bridge.run(50)
+    copies = [e.headers for e in world.kafka.read(TIMERS) if "timer-rolls" in dict(e.headers)]
+    assert copies == [forged, forged], "the second is the true one"
+    trouble(world)
+    world.bridge.run(10_000)
+    assert world.delivered() == ["m"]
+    assert world.rejected() == [(b"not-ours", b"m")]
+
+
 # -- Cancel and replace
 
 
@@ -936,6 +963,25 @@ def test_a_cancel_that_has_waited_for_a_transaction_is_answered_when_its_fate_is
     world.bridge.stop()
     told = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
     assert [each["at_ms"] - asked_ms for each in told if each["kind"] == "too-late"] == [30_000]
+
+
+def test_no_checkpoint_is_made_of_what_was_stored_behind_the_last_commit() -> None:
+    """The bridge ends while a request is stored and not committed: its store reads it again."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=10_000))
+    world.send("a", 0)
+    world.bridge.run(10)
+    slow(world)
+    world.send("b", 0)
+    world.bridge.turn()
+    world.send("c", 500)
+    world.bridge.turn()
+    assert (world.delivered(), world.pending()) == (["a"], 1), "b is under way, c is stored"
+    assert world.bridge.bridge is not None
+    world.bridge.bridge.stop()  # without a last turn
+    assert world.delivered() == ["a", "b"]
+    world.bridge.start()
+    world.bridge.run(2000)
+    assert world.delivered() == ["a", "b", "c"]
 
 
 def test_what_was_polled_before_a_shard_was_opened_anew_is_read_once() -> None:

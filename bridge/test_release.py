@@ -4,6 +4,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -500,6 +501,16 @@ def test_a_pause_lasts_though_nothing_waits_and_the_journal_is_old(trouble: Call
     ask(world, b"resume", b"limited")
     world.pass_time(ms=10)
     assert values(world, "limited") == ["m"]
+
+
+def test_the_journal_tells_a_pause_in_each_half_window_though_nothing_else_happens() -> None:
+    """Kafka forgets old records of the journal, and a rebuild reads the last one."""
+    world = limited(TargetLimit(1), window_ms=20_000)
+    ask(world, b"pause", b"limited")
+    world.pass_time(ms=100_000)
+    told_ms = [entry.append_ms for entry in world.read("timer.journal") if b"limited" in (entry.value or b"")]
+    assert max(later - earlier for earlier, later in pairwise([*told_ms, world.now_ms])) <= 10_500
+    assert len(told_ms) <= 25, "and not in each turn"
 
 
 @pytest.mark.parametrize("delay_ms", [100, 30_000], ids=["something waits", "nothing is due yet"])

@@ -87,6 +87,8 @@ class FakeSource:
         """Ends a waiting poll too. A real one returns after `max_wait_ms` at the latest."""
         self.leaves_out = 0
         """How far behind the offset that it was told it begins."""
+        self.lag = self._draw_lag()
+        """How many polls and checks pass before it notices that the group has put it out; drawn with `rng`."""
 
     @property
     def paused(self) -> frozenset[Shard]:
@@ -157,6 +159,9 @@ class FakeSource:
 
     def _serve(self) -> Ownership:
         if self._member not in self._group.members:
+            if self.lag > 0:
+                self.lag -= 1
+                return Ownership()
             return self._join_again()
         if not self._group.has_change(self._member, self._held):
             return Ownership()
@@ -170,7 +175,11 @@ class FakeSource:
         lost = sorted(self._held)
         self._forget(lost)
         self._member = self._group.join(self._name)
+        self.lag = self._draw_lag()
         return Ownership(lost=lost)
+
+    def _draw_lag(self) -> int:
+        return 0 if self._rng is None else self._rng.choice((0, 0, 1, 5))
 
     def _forget(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
