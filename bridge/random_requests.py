@@ -138,7 +138,7 @@ class Wishes:
         self._pause_chance = rng.choice((0.0, 0.0, 0.03, 0.1))
         self._expiry_chance = rng.choice((0.0, 0.0, 0.2))
         self._id_chance = rng.choice((0.0, 0.3, 0.6, 0.9))
-        self._move_chance = rng.choice((0.0, 0.1, 0.3)) if self._id_chance else 0.0
+        self._move_chance = rng.choice((0.05, 0.1, 0.3)) if self._id_chance else 0.0
         self._cancel_chance = rng.choice((0.05, 0.2, 0.4)) if self._id_chance else 0.0
 
     def draw(self, now_ms: int) -> Wish:
@@ -146,13 +146,12 @@ class Wishes:
         if self._pause_chance and self._rng.random() < self._pause_chance:
             wish = self._pause(self._rng.choice((ORDERS, ORDERS, BILLS)), self._rng.choice((PAUSE, RESUME)))
         elif self._move_chance and self._rng.random() < self._move_chance:
-            wish = self._move(now_ms)
+            wish = self._move_of(self._rng.choice(self._ids), now_ms)
         elif drawn < 0.1:
             wish = self._malformed()
         else:
             wish = self._cancel() if drawn < 0.1 + 0.9 * self._cancel_chance else self._schedule(now_ms)
-        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
-        return wish
+        return self._told(wish)
 
     def _malformed(self) -> Wish:
         code, control = self._rng.choice(MALFORMED)
@@ -170,8 +169,7 @@ class Wishes:
             )
         return wish
 
-    def _move(self, now_ms: int) -> Wish:
-        id_ = self._rng.choice(self._ids)
+    def _move_of(self, id_: bytes, now_ms: int) -> Wish:
         wish = self._wish(set(), [("timer-action", b"move"), ("timer-id", id_)])
         wish.action, wish.id = MOVE, id_
         self._set_time(wish, now_ms)
@@ -187,11 +185,16 @@ class Wishes:
         wish = self._wish({DELIVERED}, [("timer-topic", ORDERS.encode()), ("timer-deliver-ms", b"%d" % due_ms)])
         wish.target, wish.deliver_ms, wish.delivered_key = ORDERS, due_ms, wish.key
         self._set_id(wish)
-        wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
-        return wish
+        return self._told(wish)
 
     def cancel_of(self, id_: bytes) -> Wish:
-        wish = self._cancel_of(id_)
+        return self._told(self._cancel_of(id_))
+
+    def end_of(self, id_: bytes, now_ms: int) -> Wish:
+        """A cancel or a move."""
+        return self._told(self._rng.choice((self._cancel_of(id_), self._move_of(id_, now_ms))))
+
+    def _told(self, wish: Wish) -> Wish:
         wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
         return wish
 

@@ -92,7 +92,7 @@ def draw_options(rng: Random, reach_ms: int, *, limited: bool) -> TurnOptions:
 def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
     return replace(
         options,
-        policy=rng.choice((Policy(), Policy(), Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
+        policy=rng.choice((Policy(), Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
         max_pending=rng.choice((None, None, 2, 8)),
         max_requests_per_s=rng.choice((None, None, 30, 300)),
         targets=rng.choice(({}, {ORDERS: _draw_limit(rng)}, {"b*": _draw_limit(rng), "*": _draw_limit(rng)})),
@@ -120,12 +120,12 @@ def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
         rejected_topic=REJECTED,
         journal_topic=JOURNAL,
         receipts_topic=RECEIPTS,
-        receipts=rng.choice(("none", "outcomes", "all", "all")),
+        receipts=rng.choice(("none", "none", "outcomes", "all")),
         max_message_bytes=rng.choice((1 << 20, 1 << 20, 700)),
         max_poll_records=rng.choice((1, 2, 5, 20)),
         max_due_records=rng.choice((1, 2, 5, 20)),
         max_due_bytes=rng.choice((1, 300, 1 << 20)),
-        commit_interval_ms=rng.choice((0, 20, 100)),
+        commit_interval_ms=rng.choice((0, 20, 100, 500)),
         min_free_bytes=MIN_FREE_BYTES,
         max_wait_ms=rng.choice((20, 100, 300)),
         prepare_from=rng.choice((0, 2, 10, 1000)),
@@ -178,7 +178,7 @@ class World:
         """Requests that are to be sent at a time to come."""
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
-        self.is_limited = rng.random() < 0.25
+        self.is_limited = rng.random() < 0.4
         self.apart = Random(f"apart {seed}")  # noqa: S311
         """For what was added later, so that seeds keep the histories that they had."""
         self.poisoning = Random(f"undecodable {seed}")  # noqa: S311
@@ -248,8 +248,8 @@ class World:
         self.planned -= 1
         self.send_one()
 
-    def send_one(self, transaction: FakeTransaction | None = None) -> None:
-        self.ask(self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
+    def send_one(self, transaction: FakeTransaction | None = None, shard: Shard | None = None) -> None:
+        self.ask(shard or self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
 
     def ask(self, shard: Shard, wish: Wish, transaction: FakeTransaction | None = None) -> None:
         """Sends a request, or what an operator wants."""
@@ -413,17 +413,20 @@ class World:
         assert wish.id is not None
         self.ask(shard, wish)
         self._all_turn()
-        hung = self.kafka.begin("sender")
-        self.ask(shard, self.wishes.draw(self.timeline.now_ms), hung)
+        hung = [self.kafka.begin("sender") for _ in range(2)]
+        self.send_one(hung[0], shard)
         self.ask(shard, self.wishes.cancel_of(wish.id))
+        self.send_one(hung[1], shard)
         self.timeline.advance(self.rules_of(shard).roll_window_ms)
         for life in self.instances:
             life.turn()
-        self.rng.choice((self.kafka.commit, self.kafka.abort))(hung)
+        for transaction in hung:  # there may be a checkpoint between the cancel and the copy
+            self.rng.choice((self.kafka.commit, self.kafka.abort))(transaction)
+            self._all_turn()
         self.crash_soon()
 
     def be_away(self) -> None:
-        """A directory comes back: what it held was cancelled meanwhile, L moved on, retention took that time away."""
+        """A directory comes back: what it held has ended or moved, L too, and retention took that time away."""
         life = self.rng.choice(self.instances)
         for shard in self.shards:
             self.ask(shard, self.wishes.far_with_id(self.timeline.now_ms + self.reach_ms))
@@ -431,7 +434,7 @@ class World:
         old = {shard: disk.copy() for shard, disk in life.instance.disks.items()}
         for shard in self.shards:
             for id_ in self.oracle.live_ids(shard):
-                self.ask(shard, self.wishes.cancel_of(id_))
+                self.ask(shard, self.wishes.end_of(id_, self.timeline.now_ms))
         self._all_turn()
         self.send()
         self.turns()
@@ -690,7 +693,7 @@ class Life:
 
     def start(self) -> None:
         rng = self.world.rng
-        if rng.random() < 0.3:
+        if rng.random() < 0.5:
             self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
         self.instance.delivery = self._draw_delivery()
         self.world.tell(f"{self.name} starts, {self.instance.delivery}")
@@ -778,22 +781,22 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World.send, 8),
     (World.forge, 2),
     (World.crash_soon, 4),
-    (World.pass_time, 2),
+    (World.pass_time, 1),
     (World.start_one, 2),
     (World.move, 1.5),
     (World.jump, 1),
     (World.send_in_transaction, 1),
     (World.send_behind_a_hung_one, 1.5),
-    (World.swing, 1),
+    (World.swing, 2),
     (World.keep_a_copy, 1),
     (World.retain, 1),
-    (World.come_back, 0.7),
-    (World.be_away, 0.7),
-    (World.cross, 0.7),
+    (World.come_back, 2),
+    (World.be_away, 2),
+    (World.cross, 3),
     (World.put_out, 0.7),
     (World.stop_one, 0.7),
     (World.vex_sinks, 0.7),
-    (World.vex_disks, 0.7),
+    (World.vex_disks, 1),
     (World.change_topics, 0.5),
 )
 

@@ -4,6 +4,7 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -11,8 +12,16 @@ from random import Random
 import pytest
 
 from bridge.confluent.clients import LONGEST_TRANSACTION_MS
-from bridge.errors import BridgeError, BrokerUnavailableError, OutcomeUnknownError, ProgressLostError, TopicGrownError
+from bridge.errors import (
+    BridgeError,
+    BrokerUnavailableError,
+    OutcomeUnknownError,
+    PartitionUnreadableError,
+    ProgressLostError,
+    TopicGrownError,
+)
 from bridge.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.limits import TargetLimit
 from bridge.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Committed
 from bridge.recovery import prepare, recover
@@ -405,7 +414,7 @@ def test_a_checkpoint_knows_all_that_its_journal_offset_says(where: str) -> None
     assert kafka.read("timer.rejected") == []
 
 
-@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("step", range(18))
 def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> None:
     """A preparation reads progress and journal, and the owner rolls at one of these calls."""
     world = World(replace(SMALL, receipts="none"))
@@ -421,11 +430,41 @@ def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> N
                 world.bridge.turn()
 
     disk = SimDisk()
-    prepare(SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options)
+    with suppress(PartitionUnreadableError):
+        prepare(SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options)
     assert len(steps) > step, "nothing happened meanwhile"
     history = FakeHistory(world.kafka, world.group, "timer.journal")
     store, flights, _ = recover(SHARD, disk, history, world.options)
     assert (store.pending, [flight.origin for flight in flights.all()]) == (0, [0])
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_store_is_not_opened_with_a_journal_that_tells_more_than_its_progress(step: int) -> None:
+    """Another owner commits between the two reads: the clean store would count what has left, and seem damaged."""
+    options = replace(SMALL, receipts="none", targets={"orders": TargetLimit(3)})
+    world = World(options)
+    for number in range(5):
+        world.send(str(number), 500)
+    world.bridge.run(90)
+    steps: list[str] = []
+
+    def meanwhile(at: str) -> None:
+        steps.append(at)
+        if len(steps) == step + 1:
+            world.bridge.run(600)
+
+    disk, now_ms = SimDisk(), world.now_ms
+    plain = FakeHistory(world.kafka, world.group, "timer.journal")
+    prepare(SHARD, disk, plain, options)
+    try:
+        recovered = recover(
+            SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), options
+        )
+    except PartitionUnreadableError:
+        recovered = recover(SHARD, disk, plain, options)
+    left = len(world.delivered())
+    due = recovered.store.due(now_ms + 700, 99, 1 << 20)
+    assert [body.value for body in recovered.store.bodies(due.rows)] == [b"%d" % number for number in range(left, 5)]
 
 
 def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:
