@@ -29,14 +29,11 @@ from timer.checkpoint import Checkpoint
 from timer.record import Body
 from timer.scan import LiveScan
 from timer.store import Due, Store
-from timer.testing import SimFile
 from timer.waiting import Gate, WaitingTargets
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedShard.take_in, OwnedShard.committed, Store.due
-_find_due, _land = OwnedShard.find_due, Flights.land
 _begin, _end = FakeSink.begin, FakeSink.end
-_repeat = Publisher.repeat
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
@@ -117,11 +114,6 @@ def ahead_not_taken_back(patches: Patches) -> None:
 
     _replace(patches, Store, "_take_back", take_back)
     _replace(patches, LiveScan, "_check_count", lambda _: None)
-
-
-def failed_not_rewritten(patches: Patches) -> None:
-    """A sync that succeeds behind one that failed is believed: it says nothing of what that one was to write."""
-    _replace(patches, SimFile, "rewrite", lambda _: None)
 
 
 def _without(kind: str) -> Callable[[Patches], None]:
@@ -214,23 +206,6 @@ def digest_not_compared(patches: Patches) -> None:
     _replace(patches, Flights, "claimed", claimed)
 
 
-def trusted_by_header(patches: Patches) -> None:
-    """Whatever says that it is a copy is taken for one."""
-
-    def claimed(self: Flights, record: Record, claim: Claim) -> Flight | None:
-        del self, record
-        number, asked = claim.origin.rpartition(b"/")[2], claim.schedule
-        if not number.isdigit() or len(number) > 18:
-            return None
-        return Flight(int(number), claim.rolls, asked.due_ms, asked.target, flights.id_hash(asked.id), "")
-
-    def land(self: Flights, landed: list[tuple[int, int]]) -> None:
-        _land(self, [place for place in landed if place in self._flights])
-
-    _replace(patches, Flights, "claimed", claimed)
-    _replace(patches, Flights, "land", land)
-
-
 def markers_not_read(patches: Patches) -> None:
     """A start takes what ended for alive, where the journal of that time is not read any more."""
     _replace(patches, LiveScan, "mark", lambda *_: None)
@@ -240,9 +215,11 @@ def markers_not_read(patches: Patches) -> None:
 def nothing_read_first(patches: Patches) -> None:
     """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
 
+    asked = OwnedShard.find_due
+
     def find_due(self: OwnedShard, now_ms: int) -> None:
         self.reads_first_until = None
-        _find_due(self, now_ms)
+        asked(self, now_ms)
 
     _replace(patches, OwnedShard, "find_due", find_due)
 
@@ -274,13 +251,7 @@ def copies_judged_again(patches: Patches) -> None:
 
 def quota_without_copies(patches: Patches) -> None:
     """A timer does not count as pending while its copy is on its way."""
-    room = OwnedShard._room  # noqa: SLF001
-
-    def more(self: OwnedShard, late: int) -> int | None:
-        found = room(self, late)
-        return None if found is None else found + len(self.flights.alive())
-
-    _replace(patches, OwnedShard, "_room", more)
+    _replace(patches, Flights, "alive_count", 0)
 
 
 def unstable_progress(patches: Patches) -> None:
@@ -291,11 +262,8 @@ def unstable_progress(patches: Patches) -> None:
 
 def lost_shards_repeated(patches: Patches) -> None:
     """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
-
-    def repeat(self: Publisher, look: Any, _is_ours: Any, is_over: Any) -> None:
-        _repeat(self, look, lambda _: True, is_over)
-
-    _replace(patches, Publisher, "repeat", repeat)
+    repeat = Publisher.repeat
+    _replace(patches, Publisher, "repeat", lambda self, look, _, is_over: repeat(self, look, lambda _: True, is_over))
 
 
 def expired_by_due_time(patches: Patches) -> None:
@@ -304,9 +272,15 @@ def expired_by_due_time(patches: Patches) -> None:
     _replace(patches, shard_module, "expired", lambda body, _now_ms: asked(body, body.due_ms))
 
 
+def old_release_time(patches: Patches) -> None:
+    """What is published again says the time of the first try."""
+    renew = OwnedShard.renew
+    _replace(patches, OwnedShard, "renew", lambda self, sealed, _now_ms: renew(self, sealed, sealed.at_ms))
+
+
 def passed_over(patches: Patches) -> None:
     """What its target may not have now is left behind K, as if it had left."""
-    _replace(patches, Store, "_begin_to_wait", lambda *_: None)
+    _replace(patches, Store, "_begin_to_wait", lambda *_, **__: None)
 
 
 def old_time_kept(patches: Patches) -> None:
@@ -317,13 +291,17 @@ def old_time_kept(patches: Patches) -> None:
 
 def units_kept(patches: Patches) -> None:
     """A start takes for alive, by its key, what was moved since the checkpoint."""
-    made = Decisions.__init__
+    patches.enter_context(mock.patch.object(Decisions, "gone", property(lambda _: set(), lambda *_: None), create=True))
 
-    def init(self: Decisions, *known: Any, **more: Any) -> None:
-        made(self, *known, **more)
-        self.gone = set()
 
-    _replace(patches, Decisions, "__init__", init)
+def rules_of_now(patches: Patches) -> None:
+    """A start reads old requests by the settings that it has now."""
+    read = recovery._Recovery._journal  # noqa: SLF001
+
+    def by_own(self: Any, *span: Any) -> Iterator[JournalRecord]:
+        return (record.model_copy(update={"rules": self._options.rules}) for record in read(self, *span))
+
+    _replace(patches, recovery._Recovery, "_journal", by_own)  # noqa: SLF001
 
 
 def pause_forgotten(patches: Patches) -> None:
@@ -352,7 +330,6 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "cut inside equal times": cut_inside_equal_times,
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
-    "failed sync tried again": failed_not_rewritten,
     "below L kept": below_l_kept,
     "C left behind what leaves": _c_left_behind("bodies"),
     "C left behind what has ended": _c_left_behind("ended"),
@@ -371,10 +348,9 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
     "passed over while it waits": passed_over,
-    "rules of now for old requests": _returning(Decisions, "rules_from", (None, MAX_INT64)),
+    "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,
-    "copies trusted by header": trusted_by_header,
     "markers not read at a start": markers_not_read,
     "nothing read first": nothing_read_first,
     "no skew margin": no_skew_margin,
@@ -382,6 +358,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "copies judged again": copies_judged_again,
     "quota without copies": quota_without_copies,
     "lost shards repeated": lost_shards_repeated,
+    "repeated with the old release time": old_release_time,
     "expired one delivered": expired_by_due_time,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }

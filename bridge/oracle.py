@@ -77,6 +77,8 @@ class Note(NamedTuple):
     """Those of which intake cannot go on."""
     control: int
     """How far it has read the control topic."""
+    now_ms: int
+    """Its clock."""
 
 
 @dataclass(slots=True)
@@ -539,6 +541,8 @@ class Oracle:
         _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, "another timer-deliver-ms", (timer.due_ms, entry))
         _check(added["timer-rolls"] == b"%d" % timer.rolls, "another timer-rolls", (timer.rolls, entry))
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, "early", (timer.due_ms, note, entry))
+        is_old = entry.transaction is not None and entry.timestamp_ms < note.now_ms
+        _check(not is_old, "released at a time before its transaction", (note, entry))
         expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
         self.counts["delivered"] += 1
         self.counts["delivered after rolls"] += timer.rolls > 0

@@ -162,7 +162,7 @@ class Wishes:
 
     def _cancel(self) -> Wish:
         """Of anything: what is pending, delivered, on its way, never heard of. Its other headers are not looked at."""
-        wish = self._cancel_of(self._rng.choice(self._ids))
+        wish = self.cancel_of(self._rng.choice(self._ids))
         if self._rng.random() < 0.2:
             wish.control.append(
                 self._rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None)))
@@ -188,19 +188,16 @@ class Wishes:
         return self._told(wish)
 
     def cancel_of(self, id_: bytes) -> Wish:
-        return self._told(self._cancel_of(id_))
+        wish = self._wish(set(), [("timer-action", b"cancel"), ("timer-id", id_)])
+        wish.action, wish.id = CANCEL, id_
+        return self._told(wish)
 
     def end_of(self, id_: bytes, now_ms: int) -> Wish:
         """A cancel or a move."""
-        return self._told(self._rng.choice((self._cancel_of(id_), self._move_of(id_, now_ms))))
+        return self._told(self._rng.choice((self.cancel_of(id_), self._move_of(id_, now_ms))))
 
     def _told(self, wish: Wish) -> Wish:
         wish.headers = _shuffled(self._rng, wish.control, wish.foreign)
-        return wish
-
-    def _cancel_of(self, id_: bytes) -> Wish:
-        wish = self._wish(set(), [("timer-action", b"cancel"), ("timer-id", id_)])
-        wish.action, wish.id = CANCEL, id_
         return wish
 
     def _schedule(self, now_ms: int) -> Wish:

@@ -97,9 +97,19 @@ def recover(
     is open.
     """
     outlook = outlook or look(shard, disk, history, options)
-    recovered = _recovered(
-        _Recovery(shard, disk, history, options, outlook.progress, outlook.is_adopted), outlook.found
-    )
+    recovery = _Recovery(shard, disk, history, options, outlook.progress, outlook.is_adopted)
+    try:
+        recovered = recovery.run(outlook.found)
+    except _UncoveredError:
+        told = "%s: the local store is of another journal and is rebuilt from offset %d"
+        log.warning(told, shard, outlook.progress.low_offset)
+        recovered = recovery.run(None)
+    except CorruptStoreError as wrong:
+        if outlook.found is None:
+            raise
+        demand_replaceable(shard, history, outlook.progress.low_offset, wrong)
+        distrust(shard, disk, wrong)
+        recovered = recovery.run(None)
     if not outlook.is_adopted and history.progress(shard) not in (None, outlook.progress):
         recovered.store.close()  # the journal may tell more than the progress that was read before it
         raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
@@ -156,7 +166,9 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
     try:
         committed = history.progress(shard)
         if committed is None:
-            if (found is None or found.progress.settled == NOTHING_SETTLED) and _has_claims_alone(shard, history):
+            nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
+            values = history.journal(shard, from_offset=None, since_ms=None)
+            if nothing_left and all(_read(shard, value).is_claim for value in values):
                 first, _ = history.bounds(shard)
                 return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
             committed = history.progress(shard)  # another owner may have committed the first one since the first read
@@ -166,11 +178,6 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
         return _adopted(shard, history, options, why), True
     _demand_its_end(shard, history, committed)
     return committed, False
-
-
-def _has_claims_alone(shard: Shard, history: History) -> bool:
-    """True if the journal of `shard` has no record but claims: nothing was decided yet."""
-    return all(_read(shard, value).is_claim for value in history.journal(shard, from_offset=None, since_ms=None))
 
 
 def _demand_its_end(shard: Shard, history: History, progress: Progress) -> None:
@@ -217,11 +224,11 @@ class _UncoveredError(Exception):
 class _Recovery:
     """One way from a checkpoint, or from nothing, to the committed progress."""
 
-    shard: Shard
-    disk: Disk
-    history: History
+    _shard: Shard
+    _disk: Disk
+    _history: History
     _options: TurnOptions
-    progress: Progress
+    _progress: Progress
     _is_adopted: bool
 
     def run(self, found: Checkpoint | None) -> Recovered:
@@ -234,20 +241,20 @@ class _Recovery:
                 if found is not None and 2 * options.slots > MOST_SLOTS:
                     raise CorruptStoreError(UNITS, f"visits further apart than {MOST_SLOTS} ticks") from full
                 options = replace(options, slots=2 * options.slots)
-                log.warning("%s: %s: starting with %d slots", self.shard, full, options.slots)
+                log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
 
     def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
-        progress = self.progress
+        progress = self._progress
         if found is None:
             decisions = self._decisions()
-            store, start = Store.create(self.disk, options, progress, decisions.waits), progress.low_offset
+            store, start = Store.create(self._disk, options, progress, decisions.waits), progress.low_offset
         else:
             known = (found.held, found.flights, found.progress.next_offset, found.waits)
             decisions = Decisions(self._journal(found), *known)
             if not self._covers(decisions, found.progress.next_offset):
                 raise _UncoveredError
             live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
-            store = Store.open(self.disk, options, found, progress, *live)
+            store = Store.open(self._disk, options, found, progress, *live)
             start = found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
@@ -257,34 +264,34 @@ class _Recovery:
             raise
         store.committed(progress)
         ended = decisions.ended | set(found.ended_flights if found else ())
-        flights = Flights(self.shard, decisions.flights.values(), ended)
+        flights = Flights(self._shard, decisions.flights.values(), ended)
         log.info(
             "%s: recovered to offset %d, %d timers pending; %s, read from offset %d",
-            *(self.shard, progress.next_offset, store.pending),
+            *(self._shard, progress.next_offset, store.pending),
             *("from Kafka alone" if found is None else "from its directory", start),
         )
         return Recovered(store, flights, self._is_adopted)
 
     def _decisions(self) -> Decisions:
         """For a rebuild. Raises BridgeError where they are lost: nothing on disk is changed by then."""
-        first, _ = self.history.bounds(self.shard)
+        first, _ = self._history.bounds(self._shard)
         for since_ms in (self._since_ms(), None):  # all of it where brokers' clocks stood further apart
             decisions = Decisions(self._journal(None, since_ms), waits=self._last_waits())
-            if self._covers(decisions, max(first, self.progress.low_offset)):
+            if self._covers(decisions, max(first, self._progress.low_offset)):
                 return decisions
         raise BridgeError(
-            f"{self.shard}: the journal says nothing of what may be pending from offset"
-            f" {self.progress.low_offset} on: it was deleted, or forgets sooner than the timer topic. Nobody can tell"
+            f"{self._shard}: the journal says nothing of what may be pending from offset"
+            f" {self._progress.low_offset} on: it was deleted, or forgets sooner than the timer topic. Nobody can tell"
             f" what was cancelled or delivered, so do as where progress is lost, and keep the directories:"
-            f" `timer-bridge export` first, delete the group's offset of {self.shard}, start with --adopt-progress"
+            f" `timer-bridge export` first, delete the group's offset of {self._shard}, start with --adopt-progress"
         )
 
     def _covers(self, decisions: Decisions, start: int) -> bool:
         """Whether it is told what became of the requests from `start` to C: ranges lie end to end."""
-        return start >= self.progress.next_offset or decisions.rules_from(start)[0] is not None
+        return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
 
     def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
-        progress = self.progress
+        progress = self._progress
         if start >= progress.next_offset:
             return
         self._say_what_is_gone(start)
@@ -295,43 +302,43 @@ class _Recovery:
                 raise ValueError(f"offset {offset} was taken once, but nothing tells by which rules")
             return rules, until
 
-        for records in self.history.requests(self.shard, start, progress.next_offset, decisions.refused):
+        for records in self._history.requests(self._shard, start, progress.next_offset, decisions.refused):
             try:
                 batch = replay(records, store.is_to_come, rules_from, decisions, self._offset_of)
             except ValueError as wrong:
-                raise BridgeError(f"{self.shard}: {wrong}. The journal no longer covers the request") from wrong
+                raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
 
     def _say_what_is_gone(self, start: int) -> None:
-        first, _ = self.history.bounds(self.shard)
+        first, _ = self._history.bounds(self._shard)
         if first > start:
             log.error(
                 "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
                 " them that were pending are lost; raise retention.ms to 3 roll windows",
-                self.shard,
-                min(first, self.progress.next_offset) - start,
+                self._shard,
+                min(first, self._progress.next_offset) - start,
                 start,
-                min(first, self.progress.next_offset) - 1,
+                min(first, self._progress.next_offset) - 1,
             )
 
     def _offset_of(self, origin_: bytes) -> int:
-        return int(origin_.removeprefix(origin(self.shard, 0)[:-1]))
+        return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))
 
     def _journal(self, found: Checkpoint | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
         from_offset = None if found is None else found.journal_offset
-        values = self.history.journal(self.shard, from_offset=from_offset, since_ms=since_ms)
+        values = self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms)
         for value in values:
-            yield _read(self.shard, value)
+            yield _read(self._shard, value)
 
     def _last_waits(self) -> tuple[Wait, ...]:
         """What waits by the last record of the journal, wherever that stands: a paused target may have no timer."""
-        first, end = self.history.journal_bounds(self.shard)
+        first, end = self._history.journal_bounds(self._shard)
         for start in (max(first, end - _LOOK_BACK), first):
             last = None
-            for value in self.history.journal(self.shard, from_offset=start, since_ms=None):
+            for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
                 last = value
             if last is not None:
-                return _read(self.shard, last).waits
+                return _read(self._shard, last).waits
         return ()
 
     def _since_ms(self) -> int | None:
@@ -340,11 +347,11 @@ class _Recovery:
         Where nothing lives, copies may still be on their way, and a transaction that hangs may hide them. They were
         written behind the last record that can be read.
         """
-        low = self.progress.low_offset
-        first, end = self.history.bounds(self.shard)
+        low = self._progress.low_offset
+        first, end = self._history.bounds(self._shard)
         for start in (low, max(first, low - _LOOK_BACK)):
             try:
-                records = next(self.history.requests(self.shard, start, end), None)
+                records = next(self._history.requests(self._shard, start, end), None)
             except PartitionUnreadableError as wrong:
                 if wrong.undecodable is None:
                     raise
@@ -353,18 +360,3 @@ class _Recovery:
                 at_ms = (records[0] if start == low else records[-1]).timestamp_ms
                 return max(0, at_ms - self._options.clock_skew_margin_ms)
         return None
-
-
-def _recovered(recovery: _Recovery, found: Checkpoint | None) -> Recovered:
-    try:
-        return recovery.run(found)
-    except _UncoveredError:
-        told = "%s: the local store is of another journal and is rebuilt from offset %d"
-        log.warning(told, recovery.shard, recovery.progress.low_offset)
-        return recovery.run(None)
-    except CorruptStoreError as wrong:
-        if found is None:
-            raise
-        demand_replaceable(recovery.shard, recovery.history, recovery.progress.low_offset, wrong)
-        distrust(recovery.shard, recovery.disk, wrong)
-        return recovery.run(None)

@@ -87,7 +87,7 @@ class FakeSource:
         """Ends a waiting poll too. A real one returns after `max_wait_ms` at the latest."""
         self.leaves_out = 0
         """How far behind the offset that it was told it begins."""
-        self.lag = self._draw_lag()
+        self.lag = 0 if rng is None else rng.choice((0, 0, 1, 5))
         """How many polls and checks pass before it notices that the group has put it out; drawn with `rng`."""
 
     @property
@@ -175,11 +175,7 @@ class FakeSource:
         lost = sorted(self._held)
         self._forget(lost)
         self._member = self._group.join(self._name)
-        self.lag = self._draw_lag()
         return Ownership(lost=lost)
-
-    def _draw_lag(self) -> int:
-        return 0 if self._rng is None else self._rng.choice((0, 0, 1, 5))
 
     def _forget(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -222,22 +218,8 @@ def record_of(entry: Entry) -> Record:
 def nothing_happens(_where: str) -> None: ...
 
 
-class _Stepping:
-    """A port in whose calls the process may die, and others may act."""
-
-    _fuse: Fuse
-    _meanwhile: Callable[[str], None]
-
-    def _step(self, where: str) -> None:
-        self._fuse.step(where)
-        self._meanwhile(where)
-
-
-class FakeHistory(_Stepping):
-    """`other_journals`: of timer topics that have another. With `rng`, batches are of any size.
-
-    `meanwhile` is called at each step: others may act, time may pass.
-    """
+class FakeHistory:
+    """`other_journals`: of timer topics that have another. With `rng`, batches are of any size."""
 
     def __init__(
         self,
@@ -359,6 +341,10 @@ class FakeHistory(_Stepping):
     def journal_key(self, shard: Shard) -> bytes:
         return writer_key(self._group.name, shard.topic)
 
+    def _step(self, where: str) -> None:
+        self._fuse.step(where)
+        self._meanwhile(where)
+
     def _journal(self, shard: Shard) -> Partition:
         topic = self._other_journals.get(shard.topic, self._journal_topic)
         return self._kafka.partition(Shard(topic, shard.partition))
@@ -405,7 +391,7 @@ class FakeControl:
         return [record_of(entry) for entry in self._log.committed(start, end)] if start < end else []
 
 
-class FakeSink(_Stepping):
+class FakeSink:
     """Two transactional producers in turn. Transactions end badly where the test says so, or where `rng` draws it.
 
     Without `rng` what is begun comes to its end at once (but see `is_slow`); with it, when it is drawn.
@@ -453,6 +439,7 @@ class FakeSink(_Stepping):
         _check(transaction)
         self._under_way = [each for each in self._under_way if not each.is_told]
         assert len(self._under_way) < MOST_PUBLISHING, "too many are under way"
+        note = self._note()
         self._step("sink.begin")
         self._producers.rotate()
         owner, epoch = self._producers[0]
@@ -460,7 +447,7 @@ class FakeSink(_Stepping):
             raise FencedError(f"another process runs as {owner}")
         self._kafka.finish(owner)
         begun = self._kafka.begin(owner, epoch)
-        begun.note = self._note()
+        begun.note = note
         earlier = self._under_way[-1] if self._under_way else None
         refused, unavailable = self._produce(begun, transaction)
         made = FakePublishing(self, begun, transaction, refused, unavailable, earlier)
@@ -574,6 +561,10 @@ class FakeSink(_Stepping):
 
     def _draw(self, chance: float) -> bool:
         return self._rng is not None and self._rng.random() < chance
+
+    def _step(self, where: str) -> None:
+        self._fuse.step(where)
+        self._meanwhile(where)
 
 
 def producer_ids(transactional_id: str) -> list[str]:
