@@ -24,15 +24,14 @@ PIECES = 10
 """Tests among which the seeds are shared out, so that workers can share them too."""
 
 FOUND_BY = {
-    "C left behind what has ended": 1427,
-    "copies judged again": 50,
-    "dropped not journalled": 458,
-    "failed sync tried again": 81,
-    "journal behind the transaction": 41,
-    "pause forgotten by a start": 23,
-    "released not journalled": 352,
-    "units of moved ones kept": 55,
-    "waits not journalled": 41,
+    "C left behind what has ended": 123,
+    "copies judged again": 78,
+    "digest not compared": 20,
+    "dropped not journalled": 69,
+    "held not journalled": 16,
+    "markers not read at a start": 23,
+    "pause forgotten by a start": 35,
+    "released not journalled": 165,
 }
 """Seeds that found a rare mistake once, to begin with: they spare the search as long as the world is what it was."""
 
