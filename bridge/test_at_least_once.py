@@ -5,8 +5,7 @@ from random import Random
 import pytest
 
 from bridge.options import Delivery
-from bridge.test_histories import Trouble, World, crash, lose_disk, lose_power
-from bridge.testing import Crash
+from bridge.test_histories import Trouble, World, crash, die, lose_disk, lose_power
 from schemas.headers import Headers
 
 TROUBLE = pytest.mark.parametrize("trouble", [crash, lose_power, lose_disk])
@@ -24,13 +23,6 @@ def restart_as(world: World, delivery: Delivery) -> None:
     world.bridge.start()
 
 
-def die_at(world: World, where: str) -> None:
-    """The bridge goes on until its next call of `where`, which is its last."""
-    world.bridge.fuse.arm(1, where)
-    with pytest.raises(Crash):
-        world.bridge.run(5000)
-
-
 def test_each_is_delivered_once_while_nothing_happens(world: World) -> None:
     for number in range(50):
         world.send(str(number), 100 + 20 * number)
@@ -42,7 +34,7 @@ def test_each_is_delivered_once_while_nothing_happens(world: World) -> None:
 def test_a_crash_before_the_transaction_stands_delivers_again(world: World, trouble: Trouble) -> None:
     world.send("once more", 300)
     world.bridge.run(100)
-    die_at(world, "sink.commit")
+    die(world.bridge, "sink.commit")
     assert world.delivered() == ["once more"], "a reader has it before the transaction stands"
     trouble(world)
     world.bridge.run(1000)
@@ -82,7 +74,7 @@ def test_a_copy_is_neither_lost_nor_doubled_wherever_its_maker_dies(world: World
     world.send("far", 2500, id_="far")
     world.send("gone", 2500, id_="gone")
     world.bridge.run(500)
-    die_at(world, where)
+    die(world.bridge, where)
     trouble(world)
     world.cancel("gone")
     world.bridge.run(3000)
@@ -96,7 +88,7 @@ def test_what_a_crash_has_undone_is_pending_for_a_cancel(world: World, trouble: 
     """The one promise that is weaker: its reader has it already, though the sender is told `cancelled`."""
     world.send("seen", 300, id_="x")
     world.bridge.run(100)
-    die_at(world, "sink.commit")
+    die(world.bridge, "sink.commit")
     world.cancel("x")
     trouble(world)
     world.bridge.run(1000)

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -98,6 +97,14 @@ def lose_power(world: World) -> None:
 def lose_disk(world: World) -> None:
     world.bridge.lose_disks()
     world.bridge.start()
+
+
+def die(instance: FakeInstance, where: str, nth: int = 1, *, within_ms: int = 5000) -> None:
+    """Run the bridge until its `nth` call of `where`, which ends it. Fail if that call does not come in time."""
+    instance.fuse.arm(nth, where)
+    with pytest.raises(Crash):
+        instance.run(within_ms)
+    assert instance.fuse.where == where, f"the name of call {nth} begins with {where!r}, but it is another one"
 
 
 def two_partitions(store: StoreOptions = SMALL.store, count: int = 2) -> tuple[FakeKafka, list[Shard], FakeInstance]:
@@ -331,19 +338,33 @@ def test_case_15_random_excess_does_not_pile_up_behind_a_roll() -> None:
     assert released == delays
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_case_15_a_crash_in_the_middle_of_a_roll_neither_loses_nor_doubles(seed: int) -> None:
-    rng = Random(seed)
-    world = World(rng=rng)
+STEPS_OF_A_ROLL = [
+    ("sink.begin", 1),
+    *(("sink.produce", nth) for nth in range(1, 6)),  # one copy each
+    *((f"sink.{step}", 1) for step in ("journal", "end", "offsets", "offsets done", "commit", "commit asked")),
+    ("sink.commit done", 1),
+    *((f"disk.append {step}", nth) for nth in range(1, 4) for step in ("half", "done")),  # the copies are read
+]
+
+
+@pytest.mark.parametrize(("where", "nth"), STEPS_OF_A_ROLL)
+@pytest.mark.parametrize("trouble", [crash, lose_power, lose_disk])
+def test_case_15_a_crash_in_the_middle_of_a_roll_neither_loses_nor_doubles(
+    where: str, nth: int, trouble: Trouble
+) -> None:
+    world = World(rng=Random(f"{where} {nth}"))
     for n in range(5):
         world.send(str(n), 1500 + n)
-    world.bridge.run(450)
-    world.bridge.fuse.arm(rng.randrange(200))
-    with suppress(Crash):
-        world.bridge.run(300)
-    [crash, lose_power, lose_disk][seed % 3](world)
+    world.bridge.run(WINDOW_MS - 100)
+    assert len(world.kafka.read(TIMERS)) == 5, "no copy yet"
+    die(world.bridge, where, nth, within_ms=300)
+    if where != "sink.commit asked":  # there nobody knows
+        stands = where == "sink.commit done" or where.startswith("disk.")
+        assert len(world.kafka.read(TIMERS)) == (10 if stands else 5)
+    trouble(world)
     world.bridge.run(2000)
     assert sorted(world.delivered()) == ["0", "1", "2", "3", "4"]
+    assert world.pending() == 0
 
 
 @pytest.mark.parametrize("seen", ["before", "after"])
@@ -495,16 +516,23 @@ def test_case_19_a_schedule_sent_twice_is_one_delivery(trouble: Trouble) -> None
     assert world.delivered() == ["once"]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_case_19_a_store_ahead_of_the_commit_tells_cancelled_once(seed: int) -> None:
-    rng = Random(seed)
-    world = World(rng=rng)
+STEPS_OF_A_CANCEL = [
+    *((f"disk.append {step}", nth) for nth in (1, 2) for step in ("half", "done")),
+    *((f"sink.{step}", 1) for step in ("begin", "produce", "journal", "end", "offsets", "offsets done", "commit")),
+    ("sink.commit asked", 1),
+    ("sink.commit done", 1),
+    *((f"disk.{step}", 1) for step in ("start_sync", "start_replace")),  # of the checkpoint
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("where", "nth"), STEPS_OF_A_CANCEL)
+def test_case_19_a_store_ahead_of_the_commit_tells_cancelled_once(where: str, nth: int, seed: int) -> None:
+    world = World(rng=Random(seed))
     world.send("gone", 900, id_="x")
     world.bridge.run(150)
     cancelled = world.cancel("x")
-    world.bridge.fuse.arm(rng.randrange(60))
-    with suppress(Crash):
-        world.bridge.run(100)
+    die(world.bridge, where, nth, within_ms=200)
     crash(world)
     world.bridge.run(2000)
     assert world.delivered() == []

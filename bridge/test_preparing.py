@@ -15,7 +15,8 @@ from bridge import preparing, recovery
 from bridge.connection import Connection
 from bridge.datadir import DataDir
 from bridge.policy import Policy
-from bridge.testing import Crash, FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.test_histories import die
+from bridge.testing import FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.timer_world import TIMERS, usual_options
 from schemas.origin import Shard
 
@@ -97,9 +98,7 @@ def test_the_others_go_on_while_a_dead_owners_transaction_hangs(dies_at: str, ca
         kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
 
     send(gone)
-    dead.fuse.arm(1, dies_at)
-    with pytest.raises(Crash):
-        dead.run(1000)
+    die(dead, dies_at, within_ms=1000)
     dead.kill()
     with caplog.at_level(logging.INFO):
         other.run(1)  # it is given the shard of the dead one

@@ -245,7 +245,7 @@ class TestSink:
         assert values(kafka, "orders") == []
 
     def test_a_crash_at_any_step_leaves_all_or_nothing(self) -> None:
-        found = set()
+        found, places = set(), set[str]()
         for step in range(1, 40):
             kafka = FakeKafka(Timeline(), Random(step))
             kafka.create("orders")
@@ -253,12 +253,22 @@ class TestSink:
             group, fuse = FakeGroup("timers", [FIRST, SECOND]), Fuse()
             fence = FakeSource(kafka, group, "bridge").poll(0, 0).fence
             sink = FakeSink(kafka, group, "bridge", "timer.journal", fuse=fuse)
-            fuse.arm(step % 9 + 1, "sink.")
+            fuse.arm(step % 10 + 1, "sink.")
             with pytest.raises(Crash):
                 sink.begin(transaction(READ, fence, order(b"a"), order(b"b"))).wait()
+            places.add(fuse.where)
             kafka.timeline.advance(20_000)
             found.add((len(kafka.read("orders")), progress_of(kafka) is not None))
         assert found == {(0, False), (2, True)}
+        at_end = {
+            "sink.end",
+            "sink.offsets",
+            "sink.offsets done",
+            "sink.commit",
+            "sink.commit asked",
+            "sink.commit done",
+        }
+        assert places == {"sink.begin", "sink.produce", "sink.journal"} | at_end
 
 
 class TestSource:
