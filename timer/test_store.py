@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer import dues
@@ -101,6 +108,9 @@ class Model:
 class StoreAgainstList(RuleBasedStateMachine):
     """Staged and committed state, a disk that may lose what is not synced, and Kafka as the list of requests."""
 
+    times_full = 0
+    """How many batches were refused, by all machines together."""
+
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -116,9 +126,11 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged_ended: set[int] = set()
         self.low = 0
         self.options = OPTIONS
+        self.slots = OPTIONS.slots
+        """Of the store: more than `options` say after a start with live timers that span more than a lap."""
         self.resting: dict[int, tuple[int, int, int]] = {}
 
-    @rule(visits=st.lists(st.integers(-5, 400), min_size=1, max_size=12), rest=st.booleans())
+    @rule(visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12), rest=st.booleans())
     def add(self, visits: list[int], *, rest: bool) -> None:
         """`rest`: each third rests for a while, whatever its place."""
         batch = Batch()
@@ -137,10 +149,17 @@ class StoreAgainstList(RuleBasedStateMachine):
                 batch.hold(placed(offset, visit_ms), visit_ms)
                 held.add(offset)
             added.append(visit_ms)
+        placed_ms = [k.visit_ms for k in self.staged.live() if k.origin not in self.staged.held]
+        placed_ms += [visit_ms for offset, visit_ms in enumerate(added, first) if offset not in held]
+        ticks = {visit_ms // OPTIONS.tick_ms for visit_ms in placed_ms}
+        has_a_slot_for_each = len({tick % self.slots for tick in ticks}) == len(ticks)
         try:
             self.store.add(batch, first + len(visits))
         except WheelFullError:
+            assert not has_a_slot_for_each
+            StoreAgainstList.times_full += 1
             return
+        assert has_a_slot_for_each, "a slot holds timers of two ticks"
         self.staged.requests += added
         self.staged.held |= held
         self.staged_held |= held
@@ -163,7 +182,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.ended |= gone
         self.staged_ended |= gone
 
-    @rule(limit=st.integers(1, 8), passed_ms=st.integers(-3, 5) | st.integers(-60, 120))
+    @rule(limit=st.integers(1, 8), passed_ms=st.integers(-3, 5) | st.integers(-60, 120) | st.integers(200, 800))
     def take_due(self, limit: int, passed_ms: int) -> None:
         self.now_ms = max(START_MS, self.now_ms + passed_ms)
         live = self.staged.live()
@@ -274,25 +293,26 @@ class StoreAgainstList(RuleBasedStateMachine):
         data = self.disk.read(NAME)
         return Checkpoint.from_bytes(data) if data else None
 
-    def opened(self, found: Checkpoint, held: set[int], ended: set[int]) -> Store:
+    def catch_up(self, found: Checkpoint | None) -> Store:
         """With more slots where the live timers span more than a lap."""
         options = self.options
         while True:
+            self.slots = options.slots
             try:
-                return Store.open(self.disk, options, found, self.progress, held, ended)
+                return self.caught_up(found, options)
             except WheelFullError:
                 options = replace(options, slots=2 * options.slots)
 
-    def catch_up(self, found: Checkpoint | None) -> Store:
+    def caught_up(self, found: Checkpoint | None, options: StoreOptions) -> Store:
         entries = self.journal[found.journal_offset if found else 0 :]
         held = {o for made, _, _ in entries for o in made} | set(found.held if found else ())
         released = {o for _, gone, _ in entries for o in gone}
         held -= released
         ended = {o for _, _, gone in entries for o in gone}
         if found is None:
-            store, start = Store.create(self.disk, self.options, self.progress), self.progress.low_offset
+            store, start = Store.create(self.disk, options, self.progress), self.progress.low_offset
         else:
-            store = self.opened(found, held, ended)
+            store = Store.open(self.disk, options, found, self.progress, held, ended)
             start = found.progress.next_offset
         batch = Batch()
         for offset in range(start, self.progress.next_offset):
@@ -303,7 +323,11 @@ class StoreAgainstList(RuleBasedStateMachine):
                 batch.hold(placed(offset, visit_ms), visit_ms)
             elif Key(visit_ms, offset) > self.progress.settled:
                 batch.add(placed(offset, visit_ms), visit_ms)
-        store.add(batch, self.progress.next_offset)
+        try:
+            store.add(batch, self.progress.next_offset)
+        except WheelFullError:
+            store.close()
+            raise
         store.committed(self.progress)
         return store
 
@@ -341,8 +365,10 @@ class StoreAgainstList(RuleBasedStateMachine):
             assert look_ms <= max(self.now_ms, min(looks))  # of what has passed it may tell any time that has
 
 
-TestStoreAgainstList = StoreAgainstList.TestCase
-TestStoreAgainstList.settings = settings(max_examples=150, stateful_step_count=40)
+def test_the_store_is_a_sorted_list_whatever_happens() -> None:
+    StoreAgainstList.times_full = 0
+    run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))
+    assert StoreAgainstList.times_full > 0, "no slot was ever occupied by another lap"
 
 
 @pytest.fixture
