@@ -69,6 +69,7 @@ test: $(READY) static ## everything: check, a real broker, Spark
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000
+test-full: export CHAOS_MINUTES ?= 3
 test-full: $(READY) static ## the same with larger numbers: many seeds, many kills
 	$(BIN)/python -m pytest --timeout 7200
 

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +22,7 @@ from bridge.errors import BridgeError
 from bridge.kafka_jars import DEFAULT_CACHE
 from scripts import command
 from scripts.chaos_faults import Fault, Mischief, Victim
-from scripts.chaos_load import LONGEST_MS, TARGETS, ChaosLoad
+from scripts.chaos_load import LIMITS, LONGEST_MS, TARGETS, ChaosLoad
 from scripts.exceptions import exceptions
 from scripts.kafka_io import BROKER_CLOCK, Admin
 from scripts.three_brokers import ThreeBrokers
@@ -59,25 +58,28 @@ class Chaos:
         self._began_s = time.monotonic()
         self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
+        self.skipped: dict[str, str] = {}
+        """Kinds of faults that cannot be made here, with the reason."""
 
     def run(self) -> Verdict:
         with ExitStack() as ends:
             brokers = ends.enter_context(ThreeBrokers(self._folder / "kafka", links=2, jars_cache=self._jars_cache))
             servers = brokers.bootstrap_servers
             Admin(servers).create_topics(TARGETS, partitions=2, copies=3, settings=BROKER_CLOCK)
+            (config := self._folder / "limits.toml").write_text(LIMITS)
+            arguments = [*_ARGUMENTS, "--config", str(config)]
             victims = [
-                Victim(name, self._folder / name, brokers.bootstrap_of(link), _ARGUMENTS)
+                Victim(name, self._folder / name, brokers.bootstrap_of(link), arguments)
                 for link, name in enumerate(("one", "two"))
             ]
             for victim in victims:
                 ends.callback(victim.close)
-            for victim in victims:
                 victim.launch()
             for victim in victims:
                 victim.await_ready()
             self._say("two bridges are ready; the load begins")
             with ChaosLoad(servers, TIMER_TOPIC, self._seed) as load:
-                self._hurt(brokers, victims)
+                self._hurt(brokers, victims, load)
             self._say(f"all is mended; {load.sent.total():,} requests were sent: {dict(load.sent)}")
             self.counts.update(load.sent)
             self._await_end(servers, victims)
@@ -89,19 +91,18 @@ class Chaos:
             verdict = run_audit(asked)
             topics = {TIMER_TOPIC, *TARGETS, asked.rejected_topic}
             try:
-                self._show(exceptions(servers, asked.out, topics, asked.receipts_topic))
+                found = exceptions(servers, asked.out, topics, asked.receipts_topic)
+                (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+                self._console.print_json(data=found)
             except BridgeError as wrong:  # the verdict stands
                 self._say(f"what Kafka holds about the faults could not be read: {wrong}")
             return verdict
 
-    def _show(self, found: list[dict[str, Any]]) -> None:
-        for each in found:
-            self._console.print_json(data=each)
-        (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
-
-    def _hurt(self, brokers: ThreeBrokers, victims: list[Victim]) -> None:
+    def _hurt(self, brokers: ThreeBrokers, victims: list[Victim], load: ChaosLoad) -> None:
         rng = random.Random(self._seed)
-        mischief, open_ = Mischief(brokers, victims, rng), list[tuple[float, Fault]]()
+        mischief, open_ = Mischief(brokers, victims, rng, load.pause), list[tuple[float, Fault]]()
+        self.counts.update({f"fault: {kind}": 0 for kind in mischief.kinds})
+        self.skipped = mischief.skipped
         until_s, next_s = time.monotonic() + self._minutes * 60, 0.0
         while (now_s := time.monotonic()) < until_s or open_:
             for mended_s, fault in [each for each in open_ if each[0] <= now_s]:
@@ -154,6 +155,7 @@ def conclude(folder: Path, chaos: Chaos, verdict: Verdict, asked: argparse.Names
         "seed": asked.seed,
         "minutes": asked.minutes,
         "what": dict(sorted(chaos.counts.items())),
+        "skipped": chaos.skipped,
         "classes": {name: count for name, count in verdict.counts.items() if count},
         "faults": verdict.faults,
         "lateness_ms": verdict.lateness._asdict(),

@@ -4,6 +4,7 @@ kill         a bridge, -9; started again a little later          delete    the s
 stop         SIGSTOP for longer or shorter than the session      disk      its disk is full (root: a tmpfs of its own)
 clock        set back by seconds, and later right again: never ahead, as then timers leave early, by the brokers' time
 slow, cut    a link between a bridge and one broker, or all      broker    killed, -9; started again
+pause        a real topic is paused, and resumed later
 """
 
 import contextlib
@@ -29,10 +30,10 @@ _MAY_DIE = (2, 3)
 class Fault(NamedTuple):
     """Of one subject: no other fault meets it before `mend` was called."""
 
-    name: str
     subject: str
     seconds: float
     mend: Callable[[], None]
+    name: str = ""
 
 
 class Victim:
@@ -119,54 +120,52 @@ def _mounted(folder: Path) -> bool:
 
 
 class Mischief:
-    """Draws faults, so that never two brokers are down at once, and nothing is hurt twice at the same time."""
+    """Draws faults, so that never two brokers are down at once, and nothing is hurt twice at the same time.
 
-    def __init__(self, brokers: ThreeBrokers, victims: Sequence[Victim], rng: random.Random) -> None:
-        self._brokers = brokers
-        self._victims = victims
-        self._rng = rng
-        self._kinds = [self._kill, self._delete, self._pause, self._step, self._slow, self._cut, self._break]
-        if all(victim.has_disk for victim in victims):
-            self._kinds.append(self._fill)
+    `pause(on)` pauses or resumes a real topic.
+    """
+
+    def __init__(
+        self, brokers: ThreeBrokers, victims: Sequence[Victim], rng: random.Random, pause: Callable[[bool], None]
+    ) -> None:
+        self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
+        self._left: list[str] = []
+        self._kinds: dict[str, Callable[[set[str]], Fault | None]] = {
+            "kill": lambda busy: self._of_one(busy, Victim.kill, 4),
+            "delete": lambda busy: self._of_one(busy, Victim.delete, 2),
+            "stop": lambda busy: self._of_one(busy, Victim.pause, 16),
+            "clock": lambda busy: self._of_one(busy, lambda v: v.step_clock(-rng.choice((30, 900, 6_000))), 8),
+            "disk": self._fill,
+            "slow": lambda busy: self._of_link(busy, rng.choice((20, 200, 700)), is_cut=False),
+            "cut": lambda busy: self._of_link(busy, 0, is_cut=True),
+            "broker": self._break,
+            "pause": self._hold,
+        }
+        self.skipped = {} if all(v.has_disk for v in victims) else {"disk": "a tmpfs cannot be mounted: only root may"}
+        """Kinds that are not possible here, with the reason."""
+        self.kinds = sorted(self._kinds.keys() - self.skipped.keys())
 
     def begin(self, busy: set[str]) -> Fault | None:
-        """None where the one that was drawn would hurt what is hurt."""
-        fault = self._rng.choice(self._kinds)
-        return fault(busy)
+        """Begin one of the kinds that have not had their turn. None if each would hurt what is hurt."""
+        self._left = self._left or self._rng.sample(self.kinds, len(self.kinds))
+        for name in self._left:
+            if (begun := self._kinds[name](busy)) is not None:
+                self._left.remove(name)
+                return begun._replace(name=name)
+        return None
 
-    def _of_one(
-        self, name: str, busy: set[str], hurt: Callable[[Victim], Callable[[], None]], longest_s: float
-    ) -> Fault | None:
+    def _of_one(self, busy: set[str], hurt: Callable[[Victim], Callable[[], None]], longest_s: float) -> Fault | None:
         victim = self._rng.choice(self._victims)
         if victim.name in busy:
             return None
-        return Fault(name, victim.name, self._rng.uniform(0.2, longest_s), hurt(victim))
-
-    def _kill(self, busy: set[str]) -> Fault | None:
-        return self._of_one("kill", busy, Victim.kill, 4)
-
-    def _delete(self, busy: set[str]) -> Fault | None:
-        return self._of_one("delete", busy, Victim.delete, 2)
-
-    def _pause(self, busy: set[str]) -> Fault | None:
-        return self._of_one("stop", busy, Victim.pause, 16)
-
-    def _step(self, busy: set[str]) -> Fault | None:
-        back_ms = -self._rng.choice((30, 900, 6_000))
-        return self._of_one("clock", busy, lambda victim: victim.step_clock(back_ms), 8)
+        return Fault(victim.name, self._rng.uniform(0.2, longest_s), hurt(victim))
 
     def _fill(self, busy: set[str]) -> Fault | None:
         """Not of one that has still to claim its folder: as it should, it would end, and say why."""
         unclaimed = {victim.name for victim in self._victims if not victim.has_folder}
-        return self._of_one("disk", busy | unclaimed, Victim.fill_disk, 8)
+        return self._of_one(busy | unclaimed, Victim.fill_disk, 8)
 
-    def _slow(self, busy: set[str]) -> Fault | None:
-        return self._of_link("slow", busy, delay_ms=self._rng.choice((20, 200, 700)), is_cut=False)
-
-    def _cut(self, busy: set[str]) -> Fault | None:
-        return self._of_link("cut", busy, delay_ms=0, is_cut=True)
-
-    def _of_link(self, name: str, busy: set[str], *, delay_ms: int, is_cut: bool) -> Fault | None:
+    def _of_link(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> Fault | None:
         """To one broker, or to all of them."""
         link = self._rng.randrange(len(self._brokers.links))
         subject = f"link {link}"
@@ -175,14 +174,20 @@ class Mischief:
         all_ = self._brokers.links[link]
         proxies = self._rng.choice((all_, [self._rng.choice(all_)]))
         _set(proxies, delay_ms, is_cut=is_cut)
-        return Fault(name, subject, self._rng.uniform(0.5, 12), lambda: _set(proxies, 0, is_cut=False))
+        return Fault(subject, self._rng.uniform(0.5, 12), lambda: _set(proxies, 0, is_cut=False))
 
     def _break(self, busy: set[str]) -> Fault | None:
         if "broker" in busy:
             return None
         node = self._brokers.node(self._rng.choice(_MAY_DIE))
         node.kill()
-        return Fault("broker", "broker", self._rng.uniform(0.2, 8), node.start)
+        return Fault("broker", self._rng.uniform(0.2, 8), node.start)
+
+    def _hold(self, busy: set[str]) -> Fault | None:
+        if "real topic" in busy:
+            return None
+        self._pause(True)
+        return Fault("real topic", self._rng.uniform(2, 8), lambda: self._pause(False))
 
 
 def _set(proxies: Sequence[Proxy], delay_ms: int, *, is_cut: bool) -> None:
