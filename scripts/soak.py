@@ -13,9 +13,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,34 +50,6 @@ class Sample(NamedTuple):
     cpu_s: float
 
 
-@dataclass(frozen=True)
-class Soaked:
-    """`growth`: of each figure's median, from the middle third to the last, as a share."""
-
-    per_s: int
-    seconds: float
-    requested: int
-    lost: int
-    duplicates: int
-    strangers: int
-    early: int
-    late_p50_ms: float
-    late_p99_ms: float
-    late_max_ms: int
-    cpu_us_a_message: float
-    rss_mb: float
-    peak_rss_mb: float
-    growth: dict[str, float]
-
-    @property
-    def is_flat(self) -> bool:
-        return all(share <= MOST_GROWTH for share in self.growth.values())
-
-    @property
-    def is_exact(self) -> bool:
-        return not (self.lost or self.duplicates or self.strangers or self.early)
-
-
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
     usage, tree = bridge.usage(), Path(f"/proc/{bridge.pid}")
     handles, threads = (sum(1 for _ in (tree / part).iterdir()) for part in ("fd", "task"))
@@ -110,7 +81,8 @@ def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
     return samples
 
 
-def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -> Soaked:
+def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return the results. `growth`: of each figure's median, from the middle third to the last, as a share."""
     with EmbeddedKafka(folder / "kafka") as kafka:
         stage = Stage(kafka.bootstrap_servers, Sizes(0, 0.0, 100, 4))
         targets = {name: stage.target(name) for name in DELAYS_MS}
@@ -134,22 +106,25 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
             say("each delivery is counted")
             seen, late_ms = _counted(stage, list(targets.values()), spans, bridge)
     settled = [each for each in samples if each.at_s > min(_WARM_S, seconds / 3)]
-    return Soaked(
-        per_s,
-        seconds,
-        seen.expected,
-        seen.lost,
-        seen.duplicates,
-        seen.strangers,
-        int((late_ms < 0).sum()),
-        float(np.percentile(late_ms, 50)),
-        float(np.percentile(late_ms, 99)),
-        int(late_ms.max()),
-        round((usage.cpu_s - began_s) * 1e6 / max(seen.expected, 1), 1),
-        usage.rss_mb,
-        usage.peak_rss_mb,
-        growth(settled),
-    )
+    found, early = growth(settled), int((late_ms < 0).sum())
+    return {
+        "per_s": per_s,
+        "seconds": seconds,
+        "requested": seen.expected,
+        "lost": seen.lost,
+        "duplicates": seen.duplicates,
+        "strangers": seen.strangers,
+        "early": early,
+        "late_p50_ms": float(np.percentile(late_ms, 50)),
+        "late_p99_ms": float(np.percentile(late_ms, 99)),
+        "late_max_ms": int(late_ms.max()),
+        "cpu_us_a_message": round((usage.cpu_s - began_s) * 1e6 / max(seen.expected, 1), 1),
+        "rss_mb": usage.rss_mb,
+        "peak_rss_mb": usage.peak_rss_mb,
+        "growth": found,
+        "is_flat": all(share <= MOST_GROWTH for share in found.values()),
+        "is_exact": not (seen.lost or seen.duplicates or seen.strangers or early),
+    }
 
 
 def _counted(
@@ -180,12 +155,11 @@ def _soak(asked: argparse.Namespace, console: Console) -> int:
         def say(step: str) -> None:
             console.print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
 
-        soaked = soak(asked.per_s, asked.minutes * 60, folder, say)
-        results = asdict(soaked) | {"is_flat": soaked.is_flat, "is_exact": soaked.is_exact}
+        results = soak(asked.per_s, asked.minutes * 60, folder, say)
         (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
         shutil.rmtree(folder / "kafka")
     console.print_json(data=results)
-    return 0 if soaked.is_flat and soaked.is_exact else command.FAULT_FOUND
+    return 0 if results["is_flat"] and results["is_exact"] else command.FAULT_FOUND
 
 
 if __name__ == "__main__":
