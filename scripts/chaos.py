@@ -109,6 +109,8 @@ class Chaos:
                 open_.remove((mended_s, fault))
                 fault.mend()
                 self._tell("mended", fault)
+            if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in mischief.kinds):
+                until_s = now_s + 1  # a slow machine: each kind has its turn once
             if next_s <= now_s < until_s:
                 begun = mischief.begin({fault.subject for _, fault in open_})
                 if begun is not None:

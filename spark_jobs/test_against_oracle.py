@@ -2,7 +2,7 @@
 
 Many histories are one example, each in a partition of its own: Spark's fixed cost is paid once for all of them. Half of
 them are about moves. An example meets every class of the audit.
-More of them: EXAMPLES=100 pytest spark_jobs/test_against_oracle.py
+More of them: EXAMPLES=100 SEED=4711 pytest spark_jobs/test_against_oracle.py
 """
 
 import json
@@ -366,7 +366,7 @@ def _example(seed: int) -> Example:
 
 @pytest.mark.parametrize("example", range(int(os.environ.get("EXAMPLES", "2"))))
 def test_spark_and_plain_python_agree(spark: SparkSession, example: int) -> None:
-    first = int(os.environ.get("SEED", Random().randrange(10**9))) + example * MOST_DRAWS
+    first = int(os.environ.get("SEED", "1")) + example * MOST_DRAWS
     seed, histories, expected = next(each for each in map(_example, count(first)) if each.meets_all(first))
     print(f"SEED={seed}", sorted(Counter(expected.values()).items()))
     together = History()
