@@ -118,6 +118,7 @@ def test_signals_change_the_level_and_each_change_is_logged(
     assert logging.getLogger().level == getattr(logging, configured.upper())
 
 
+@pytest.mark.thorough
 def test_a_running_bridge_heeds_them(tmp_path: Path) -> None:
     """It waits for a broker meanwhile."""
     call = [sys.executable, "-u", "-c", "from bridge.cli import main; main()", "run", "--data-dir", str(tmp_path / "d")]

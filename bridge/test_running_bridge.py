@@ -39,7 +39,7 @@ def answering(code: int, location: str = "") -> Iterator[tuple[str, list[str | N
             """Keep the test output clean."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])  # seconds until it sees its end
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", seen
