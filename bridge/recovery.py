@@ -110,9 +110,12 @@ def recover(
         demand_replaceable(shard, history, outlook.progress.low_offset, wrong)
         distrust(shard, disk, wrong)
         recovered = recovery.run(None)
-    if not outlook.is_adopted and history.progress(shard) not in (None, outlook.progress):
-        recovered.store.close()  # the journal may tell more than the progress that was read before it
-        raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
+    try:  # the journal may tell more than the progress that was read before it
+        if not outlook.is_adopted and history.progress(shard) not in (None, outlook.progress):
+            raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
+    except BaseException:
+        recovered.store.close()
+        raise
     return recovered
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,7 @@ from timer.checkpoint import CLOSED, NAME
 from timer.disk import Syncing
 from timer.names import BODIES, UNITS
 from timer.resume import RESUME
+from timer.store import Store
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
 
@@ -379,6 +381,28 @@ def test_a_first_opening_that_another_owner_overtakes_is_no_lost_progress(where:
     successor[0].run(100)
     first.run(100)
     assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+
+
+def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (one, _), instance = two_partitions()
+    history: Any = instance.history
+    progress, answers, closed = history.progress, [True, False], list[Store]()
+    close = Store.close
+
+    def answer(shard: Shard) -> object:
+        if not answers.pop(0):
+            raise PartitionUnreadableError(f"{shard}: no answer in time")
+        return progress(shard)
+
+    def noted(store: Store) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(history, "progress", answer)
+    monkeypatch.setattr(Store, "close", noted)
+    with pytest.raises(PartitionUnreadableError):
+        recover(one, SimDisk(), history, SMALL)
+    assert (len(closed), answers) == (1, [])
 
 
 @pytest.mark.parametrize("where", ["history.progress", "history.journal_bounds"])
