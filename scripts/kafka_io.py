@@ -26,13 +26,12 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from bridge.confluent.clients import REPLACED_AFTER_S
 from bridge.errors import BridgeError
 from schemas import headers as names
 
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 60.0
-_REPLACED_AFTER_S = 30.0
-"""A quiet consumer is replaced: it may have lost all brokers (docs/design/kafka-reads.md)."""
 T = TypeVar("T")
 QUIET = {"log_level": 2}  # a broker that is being stopped is no news
 
@@ -269,7 +268,7 @@ class Receiver:
         """Waits for one, then takes what is there."""
         first = self._consumer.poll(timeout_s)
         if first is None:
-            if time.monotonic() - self._quiet_s > _REPLACED_AFTER_S:
+            if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge's clients
                 self._consumer.close()
                 self._consumer = self._made()
                 self._assign()

@@ -1,7 +1,7 @@
 """A reader of the control topic, from its beginning, by a consumer outside the group."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -23,7 +23,7 @@ class ConfluentControl:
     """Implements `bridge.ports.Control`. Not thread-safe."""
 
     def __init__(self, connection: Connection, topic: str, patience: Patience) -> None:
-        self._connection = connection
+        self._make: Callable[[], Any] = lambda: make(Consumer, clients.control(connection), patience)
         self._patience = Patience(patience)
         self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
         self._position = 0
@@ -57,7 +57,7 @@ class ConfluentControl:
 
     def _make_consumer(self) -> None:
         self._made_s = time.monotonic()
-        self._consumer: Any = make(Consumer, clients.control(self._connection), self._patience)
+        self._consumer = self._make()
         self._place.offset = self._position or OFFSET_BEGINNING
         self._consumer.assign([self._place])
 

@@ -60,7 +60,8 @@ class Existence:
                 except KafkaException as failure:
                     if error_of(failure).code() < 0:  # an error of librdkafka: no broker answered
                         self._admin = None
-                        in_sync |= {topic: 0} if unless_told else {}
+                        if unless_told:
+                            in_sync[topic] = 0
                 else:
                     if any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in partitions):
                         in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in partitions)
