@@ -41,10 +41,9 @@ images: ## write the digest of each image of compose/.env; needs a Docker engine
 # What needs neither broker nor Spark is shared out to two workers.
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
-# Whoever tests with a broker waits for it most of the time, and with Spark for its planning, which one thread does: three
-# share two cores. A module's tests share its brokers and its session, so they stay together; in the order of their names, as by
-# size the longest one, chaos, would come last and alone.
-SHARED := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Tests with a broker wait for it most of the time, so four processes share two cores. conftest.py says which tests stay
+# together. They start in the order of their names: by size, the longest module, chaos, would start last and run alone.
+SHARED := --numprocesses 4 --dist loadgroup --no-loadscope-reorder
 WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
@@ -70,6 +69,7 @@ test: $(READY) static ## everything: check, a real broker, Spark
 .PHONY: test-full
 test-full: export SEEDS ?= 20000
 test-full: export CHAOS_MINUTES ?= 3
+test-full: export BURST ?= 1000000
 test-full: $(READY) static ## the same with larger numbers: many seeds, many kills
 	$(BIN)/python -m pytest --timeout 7200
 

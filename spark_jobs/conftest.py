@@ -13,8 +13,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
+SMALL_DATA = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with session("tests", master="local[2]") as started:
-        started.conf.set("spark.sql.shuffle.partitions", 2)
+        # For a few rows, planning and compiling take longer than the work.
+        for name, value in SMALL_DATA.items():
+            started.conf.set(name, value)
         yield started

@@ -17,6 +17,7 @@ from schemas.tables import AuditClass
 from spark_jobs import evidence, summary
 from spark_jobs.brokers import Span
 from spark_jobs.classes import Limits, classify
+from spark_jobs.conftest import SMALL_DATA
 from spark_jobs.judgement import Seen, judged
 from spark_jobs.requests import requests
 from spark_jobs.table_io import RECORDS_DDL
@@ -108,6 +109,16 @@ def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
             "offset": F.col("offset") + shift,
         }
     ).drop("k")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Compile queries, and plan them again while they run, as jobs do."""
+    for name in SMALL_DATA.keys() - {"spark.sql.shuffle.partitions"}:
+        spark.conf.unset(name)
+    yield
+    for name, value in SMALL_DATA.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="module")
