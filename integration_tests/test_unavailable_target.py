@@ -4,8 +4,8 @@
     2 and 3, both needed      too few in-sync replicas     on time again within 30 s
     3 alone                   no leader                    the same
 
-Figures (`pytest -s`): lateness of the other target. `OUTAGE_S=600` takes the broker away for longer; then lateness is
-compared, as no other test runs beside it, and Spark's audit judges what became of each request.
+Figures (`pytest -s`): lateness of the other target. `OUTAGE_S=600` takes the broker away for 600 s more. Then lateness
+is compared, as no other test runs beside this one, and Spark's audit judges what became of each request.
 """
 
 import os
@@ -28,8 +28,7 @@ from scripts.three_brokers import ThreeBrokers
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
-OUTAGE_S = float(os.environ.get("OUTAGE_S", "45"))
-AUDITED_FROM_S = 300
+OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))
 ON_TIME_AFTER_S = 30
 """What an operator is promised."""
 ON_TIME_MARGIN_MS = 3_000
@@ -105,16 +104,16 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
         with load.running():
             field.until_delivered(100)
             began_ms = time.time() * 1000
-            watch(field, 10)
+            watch(field, 5)
             died_ms = time.time() * 1000
             brokers.node(3).kill()
-            watch(field, ON_TIME_AFTER_S + (OUTAGE_S - ON_TIME_AFTER_S) / 2)
+            watch(field, ON_TIME_AFTER_S + 5 + OUTAGE_S / 2)
             field.instances[0].kill()
             restarted_ms = time.time() * 1000
             field.instances[0].launch()
             field.instances[0].await_ready()
             ready_ms = time.time() * 1000
-            watch(field, ON_TIME_AFTER_S + OUTAGE_S / 2)
+            watch(field, 5 + OUTAGE_S / 2)
             back_ms = time.time() * 1000
             brokers.node(3).start()
             watch(field, 10)
@@ -128,7 +127,7 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
         # A timer that is due just before a kill may leave only when the broker or the bridge is back.
         before = p99_ms(field.seen, began_ms, died_ms - 1000)
         during = p99_ms(field.seen, died_ms + ON_TIME_AFTER_S * 1000, restarted_ms - 1000)
-        again = p99_ms(field.seen, restarted_ms + ON_TIME_AFTER_S * 1000, back_ms)
+        again = p99_ms(field.seen, min(restarted_ms + ON_TIME_AFTER_S * 1000, back_ms - 5000), back_ms)
         worst = max(each.appended_ms - each.due_ms for each in field.seen)
         print(  # noqa: T201
             f"\n{delivery}: p99 of the other target {before} ms before, {during} ms from {ON_TIME_AFTER_S} s on,"
@@ -146,7 +145,7 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
         assert max(each.appended_ms for each in healthy) < back_ms, "they waited for the other target"
         assert "takes no records" in field.instances[0].log
         assert "takes records again" in field.instances[0].log
-        if OUTAGE_S >= AUDITED_FROM_S:
+        if OUTAGE_S:
             assert during < before + ON_TIME_MARGIN_MS
             assert again < before + ON_TIME_MARGIN_MS
             topics = [("--timer-topic", field.timers)]

@@ -182,7 +182,7 @@ def undecodable_at(port: int) -> int | None:
     return int(str(told["detail"]).rpartition("offset ")[2].split()[0])
 
 
-@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize("instances", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_bomb_stops_only_its_topic_until_it_is_skipped_and_each_timer_comes_once_through_kill_9(
     place: Place, instances: int
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_skip_after_a_restart_parks_a_record_that_follows_a_marker(place: Plac
     assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
 
 
-@pytest.mark.parametrize(("size", "count"), [(20_000_000, 60), (3_000_000, 300)])
+@pytest.mark.parametrize(("size", "count"), [(20_000_000, 60), pytest.param(3_000_000, 300, marks=pytest.mark.slow)])
 def test_many_bombs_take_little_memory_if_they_are_allowed(place: Place, size: int, count: int) -> None:
     def bombs() -> None:
         assert place.bomb(size, count) == []
