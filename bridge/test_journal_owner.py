@@ -211,3 +211,14 @@ def test_a_foreign_decision_in_the_journal_is_found_while_the_bridge_runs() -> N
     world.kafka.produce("timer.journal", value, key=b"two timer.requests", partition=0)
     watch.look()
     assert "belongs to 'two timer.requests'" in str(watch.wrong)
+
+
+def test_a_foreign_key_that_is_no_text_is_named_too() -> None:
+    world = World()
+    world.bridge("one").run(0)
+    world.send("m")
+    world.bridge("one").run(200)
+    value = world.kafka.read("timer.journal")[-1].value
+    world.kafka.produce("timer.journal", value, key=b"\xff", partition=0)
+    with pytest.raises(ForeignJournalError, match="belongs to '\ufffd'"):
+        world.bridge("one").run(0)

@@ -107,3 +107,23 @@ def test_progress_put_back_by_the_operator_makes_what_was_decided_behind_it_void
     told = Decisions([journal(0, 10, refused=(1, 6), held=(7,)), journal(5, 8, NEW, refused=(7,))])
     assert (told.refused, told.held) == ({1, 7}, set())
     assert [told.rules_from(offset)[0] for offset in (4, 5, 8)] == [OLD, NEW, None]
+
+
+def test_progress_put_back_keeps_all_that_was_decided_of_requests_before() -> None:
+    """A copy of a request that will be read again is not awaited: the request is a timer again."""
+    kinds = ("refused", "ended", "dropped", "held")
+    before = JournalRecord(
+        from_offset=0,
+        next_offset=10,
+        rules=OLD,
+        rolled=tuple(map(flight, (4, 5, 6))),
+        **dict.fromkeys(kinds, (4, 5, 6)),
+    )
+    released = journal(10, 10, released=(4, 5, 6))
+    told = Decisions([before, journal(5, 8, NEW)])
+    assert [getattr(told, kind) for kind in kinds] == [{4}] * 4
+    assert (set(told.flights), told.rolled, told.gone) == ({(4, 1)}, {(4, 1)}, {4})
+    assert Decisions([before, released, journal(5, 8, NEW)]).released == {4}
+    assert Decisions([journal(0, 10), journal(5, 8)], held=[4, 5, 6]).waiting == {4}
+    told = Decisions([journal(0, 5), journal(5, 10, NEW), journal(5, 8)])
+    assert told.rules_from(0) == (OLD, 8)
