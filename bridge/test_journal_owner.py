@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.errors import ForeignJournalError, ProgressLostError
-from bridge.journal_owner import OwnJournals
+from bridge.journal_owner import OwnJournals, owners
 from bridge.testing import FakeGroup, FakeHistory, FakeInstance, FakeKafka, Timeline, nothing_happens
 from bridge.timer_world import TIMERS, usual_options
 from bridge.watch import Watch
@@ -222,3 +222,15 @@ def test_a_foreign_key_that_is_no_text_is_named_too() -> None:
     world.kafka.produce("timer.journal", value, key=b"\xff", partition=0)
     with pytest.raises(ForeignJournalError, match="belongs to '\ufffd'"):
         world.bridge("one").run(0)
+
+
+def test_what_a_newer_bridge_wrote_is_taken_as_a_decision() -> None:
+    """Else a claim beside it, which was refused, would make its group the owner."""
+    world = World()
+    world.bridge("one").run(0)
+    claim = world.kafka.read("timer.journal")[0].value
+    world.kafka.partition(JOURNAL).cut(0)
+    world.kafka.produce("timer.journal", claim, key=b"two timer.requests", partition=0)
+    world.kafka.produce("timer.journal", b'{"v":2}', key=b"one timer.requests", partition=0)
+    history = FakeHistory(world.kafka, FakeGroup("two", [SHARD]), "timer.journal")
+    assert owners([SHARD], history) == {SHARD: b"one timer.requests"}

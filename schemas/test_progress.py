@@ -103,6 +103,14 @@ def test_copies_on_their_way_are_those_that_rolled_and_did_not_land() -> None:
     assert told.rolled == {(0, 1), (1, 1), (2, 1), (1, 2)}
 
 
+def test_a_copy_that_had_landed_before_what_is_known_is_not_gone() -> None:
+    """The state knows its unit. One that landed later is read again."""
+    rolled = JournalRecord(from_offset=0, next_offset=5, rules=OLD, rolled=(flight(2), flight(3)))
+    landed = JournalRecord(from_offset=5, next_offset=9, rules=OLD, landed=((2, 1),))
+    assert Decisions([rolled, landed], known=9).gone == {3}
+    assert Decisions([rolled, landed], known=8).gone == {2, 3}
+
+
 def test_progress_put_back_by_the_operator_makes_what_was_decided_behind_it_void() -> None:
     told = Decisions([journal(0, 10, refused=(1, 6), held=(7,)), journal(5, 8, NEW, refused=(7,))])
     assert (told.refused, told.held) == ({1, 7}, set())
