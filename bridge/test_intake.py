@@ -15,7 +15,7 @@ from schemas.journal import Decisions, Flight, JournalRecord
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.entry import RUN, Rows
-from timer.record import Body
+from timer.record import Body, frame_size
 
 SHARD = Shard("timer.requests", 2)
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)
@@ -249,6 +249,25 @@ def test_case_18_a_cancel_ends_a_copy_on_its_way_and_the_copy_is_dropped_when_it
     assert len(taken.batch) == 0
     later = BatchIntake(Stored(), Flights(SHARD, [flight], [3]), lambda _: False, 1600, RULES, 2000).take_in([copy])
     assert (later.dropped, len(later.batch)) == ([20], 0)
+
+
+def test_what_replaces_a_copy_on_its_way_needs_no_room() -> None:
+    _, flight = rolled(3)
+    store, flights = Stored(), Flights(SHARD, [flight], ())
+    intake = BatchIntake(store, flights, lambda _: False, 1000, RULES, 2000, room=0)
+    taken = intake.take_in([named(5), named(6, b"y")])
+    assert taken.ended == [3]
+    assert [(record.offset, why.code) for record, why in taken.refused] == [(6, "quota-exceeded")]
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_bodies_may_fill_the_room_to_the_byte(beyond: int) -> None:
+    (body,) = bodies(request(5))
+    room_bytes = frame_size(body) - beyond
+    taken = BatchIntake(
+        Stored(), Flights(SHARD, (), ()), lambda _: False, 1000, RULES, 2000, room_bytes=room_bytes
+    ).take_in([request(5)])
+    assert len(taken.refused) == beyond
 
 
 def test_a_copy_that_landed_is_ended_as_any_timer() -> None:

@@ -754,6 +754,68 @@ def test_a_file_stays_until_the_tick_of_its_last_visit_is_over(disk: Disk) -> No
     assert len(disk.names("timer")) == 2, "what is over is deleted"
 
 
+def test_a_marker_stays_as_long_as_what_it_ends_whatever_file_it_is_in(disk: Disk) -> None:
+    """The journal told of the end after the checkpoint, so the marker is written at the opening."""
+    options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
+    store = Store.create(disk, options, FRESH)
+    for offset, due_ms in enumerate((1600, 1500, 1501, 1502, 1100)):
+        store.add(batch_of(body(offset, due_ms)), offset + 1)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    progress = store.progress()._replace(next_offset=8)  # behind three cancels
+    store = Store.open(disk, options, found_in(disk), progress, (), (1, 2, 3))
+    assert origins(store, store.due(1100, 99, 1 << 20)) == [4]
+    for _ in range(2):
+        store.committed(store.progress())
+        store.start_checkpoint(0, (), ())
+        store.finish_checkpoint()
+        store.close()
+        store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+        assert store.pending == 1
+    progress = store.progress()._replace(next_offset=9)
+    store.close()
+    store = Store.open(disk, options, found_in(disk), progress, (), (0,))
+    store.add(batch_of(body(9, 1700)), 10)
+    assert origins(store, store.due(1700, 99, 1 << 20)) == [9]
+    store.due(1710, 99, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    assert len(disk.names("timer")) == 1, "what is over is deleted"
+
+
+def test_no_checkpoint_is_made_of_what_is_staged_though_nobody_is_crowded_out(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(0, 1100)), 1)
+    store.committed(store.progress())
+    store.add(batch_of(body(1, 1100)), 2)
+    assert len(store.crowded_out(1000, 10, 1 << 20)) == 0
+    assert not store.start_checkpoint(0, (), ())
+    store.committed(store.progress())
+    assert store.start_checkpoint(0, (), ())
+
+
+def test_bodies_of_a_target_that_waits_are_found_where_a_compaction_put_them(disk: Disk) -> None:
+    """They were read ahead before."""
+    options = replace(OPTIONS, segment_bytes=1000)
+    store = Store.create(disk, options, FRESH)
+    store.pause("bills", is_paused=True)
+    for offset in range(40):
+        waits = offset % 10 == 0
+        each = body(offset, 1100 if waits else 1010, size=100)._replace(target="bills" if waits else "orders")
+        store.add(batch_of(each), offset + 1)
+    assert store.due(1100, 99, 1 << 20).total == 36
+    before = disk.names("body")
+    for _ in range(40):
+        store.committed(store.progress())
+        store.compact_some()
+        store.start_checkpoint(0, (), ())
+        store.finish_checkpoint()
+    assert not {before[0], before[1]} & set(disk.names("body"))
+    store.pause("bills", is_paused=False)
+    assert origins(store, store.due(1100, 99, 1 << 20)) == [0, 10, 20, 30]
+
+
 def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
