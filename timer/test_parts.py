@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.headers import Headers
-from schemas.progress import Key, Progress
+from schemas.journal import END, Wait
+from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer import ids, record, waiting
 from timer.checkpoint import Checkpoint, runs
 from timer.entry import RUN, UNIT, Ints, Rows, counted, stable_order, topic_hash
@@ -17,7 +18,7 @@ from timer.ids import IdIndex, hash_of, hashes_of
 from timer.plan import DueQueue
 from timer.record import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.roll import most_wait_ms, rest_of_window_ms, visit_ms
-from timer.waiting import LoadedTicks
+from timer.waiting import LoadedTicks, WaitingTargets
 from timer.wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
@@ -374,6 +375,27 @@ def test_a_tick_is_loaded_once_for_all_that_ask_in_turn_however_large_it_is(monk
         assert rows is not None
         assert len(rows) == {1: 100, 2: 3, 3: 200}[tick]
     assert loaded == [1, 2, 3]
+
+
+def test_all_that_sleep_wake_up_behind_a_clock_that_was_set_back() -> None:
+    """And few in a turn otherwise: what wakes up is looked at."""
+    waits = [Wait(f"t{number}", True, ((NOTHING_SETTLED, END),)) for number in range(100)]
+    targets = WaitingTargets(waits, 1000)
+    for each in targets:
+        targets.sleep(each, 10_000, is_empty=False)
+    targets.wake_up(9_999)
+    assert targets.awake() == []
+    assert targets.next_roll_ms() == 10_000
+    targets.wake_up(9_998)
+    assert targets.awake() == targets.hashes()
+    assert targets.next_roll_ms() is None
+    for each in targets:
+        targets.sleep(each, 10_000, is_empty=True)
+    assert targets.next_roll_ms() is None
+    targets.wake_up(10_000)
+    assert len(targets.awake()) == 64
+    targets.wake_up(10_000)
+    assert len(targets.awake()) == 100
 
 
 def test_targets_leave_a_queue_together() -> None:
