@@ -339,9 +339,6 @@ class WaitingTargets:
         ticks: LoadedTicks,
     ) -> bool:
         """Where nothing is read ahead, the next rows are, up to the end of `until_tick`. False: not all, this turn."""
-        while waiting.stretches[0].is_over and len(waiting.stretches) > 1:
-            del waiting.stretches[0]
-            self._parted -= 1
         is_read = True
         for stretch in waiting.heads():
             is_read &= self._read_ahead(waiting, stretch, until_tick, next_tick, ticks)
