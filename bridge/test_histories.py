@@ -915,6 +915,55 @@ def test_a_poll_waits_until_something_is_to_be_done_and_briefly_while_a_start_is
     assert asked == [400, 10, 10, 400, 400, 10, 400, 190, 10, 390, 10, 200, 10, 400, 390]
 
 
+@pytest.mark.parametrize("lose_disk", [False, True])
+def test_what_was_held_behind_a_clock_that_went_back_leaves_once(lose_disk: bool) -> None:  # noqa: FBT001
+    """A rebuild begins before it, as an older timer still lives."""
+    world = World()
+    world.send("lives", 5000)
+    world.bridge.run(50)
+    world.bridge.stop()
+    world.bridge.start()
+    world.bridge.clock.error_ms = 900
+    world.send("early", 800)
+    world.bridge.run(100)
+    world.bridge.clock.error_ms = 0
+    world.send("held", 500)
+    world.bridge.run(600)
+    assert sorted(world.delivered()) == ["early", "held"]
+    world.restart(lose_disk=lose_disk)
+    world.bridge.run(1000)
+    assert sorted(world.delivered()) == ["early", "held"]
+
+
+def test_a_receipt_tells_its_request_its_timer_and_when_that_was_due() -> None:
+    world = World()
+    start_ms = world.now_ms
+    world.send("plain", 100)
+    world.send("ended", 200, id_="a")
+    world.send("new", 300, id_="a")
+    world.bridge.run(50)
+    world.cancel("a")
+    world.cancel("b")
+    world.kafka.produce(TIMERS, b"bad", headers=[("timer-topic", b"orders")])
+    world.bridge.run(500)
+    receipts = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
+    told = [
+        (each["kind"], each["request"][-1], (each.get("origin") or "-")[-1], each.get("id"), each.get("due_ms"))
+        for each in receipts
+    ]
+    assert told == [
+        ("accepted", "0", "0", None, start_ms + 100),
+        ("accepted", "1", "1", "a", start_ms + 200),
+        ("replaced", "2", "1", "a", start_ms + 200),
+        ("accepted", "2", "2", "a", start_ms + 300),
+        ("cancelled", "3", "2", "a", None),
+        ("not-found", "4", "-", "b", None),
+        ("rejected", "5", "5", None, None),
+        ("delivered", "0", "0", None, start_ms + 100),
+    ]
+    assert [each.get("code") for each in receipts] == [*[None] * 6, "missing-time", None]
+
+
 def test_requests_wait_for_their_commit_as_long_as_they_may() -> None:
     """By then others share it. Nothing has to leave."""
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))

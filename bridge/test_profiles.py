@@ -279,12 +279,13 @@ def test_case_19_topic_and_id_in_the_same_batch_and_while_the_copy_is_on_its_way
     assert world.arrived() == ["orders"]
     hung = world.kafka.begin("somebody")
     world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
-    world.cancel_by("rocketmq", b"orders+c")
-    world.cancel_by("rocketmq", b"payments+d")
+    met = world.cancel_by("rocketmq", b"orders+c")
+    missed = world.cancel_by("rocketmq", b"payments+d")
     world.bridge.run(50)  # the copies are written behind the cancels, and none of them can be read yet
     world.kafka.abort(hung)
     world.bridge.run(4 * WINDOW_MS)
     assert world.arrived() == ["orders", "orders"]
+    assert {("cancelled", met.offset), ("not-found", missed.offset)} <= set(world.receipts())
 
 
 def test_an_id_with_a_plus_of_its_own_goes_before_topic_and_id() -> None:
