@@ -935,6 +935,29 @@ def test_what_was_held_behind_a_clock_that_went_back_leaves_once(lose_disk: bool
     assert sorted(world.delivered()) == ["early", "held"]
 
 
+def test_a_checkpoint_knows_which_copies_on_their_way_were_ended() -> None:
+    world = World()
+    world.send("m", 3000, id_="a")
+    world.bridge.run(100)
+    first = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=first)
+    world.cancel("a")
+    second = world.kafka.begin("another")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=second)
+    world.bridge.run(2000)  # the copy is written behind both
+    world.kafka.abort(first)
+    world.bridge.run(50)
+    assert ("cancelled", 2) in world.receipts()
+    world.bridge.stop()
+    found = read_checkpoint(world.bridge.disks[SHARD])
+    assert found is not None
+    assert found.ended_flights == (0,)
+    world.bridge.start()
+    world.kafka.abort(second)
+    world.bridge.run(4000)
+    assert world.delivered() == []
+
+
 def test_a_receipt_tells_its_request_its_timer_and_when_that_was_due() -> None:
     world = World()
     start_ms = world.now_ms

@@ -16,6 +16,7 @@ from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.entry import RUN, Rows
 from timer.record import Body, frame_size
+from timer.roll import visit_ms
 
 SHARD = Shard("timer.requests", 2)
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)
@@ -301,6 +302,16 @@ def test_a_replay_keeps_what_lives_by_rule_and_journal() -> None:
     records = [request(n, 1500 + n) for n in range(7)] + [cancel(7), copy._replace(offset=8)]
     batch = replay(records, Stored(Key(1502, 2)).is_to_come, lambda _: (RULES, 9), Decisions([told]), lambda _: 0)
     assert batch.places() == [(1501, 1), (1503, 3), (1506, 6), (2200, 0)]
+
+
+def test_a_replay_reads_each_request_by_the_rules_of_its_range() -> None:
+    later = Rules(max_delay_ms=10_000, roll_window_ms=1200)
+    records = [request(0, 3000), request(1, 3000), request(2, 3000), request(3, 3000)]
+    told = Decisions([JournalRecord(from_offset=0, next_offset=4, rules=RULES)])
+    batch = replay(records, Stored().is_to_come, lambda at: (RULES, 2) if at < 2 else (later, 4), told, lambda _: 0)
+    visits = [visit_ms(3000, 1000, rules.roll_window_ms) for rules in (RULES, later)]
+    assert [visit for visit, _ in batch.places()] == [visits[0], visits[0], visits[1], visits[1]]
+    assert visits[0] != visits[1]
 
 
 # -- what leaves

@@ -262,6 +262,22 @@ def test_a_backlog_that_grows_for_long_leaves_once(trouble: Callable[[TimerWorld
     assert sorted(map(int, values(world, "limited"))) == list(range(600))
 
 
+@pytest.mark.parametrize("trouble", [go_on_there, restart, lose_disk_there])
+def test_a_backlog_of_which_no_fresh_ones_left_is_one_stretch(trouble: Callable[[TimerWorld], None]) -> None:
+    """The share is small: most fresh ones wait until they are old, and then with those before them."""
+    world = limited(TargetLimit(4, 0.02, 500), window_ms=600_000)
+    for second in range(20):
+        for number in range(8):
+            send(world, "limited", str(8 * second + number), 100 * number)
+        world.pass_time(ms=1000)
+    records = [JournalRecord.from_bytes(entry.value or b"") for entry in world.read("timer.journal")]
+    stretches = [len(wait.stretches) for record in records for wait in record.waits]
+    assert 2 <= max(stretches) <= 4
+    trouble(world)
+    world.pass_time(ms=30_000)
+    assert sorted(map(int, values(world, "limited"))) == list(range(160))
+
+
 def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal tells all of them in each record, and a record has an end."""
     monkeypatch.setattr(waiting, "MOST_PARTED", 0)

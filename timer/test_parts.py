@@ -18,7 +18,7 @@ from timer.ids import IdIndex, hash_of, hashes_of
 from timer.plan import DueQueue
 from timer.record import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.roll import most_wait_ms, rest_of_window_ms, visit_ms
-from timer.waiting import LoadedTicks, WaitingTargets
+from timer.waiting import LoadedTicks, Stretch, WaitingTarget, WaitingTargets
 from timer.wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
@@ -396,6 +396,12 @@ def test_all_that_sleep_wake_up_behind_a_clock_that_was_set_back() -> None:
     assert len(targets.awake()) == 64
     targets.wake_up(10_000)
     assert len(targets.awake()) == 100
+
+
+def test_fresh_ones_have_their_share_also_where_it_is_less_than_one_in_a_turn() -> None:
+    target = WaitingTarget("t", [Stretch.of(NOTHING_SETTLED, END)], is_paused=False)
+    assert [target.fresh_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert [target.fresh_part(10, 0.5), target.fresh_part(10, 1.0), target.fresh_part(0, 0.5)] == [5, 10, 0]
 
 
 def test_targets_leave_a_queue_together() -> None:

@@ -816,6 +816,14 @@ def test_bodies_of_a_target_that_waits_are_found_where_a_compaction_put_them(dis
     assert origins(store, store.due(1100, 99, 1 << 20)) == [0, 10, 20, 30]
 
 
+def test_timers_without_an_id_take_no_place_in_the_index_of_ids(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
+    assert (store.pending, len(store._ids)) == (10, 0)
+    store.add(batch_of(body(31, 1100)), 32)
+    assert len(store._ids) == 1
+
+
 def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
