@@ -110,7 +110,7 @@ fuzz: $(PROOF) ## libFuzzer on all that decodes the store's files, requests, jou
 	$(BIN)/python -m scripts.fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: mutations
-mutations: $(PROOF) ## mutmut: which changed lines of plan, roll, wheel and turn no test notices [NAMES='timer.roll*']
+mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.roll*']
 	mkdir -p .run/mutations
 	git ls-files bridge timer schemas scripts docs conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
 	cd .run/mutations && SEEDS=30 $(abspath $(BIN))/python -m mutmut run --max-children 1 $(NAMES)

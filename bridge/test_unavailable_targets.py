@@ -93,6 +93,19 @@ def test_a_cancel_wins_while_the_target_fails() -> None:
     assert world.values("bills") == ["delivered"]
 
 
+def test_the_log_names_an_unavailable_target_and_that_it_takes_records_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    world.fail()
+    world.send("bills", "b", 10)
+    world.pass_time(ms=1000)
+    assert "bills: it takes no records" in caplog.text
+    assert "records again" not in caplog.text
+    world.fail(fails=False)
+    world.pass_time(ms=2 * LONGEST_DELAY_MS)
+    assert "bills: it takes records again" in caplog.text
+
+
 def test_status_and_metrics_name_an_unavailable_target_until_it_takes_records() -> None:
     world = World()
     world.fail()
