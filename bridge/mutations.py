@@ -348,6 +348,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
     "passed over while it waits": passed_over,
+    "a wait that never ends": _returning(Store, "_end_wait", None),
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,

@@ -16,9 +16,10 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 5. Receipts are those that the settings ask for, each once, and say what was so.
 6. C, K and L never go back; L is the lowest own offset of a live timer, C where none is.
 7. Of the timers below C, those with key (visit, origin) <= K have left, the others live. An exception is one that was
-   held: K had passed it already when it was read, and by the clock it was not to be looked at yet; and one whose target
-   is limited, paused or takes no records, which may wait: until then it lives. It is rolled if it waits for most of a
-   window, or if its transaction failed for its target.
+   held: K had passed it already when it was read, and by the clock it was not to be looked at yet. Of a target that
+   waits, the timers whose keys lie in one of its stretches live, the others have left, whatever K says. A target begins
+   to wait only if it is limited, paused or takes no records, and ends when none of its timers is due and it is not
+   paused. A timer is rolled if it waits for most of a window, or if its transaction failed for its target.
 8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
@@ -48,7 +49,7 @@ from bridge.random_requests import (
     Wish,
 )
 from schemas.control import Paused
-from schemas.journal import JournalRecord
+from schemas.journal import JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -59,6 +60,8 @@ BEGINNING = Progress(0, NOTHING_SETTLED, 0)
 _ADDED = ("timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls")
 _REASON = ("timer-error", "timer-error-detail", "timer-origin")
 _COPY_EXTRA_BYTES = 512
+_IDLE_COMMITS = 3
+"""Transactions of one shard that may be sealed before the first of them is seen, and one that is not finished."""
 
 
 class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the program)
@@ -142,16 +145,30 @@ class ShardBook:
     left_ids: set[bytes] = field(default_factory=set)
     """Those whose last timer was delivered."""
 
-    waiting: set[str] = field(default_factory=set)
-    """Targets that were ever limited or paused: K says nothing of their timers."""
-    paused: set[str] = field(default_factory=set)
-    """As the journal says."""
+    waits: dict[str, Wait] = field(default_factory=dict)
+    """Targets of whose timers K says nothing, as the journal says."""
+    may_be_old: set[str] = field(default_factory=set)
+    """Targets whose timers may have waited until the commit that is judged."""
+    idle_waits: Counter[str] = field(default_factory=Counter)
+    """Targets that wait for nothing: in how many commits, one after the other."""
     control: deque[int] = field(default_factory=lambda: deque([0], maxlen=4))
     """How far the owner had read the control topic as its last transactions began: one may have been sealed before."""
 
     def forget_aborted(self) -> None:
         for offset in [o for o, unread in self.unread.items() if _state(unread.entry) is State.ABORTED]:
             del self.unread[offset]
+
+    @property
+    def paused(self) -> set[str]:
+        """Targets that are paused, as the journal says."""
+        return {wait.target for wait in self.waits.values() if wait.is_paused}
+
+    def has_left(self, timer: Timer, settled: Key) -> bool:
+        """True if a timer with this key and target has left, unless it is held."""
+        wait = self.waits.get(timer.wish.target)
+        if wait is None:
+            return timer.key <= settled
+        return not any(after < timer.key <= until for after, until in wait.stretches)
 
     def live(self) -> list[Timer]:
         """Those that wait at an offset."""
@@ -325,8 +342,7 @@ class Oracle:
         for known in book.timers.values():
             known.is_fresh = False
         expected = Expected()
-        stays_paused = self._pauses(shard, book, note, journal)
-        book.waiting |= _limited_targets(book, note) | self.failed_targets
+        stays_paused = self._read_waits(shard, book, note, journal)
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
         last = (-1, -1)
@@ -423,7 +439,7 @@ class Oracle:
         if wish.action != CANCEL:
             book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note))
             if _is_limited(wish.target, note):
-                book.waiting.add(wish.target)
+                book.may_be_old.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
             expected.accepted_ms[offset] = due_ms
             if wish.id is not None:
@@ -455,21 +471,27 @@ class Oracle:
             self.counts["moved"] += 1
             self.counts["moved in flight"] += is_on_its_way
 
-    def _pauses(self, shard: Shard, book: ShardBook, note: Note, journal: Entry | None) -> set[str]:
-        """What is paused changes by the word of an operator alone. Returns what was and is, with no such word."""
-        before, since = book.paused, book.control[0]
+    def _read_waits(self, shard: Shard, book: ShardBook, note: Note, journal: Entry | None) -> set[str]:
+        """Note the targets that wait from now on. Return those that were paused, and are, with no word in between."""
+        before, paused, since = book.waits, book.paused, book.control[0]
         book.control.append(note.control)
-        if journal is not None:
-            waits = JournalRecord.from_bytes(journal.value or b"").waits
-            book.paused = {wait.target for wait in waits if wait.is_paused}
+        waits = () if journal is None else JournalRecord.from_bytes(journal.value or b"").waits
+        book.waits = {wait.target: wait for wait in waits}
         known = {key.target: told for key, told in self._control.items() if key.timer_topic == shard.topic}
         asked = {target: {on for at, on in told if since <= at < note.control} for target, told in known.items()}
-        for target in before ^ book.paused:
+        for target in paused ^ book.paused:
             is_asked = (target in book.paused) in asked.get(target, ())
             _check(is_asked or self.only_outputs, f"{shard}: paused or resumed, and nobody asked for it", target)
-        self.counts["paused"] += len(book.paused - before)
-        book.waiting |= {target for target, told in known.items() if any(at < note.control for at, on in told if on)}
-        return {target for target in before & book.paused if not asked.get(target)}
+        self.counts["paused"] += len(book.paused - paused)
+        may_wait = self.failed_targets | _limited_targets(book, note)
+        book.may_be_old = may_wait | before.keys() | book.waits.keys()
+        for target in book.waits.keys() - before.keys():
+            is_asked = any(at < note.control for at, on in known.get(target, ()) if on)
+            may_begin = is_asked or target in self.failed_targets or _is_limited(target, note)
+            _check(may_begin or self.only_outputs, f"{shard}: a target waits without a reason", target)
+            self.counts["waits begun"] += 1
+        self.counts["waits ended"] += len(before.keys() - book.waits.keys())
+        return {target for target in paused & book.paused if not asked.get(target)}
 
     def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
@@ -503,9 +525,8 @@ class Oracle:
         """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
         if self.only_outputs:
             return
-        is_its_turn = timer.is_held or timer.may_rest or timer.key <= reached.settled
-        is_its_turn |= timer.wish.target in book.waiting
-        _check(is_its_turn, "left, but its key is above K", (reached, entry))
+        is_its_turn = timer.is_held or timer.may_rest or book.has_left(timer, reached.settled)
+        _check(is_its_turn, "left, but its key is above K, or in a stretch that waits", (reached, book.waits, entry))
         is_late = timer.is_fresh and timer.key <= book.progress.settled
         if not is_late and shard not in note.paused:
             skipped = [offset for offset in book.unread if offset < note.opened[shard]]
@@ -604,15 +625,33 @@ class Oracle:
         low = min((timer.entry.offset for timer in book.live()), default=progress.next_offset)
         _check(progress.low_offset == low, f"{shard}: L is not {low}", progress)
         for timer in book.live():
-            if timer.key <= progress.settled and timer.wish.target in book.waiting and not timer.is_held:
-                self.counts["waited"] += 1
-                timer.is_held = True
-            elif timer.key <= progress.settled and not timer.is_held:
+            if book.has_left(timer, progress.settled) and not timer.is_held:
                 _check(timer.is_fresh or timer.may_rest, f"{shard}: K passed a live timer", (timer, progress))
                 is_held = timer.may_rest or timer.key.visit_ms > note.lowest_ms
+                is_held |= timer.wish.target in book.may_be_old
                 _check(is_held, f"{shard}: a late one was not settled", (timer, progress, note.lowest_ms))
                 timer.is_held = True
                 self.counts["held"] += 1
+        self._check_waits_end(shard, book, note)
+
+    def _check_waits_end(self, shard: Shard, book: ShardBook, note: Note) -> None:
+        """A target goes on in the order of all once none of its timers waits and it is not paused.
+
+        A turn finds that out before the next transaction, unless it still reads what was there when it opened.
+        """
+        settled = book.progress.settled
+        now_ms = max(note.highest_ms, settled.visit_ms)
+        due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}
+        is_reading = any(offset < note.opened.get(shard, 0) for offset in book.unread)
+        idle = {
+            wait.target
+            for wait in book.waits.values()
+            if not (wait.is_paused or wait.target in due or is_reading)
+            if len(wait.stretches) == 1 and wait.stretches[0][0] <= settled
+        }
+        book.idle_waits = Counter({target: book.idle_waits[target] + 1 for target in idle})
+        stuck = [target for target, commits in book.idle_waits.items() if commits > _IDLE_COMMITS]
+        _check(not stuck, f"{shard}: its timers still wait, though none is due", (stuck, book.waits))
 
 
 def _about(log: Partition, entry: Entry) -> tuple[Shard, int]:
@@ -653,7 +692,7 @@ def _limited_targets(book: ShardBook, note: Note) -> set[str]:
 def _is_old(book: ShardBook, timer: Timer, entry: Entry, note: Note) -> bool:
     """Whether it has waited for its target for most of a window."""
     old_ms = timer.key.visit_ms + note.options.rules.roll_window_ms * 3 // 4
-    return timer.wish.target in book.waiting and entry.timestamp_ms >= old_ms
+    return timer.wish.target in book.may_be_old and entry.timestamp_ms >= old_ms
 
 
 def _may_rest(timer: Timer, rolled_ms: int, note: Note) -> bool:
