@@ -49,7 +49,7 @@ from bridge.random_requests import (
     Wish,
 )
 from schemas.control import Paused
-from schemas.journal import JournalRecord, Wait
+from schemas.journal import END, JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
@@ -642,12 +642,14 @@ class Oracle:
         settled = book.progress.settled
         now_ms = max(note.highest_ms, settled.visit_ms)
         due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}
+        others = min((t.key for t in book.live() if not (t.is_held or t.wish.target in book.waits)), default=END)
+        next_key = min(others, Key(note.lowest_ms, -1))  # K cannot go further
         is_reading = any(offset < note.opened.get(shard, 0) for offset in book.unread)
         idle = {
             wait.target
             for wait in book.waits.values()
             if not (wait.is_paused or wait.target in due or is_reading)
-            if len(wait.stretches) == 1 and wait.stretches[0][0] <= settled
+            if len(wait.stretches) == 1 and wait.stretches[0][0] <= max(settled, next_key)
         }
         book.idle_waits = Counter({target: book.idle_waits[target] + 1 for target in idle})
         stuck = [target for target, commits in book.idle_waits.items() if commits > _IDLE_COMMITS]
