@@ -13,6 +13,7 @@ from unittest import mock
 
 from bridge import delivery, flights, recovery
 from bridge import shard as shard_module
+from bridge.circuit_breaker import CircuitBreakers
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.intake import BatchIntake
@@ -20,6 +21,7 @@ from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publishing import Publisher
 from bridge.shard import OwnedShard, Sealed, Staged
 from bridge.testing import FakeHistory, FakePublishing, FakeSink
+from bridge.token_bucket import TokenBucket
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import Decisions, Flight, JournalRecord
 from schemas.origin import Shard
@@ -314,6 +316,26 @@ def pause_forgotten(patches: Patches) -> None:
     _replace(patches, WaitingTargets, "__init__", init)
 
 
+def twice_the_rate(patches: Patches) -> None:
+    """A timer that leaves takes half a token from the bucket of its target."""
+    spend = TokenBucket.spend
+    _replace(patches, TokenBucket, "spend", lambda self, tokens: spend(self, tokens / 2))
+
+
+def sleeps_too_long(patches: Patches) -> None:
+    """A poll without news waits as long as it may, also if a timer is due earlier."""
+    _replace(patches, OwnedShard, "next_look_ms", lambda _, until_ms: until_ms)
+
+
+def fails_for_all(patches: Patches) -> None:
+    """While one target takes no records, the timers of all targets wait."""
+
+    def allowance(self: CircuitBreakers, _: str, now_ms: int) -> int | None:
+        return 0 if self.unavailable(now_ms) else None
+
+    _replace(patches, CircuitBreakers, "allowance", allowance)
+
+
 def _c_left_behind(what: str) -> Callable[[Patches], None]:
     """Requests are left to a later commit although this one carries what became of them."""
     is_order_alone = Staged.is_order_alone
@@ -349,6 +371,9 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "pause forgotten by a start": pause_forgotten,
     "passed over while it waits": passed_over,
     "a wait that never ends": _returning(Store, "_end_wait", None),
+    "twice the rate": twice_the_rate,
+    "sleeps past the due time": sleeps_too_long,
+    "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
     "digest not compared": digest_not_compared,

@@ -25,6 +25,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
    intake cannot go on.
 10. What is delivered at least once stands ahead of its transaction, which is judged as if it held it. What stands
    though no transaction did is a timer's all the same, unaltered and never early.
+11. No target gets more than its rate, and what may leave leaves on time (bridge.timeliness).
 """
 
 import json
@@ -36,6 +37,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
+from bridge.limits import TargetLimit
 from bridge.options import TurnOptions
 from bridge.random_requests import (
     CANCEL,
@@ -48,6 +50,7 @@ from bridge.random_requests import (
     Header,
     Wish,
 )
+from bridge.timeliness import Left, Opening, Pace, Timeliness
 from schemas.control import Paused
 from schemas.journal import END, JournalRecord, Wait
 from schemas.origin import Shard
@@ -82,6 +85,7 @@ class Note(NamedTuple):
     """How far it has read the control topic."""
     now_ms: int
     """Its clock."""
+    pace: Pace
 
 
 @dataclass(slots=True)
@@ -100,6 +104,8 @@ class Timer:
     due_ms: int
     entry: Entry
     key: Key
+    read_ms: int
+    """When the transaction that read `entry` began (true time)."""
     rolls: int = 0
     is_fresh: bool = True
     """Its record was read by the commit that is judged."""
@@ -217,6 +223,8 @@ class Oracle:
         self.only_outputs = only_outputs
         self._books = {shard: ShardBook() for shard in shards}
         self._seen = 0
+        self._begun_ms = 0
+        """When the transaction that is judged began (true time)."""
         self._seen_ahead = 0
         self._ahead: set[tuple[Shard, int]] = set()
         self._moved_ms: defaultdict[tuple[Shard, int], set[int]] = defaultdict(set)
@@ -224,6 +232,9 @@ class Oracle:
         self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
         self.failed_targets: set[str] = set()
         """Those that took no records for a while: their due timers may be rolled instead of delivered."""
+        self._timeliness = Timeliness()
+        self._told_ms: dict[tuple[str, str], int] = {}
+        """When operators last said something of a target (true time), by timer topic and target."""
         self._control: defaultdict[Paused, list[tuple[int, bool]]] = defaultdict(list)
         """What operators asked for, with its offset."""
         self.counts: Counter[str] = Counter()
@@ -231,6 +242,7 @@ class Oracle:
     def control(self, key: Paused, entry: Entry, *, on: bool) -> None:
         """`entry` was appended to the control topic."""
         self._control[key].append((entry.offset, on))
+        self._told_ms[key] = self._kafka.timeline.now_ms
 
     def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
@@ -322,6 +334,7 @@ class Oracle:
         for shard, progress in reached.items():
             own = note._replace(options=note.options.of(shard.topic))
             journal = journals.get((JOURNALS[shard.topic], shard.partition))
+            self._begun_ms = transaction.begun_ms
             self._judge_shard(shard, progress, outputs[shard], own, journal)
 
     def _judge_ahead(self, log: Partition, entry: Entry) -> None:
@@ -345,6 +358,7 @@ class Oracle:
         stays_paused = self._read_waits(shard, book, note, journal)
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
+        left: list[Left] = []
         last = (-1, -1)
         told: list[Entry] = []
         for log, entry, origin in outputs:
@@ -357,6 +371,8 @@ class Oracle:
             timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == shard.topic)
             if not timer.must_go_round:
                 self._check_may_leave(shard, book, timer, progress, note, entry)
+                is_delivered = log.topic not in (shard.topic, REJECTED)
+                self._note_left(shard, timer, left, is_delivered=is_delivered)
             if log.topic == shard.topic:
                 self._check_copy(shard, book, timer, log, entry, note)
                 continue
@@ -382,6 +398,16 @@ class Oracle:
         book.left_ids |= {said.id for said in expected.receipts if said.id and said.kind == DELIVERED}
         self.counts["receipts"] += receipts.total()
         self._check_progress(shard, progress, note)
+        others = {each.target for each in left} - self.failed_targets - book.paused
+        limits = {target: _limit(target, note) for target in others}
+        wrong = self._timeliness.judge(shard, left, limits, note.pace, self._begun_ms)
+        _check(not wrong or self.only_outputs, f"{shard}: {wrong}", note.pace)
+
+    def _note_left(self, shard: Shard, timer: Timer, left: list[Left], *, is_delivered: bool) -> None:
+        target = timer.wish.target
+        read_ms = self._begun_ms if timer.is_fresh or timer.may_rest else timer.read_ms
+        read_ms = max(read_ms, self._told_ms.get((shard.topic, target), 0))
+        left.append(Left(target, timer.key.visit_ms, read_ms, is_delivered))
 
     def _timer_of(self, book: ShardBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool) -> Timer:
         timer = book.timers.get(origin)
@@ -437,7 +463,7 @@ class Oracle:
             elif wish.action in (CANCEL, REPLACE):
                 expected.receipts[Said("not-found", offset, None, wish.id)] += 1
         if wish.action != CANCEL:
-            book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note))
+            book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
             if _is_limited(wish.target, note):
                 book.may_be_old.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
@@ -507,7 +533,7 @@ class Oracle:
             self.counts["dropped"] += 1
             return
         timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
-        timer.is_fresh, timer.is_held, timer.is_flying = True, False, False
+        timer.is_fresh, timer.is_held, timer.is_flying, timer.read_ms = True, False, False, self._begun_ms
         timer.may_rest = _may_rest(timer, rolled_ms, note)
         if timer.due_ms != timer.copy_due_ms:
             timer.moved_ms, timer.must_go_round = {timer.due_ms}, True
@@ -644,7 +670,7 @@ class Oracle:
         due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}
         others = min((t.key for t in book.live() if not (t.is_held or t.wish.target in book.waits)), default=END)
         next_key = min(others, Key(note.lowest_ms, -1))  # K cannot go further
-        is_reading = any(offset < note.opened.get(shard, 0) for offset in book.unread)
+        is_reading = any(offset < note.pace.openings.get(shard, Opening()).end for offset in book.unread)
         idle = {
             wait.target
             for wait in book.waits.values()
@@ -681,8 +707,12 @@ def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
     return Key(visit_ms(due_ms, entry.append_ms, note.options.rules.roll_window_ms), origin)
 
 
+def _limit(target: str, note: Note) -> TargetLimit | None:
+    return next((each for pattern, each in note.options.targets.items() if fnmatchcase(target, pattern)), None)
+
+
 def _is_limited(target: str, note: Note) -> bool:
-    return _is_any(target, note.options.targets)
+    return _limit(target, note) is not None
 
 
 def _limited_targets(book: ShardBook, note: Note) -> set[str]:

@@ -57,9 +57,10 @@ from bridge.random_requests import (
 )
 from bridge.recovery import distrust
 from bridge.testing import FakeClock, FakeInstance
+from bridge.timeliness import Opening, Pace
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record
-from schemas.headers import Rules
+from schemas.headers import MAX_INT64, Rules
 from schemas.journal import JournalRecord
 from schemas.origin import Shard
 from timer.disk import Disk
@@ -178,6 +179,7 @@ class World:
         """Requests that are to be sent at a time to come."""
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
+        self.is_mended = False
         self.is_limited = rng.random() < 0.4
         self.apart = Random(f"apart {seed}")  # noqa: S311
         """For what was added later, so that seeds keep the histories that they had."""
@@ -538,9 +540,12 @@ class World:
 
     def meanwhile(self, life: "Life", where: str) -> None:
         """At a call of `life`, others may act; it may even be another's turn to own its shards."""
+        if where == "sink.abort":
+            life.own_turns.clear()
         if self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
             return
         others = [other for other in self.instances if other is not life and other.is_up]
+        life.own_turns.clear()
         self.nested = True
         if others and self.rng.random() < 0.7:
             self.tell(f"{life.name} sleeps at {where}")
@@ -555,6 +560,7 @@ class World:
 
     def mend(self) -> None:
         self.tell("the world is mended")
+        self.is_mended = True
         for place in self.poison:
             self.kafka.skip(*place)
         for life in self.instances:
@@ -598,6 +604,10 @@ class Life:
         self.world = world
         self.name = name
         self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
+        self.openings: dict[Shard, Opening] = {}
+        self.own_turns: list[list[int]] = []
+        """Begin and end of its turns since it was last disturbed, true time; see bridge.timeliness."""
+        self._passed_ms, self._last_ms = 0, self.clock.now_ms()
         self.instance = FakeInstance(
             world.kafka,
             world.group,
@@ -634,6 +644,8 @@ class Life:
 
     def _see_clock(self) -> None:
         now_ms = self.clock.now_ms()
+        self._passed_ms += max(0, now_ms - self._last_ms)
+        self._last_ms = now_ms
         self._lowest_ms, self._highest_ms = min(self._lowest_ms, now_ms), max(self._highest_ms, now_ms)
 
     def _see_paused(self) -> None:
@@ -652,15 +664,32 @@ class Life:
             return
         self.world.counts["turns"] += 1
         self._see_clock()
+        self._begin_turn()
         try:
             self.instance.turn()
         except Crash as crash:
             self._die(str(crash))
+        self._end_turn()
         self.world.oracle.observe()
         self._see_paused()
         if self.instance.bridge is not None and self.instance.bridge.is_idle:
             self._look_anew()
         self._check_pending()
+
+    def _begin_turn(self) -> None:
+        now_ms = self.world.timeline.now_ms
+        if not self.world.is_mended:
+            return
+        if not self.own_turns or self.own_turns[-1][1] != now_ms:
+            self.own_turns.append([now_ms, now_ms])
+        self.own_turns[-1][1] = MAX_INT64
+
+    def _end_turn(self) -> None:
+        shards = self.instance.bridge.shards.values() if self.instance.bridge is not None else ()
+        if any(owned.reads_first_until is not None for owned in shards):
+            self.own_turns.clear()
+        if self.own_turns:
+            self.own_turns[-1][1] = self.world.timeline.now_ms
 
     def _die(self, where: str) -> None:
         world, rng = self.world, self.world.rng
@@ -689,6 +718,7 @@ class Life:
         self.instance.delivery = self._draw_delivery()
         self.world.tell(f"{self.name} starts, {self.instance.delivery}")
         self._look_anew()
+        self.own_turns.clear()
         self.instance.start()
 
     def _draw_delivery(self) -> Delivery:
@@ -722,11 +752,16 @@ class Life:
         assert control is not None
         opened = dict(source.opened)
         told = self.instance.options, opened, self._paused, control.position
-        return Note(self._highest_ms, self._lowest_ms, *told, self.clock.now_ms())
+        pace = Pace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
+        return Note(self._highest_ms, self._lowest_ms, *told, self.clock.now_ms(), pace)
 
     def _check_opened(self, shard: Shard) -> None:
         """A shard that was just opened holds what its requests say."""
         world = self.world
+        self._see_clock()
+        number = self.openings[shard].number + 1 if shard in self.openings else 0
+        self.openings[shard] = Opening(number, self._passed_ms, world.kafka.partition(shard).last_stable)
+        self.own_turns.clear()
         if world.oracle.only_outputs or world.group.owner[shard] != self.member:
             return
         world.oracle.observe()
