@@ -14,6 +14,7 @@ from unittest import mock
 from bridge import delivery, flights, recovery
 from bridge import shard as shard_module
 from bridge.circuit_breaker import CircuitBreakers
+from bridge.errors import OutcomeUnknownError
 from bridge.fake_kafka import FakeGroup, FakeKafka
 from bridge.flights import Flights
 from bridge.intake import BatchIntake
@@ -175,7 +176,7 @@ def journal_behind(patches: Patches) -> None:
 def unordered_commits(patches: Patches) -> None:
     """The second producer does not wait for the first: a crash in between skips what the first held."""
 
-    def finish(self: FakePublishing) -> Committed | Aborted:
+    def finish(self: FakePublishing) -> Committed | Aborted | OutcomeUnknownError:
         if self.fate is None:
             self.fate = self.sink.end(self)
         return self.fate

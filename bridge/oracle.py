@@ -665,6 +665,8 @@ class Oracle:
 
         A turn finds that out before the next transaction, unless it still reads what was there when it opened.
         """
+        if not book.waits:
+            return
         settled = book.progress.settled
         now_ms = max(note.highest_ms, settled.visit_ms)
         due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}

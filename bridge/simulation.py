@@ -30,6 +30,7 @@ from random import Random
 from unittest import mock
 
 from bridge import recovery, turn
+from bridge.errors import OutcomeUnknownError
 from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.garbage import expect_batches
 from bridge.limits import TargetLimit
@@ -187,6 +188,8 @@ class World:
         self.is_poisoned = self.poisoning.random() < 0.2
         """Somebody sends records that no client can decode; each is skipped some time later."""
         self.poison: list[tuple[Shard, int]] = []
+        self.clocks = Random(f"clocks {seed}")  # noqa: S311
+        self.has_moving_clocks = self.clocks.random() < 0.3
         self.is_doubled = self.apart.random() < 0.25
         """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
@@ -219,12 +222,19 @@ class World:
         kinds, weights = zip(*EVENTS, strict=True)
         for _ in range(self.rng.choice((20, 40, 60))):
             self.rng.choices(kinds, weights)[0](self)
+            if self.has_moving_clocks:
+                self.move_a_broker_clock()
         self.mend()
         self.run_out()
         self.live_once_more()
         self.counts.update(self.oracle.counts)
 
     # -- what happens
+
+    def move_a_broker_clock(self) -> None:
+        """It may be another broker's, as a partition's leader changes."""
+        topic = self.kafka.topics[self.clocks.choice(sorted(self.kafka.topics))]
+        self.clocks.choice(topic.partitions).skew_ms = self.clocks.randint(-SKEW_MS, SKEW_MS)
 
     def send(self) -> None:
         """Requests, now or while a bridge waits."""
@@ -493,9 +503,9 @@ class World:
         self.timeline.advance(self.rng.choice((1, 10, 100, 1000)))
 
     def vex_sinks(self) -> None:
-        chance = self.rng.choice((0.0, 0.0, 0.2, 0.5))
+        chance, unknown = self.rng.choice((0.0, 0.0, 0.2, 0.5)), self.apart.choice((0.0, 0.0, 0.1))
         for life in self.instances:
-            life.instance.set_faults(chance)
+            life.instance.set_faults(chance, unknown)
 
     def vex_disks(self) -> None:
         disks = [disk for life in self.instances for disk in life.instance.disks.values()]
@@ -565,6 +575,8 @@ class World:
             self.kafka.skip(*place)
         for life in self.instances:
             life.mend()
+        if self.apart.random() < 0.3:
+            self.take_away_a_target()
 
     def run_out(self) -> None:
         for turn_ in range(MOST_TURNS):
@@ -669,6 +681,9 @@ class Life:
             self.instance.turn()
         except Crash as crash:
             self._die(str(crash))
+        except OutcomeUnknownError:
+            self._end_life()
+            self.start()
         self._end_turn()
         self.world.oracle.observe()
         self._see_paused()
@@ -733,7 +748,22 @@ class Life:
             self.instance.stop()
         except Crash as crash:
             self._die(str(crash))
+        except OutcomeUnknownError:
+            self._end_life()
         self.world.oracle.observe()
+
+    def _end_life(self) -> None:
+        """An outcome is unknown: this life ends in order, and the next one asks Kafka."""
+        self.world.tell(f"{self.name} does not know the outcome of a transaction")
+        self.world.counts["unknown outcomes"] += 1
+        try:
+            if self.instance.bridge is not None:
+                self.instance.bridge.stop()
+        except Crash as crash:
+            self._die(str(crash))
+        except OutcomeUnknownError:
+            pass  # of the transaction behind it
+        self.instance.kill()
 
     def mend(self) -> None:
         self.instance.set_faults(0.0)

@@ -16,12 +16,18 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import MappingProxyType
 
 from bridge.control import Desired
-from bridge.errors import BridgeError, BrokerUnavailableError, FencedError, PartitionUnreadableError
+from bridge.errors import (
+    BridgeError,
+    BrokerUnavailableError,
+    FencedError,
+    OutcomeUnknownError,
+    PartitionUnreadableError,
+)
 from bridge.fake_kafka import Entry as Entry
 from bridge.fake_kafka import FakeGroup as FakeGroup
 from bridge.fake_kafka import FakeKafka as FakeKafka
@@ -427,7 +433,14 @@ class FakeSink:
         self._meanwhile = meanwhile
         self._note = note
         self.fault_chance = 0.0
-        """How often a transaction is aborted by a passing fault, where there is an `rng`."""
+        """How often a transaction is aborted by a passing fault, where there is an `rng`.
+
+        As often, a part of an at-least-once batch is not acknowledged; some of that stands.
+        """
+        self.unknown_chance = 0.0
+        """How often the answer to a commit is lost, where there is an `rng`: it stands, stands later, or never."""
+        self._apart = Random(f"{transactional_id} {kafka.timeline.now_ms}")
+        """For what was added later, so that seeds keep the histories that they had."""
         self.faults = 0
         """So many transactions, the next ones to end, are aborted by a passing fault."""
         self.is_slow = False
@@ -449,8 +462,8 @@ class FakeSink:
         begun = self._kafka.begin(owner, epoch)
         begun.note = note
         earlier = self._under_way[-1] if self._under_way else None
-        refused, unavailable = self._produce(begun, transaction)
-        made = FakePublishing(self, begun, transaction, refused, unavailable, earlier)
+        made = FakePublishing(self, begun, transaction, earlier)
+        self._produce(made)
         self._under_way.append(made)
         if self._rng is None and not self.is_slow:
             made.finish()
@@ -473,7 +486,7 @@ class FakeSink:
             return self._abort(begun, {}, "earlier")
         if under_way.unavailable:
             return replace(self._abort(begun, {}), unavailable=under_way.unavailable)
-        if under_way.refused or self._draw(self.fault_chance):
+        if under_way.refused or under_way.lost or self._draw(self.fault_chance):
             return self._abort(begun, under_way.refused)
         if self.faults:
             self.faults -= 1
@@ -495,20 +508,23 @@ class FakeSink:
     def close(self) -> None:
         self._fuse.step("sink.close")
 
-    def _produce(self, begun: FakeTransaction, transaction: Transaction) -> tuple[dict[int, str], frozenset[str]]:
-        """Returns what is refused, by index, and the topics that take no records now."""
-        refused: dict[int, str] = {}
-        unavailable: set[str] = set()
+    def _produce(self, under_way: "FakePublishing") -> None:
+        begun, transaction = under_way.begun, under_way.transaction
+        is_in_part = self._is_doubled and self._apart.random() < self.fault_chance
         for index, record in enumerate(transaction.outgoing):
             self._step("sink.produce")
             is_sent = index in transaction.standing
             code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
-                refused[index] = code
+                under_way.refused[index] = code
             elif not is_sent and self._kafka.topics[record.topic].unavailable:
-                unavailable.add(record.topic)
+                under_way.unavailable |= {record.topic}
             elif not self._is_doubled or record.topic in self.own_topics:
                 self._append(begun, record)
+            elif is_in_part and not is_sent and self._apart.random() < 0.5:
+                under_way.lost.add(index)
+                if self._apart.random() < 0.5:
+                    self._kafka.send_ahead(record)
             else:
                 self._stand_ahead(begun, record, is_sent=is_sent)
         for shard, value in transaction.journal.items():
@@ -516,7 +532,6 @@ class FakeSink:
             key = writer_key(self._group.name, shard.topic)
             now_ms = self._kafka.timeline.now_ms
             self._append(begun, Outgoing(self.journal_of(shard), shard.partition, key, value, [], now_ms))
-        return refused, frozenset(unavailable)
 
     def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
         if begun.state is State.OPEN:
@@ -543,6 +558,9 @@ class FakeSink:
         except Crash:
             self._kafka.leave_in_flight(begun)
             raise
+        if self._rng is not None and self._apart.random() < self.unknown_chance:
+            self._kafka.leave_in_flight(begun)
+            raise OutcomeUnknownError("a commit broke off")
         self._kafka.commit(begun)
         committed = begun.state is State.COMMITTED
         self._step("sink.commit done")
@@ -579,10 +597,12 @@ class FakePublishing:
     sink: FakeSink
     begun: FakeTransaction
     transaction: Transaction
-    refused: dict[int, str]
-    unavailable: frozenset[str]
     earlier: "FakePublishing | None"
-    fate: Committed | Aborted | None = None
+    refused: dict[int, str] = field(default_factory=dict)
+    unavailable: frozenset[str] = frozenset()
+    lost: set[int] = field(default_factory=set)
+    """Deliveries of at-least-once that are not acknowledged."""
+    fate: Committed | Aborted | OutcomeUnknownError | None = None
     is_told: bool = False
     """The caller knows its fate."""
 
@@ -592,22 +612,32 @@ class FakePublishing:
     def wait(self) -> Committed | Aborted:
         fate = self.finish()
         self.is_told = True
+        if isinstance(fate, OutcomeUnknownError):
+            raise fate
         return fate
 
-    def finish(self) -> Committed | Aborted:
+    def finish(self) -> Committed | Aborted | OutcomeUnknownError:
         """To its end, behind the earlier one."""
         if self.earlier is not None:
             self.earlier.finish()
         if self.fate is None:
-            fate = self.sink.end(self)
+            fate = self._end()
             if isinstance(fate, Aborted) and self.begun.ahead:
-                refused, own = self.refused, self.sink.own_topics
+                refused, own = self.refused.keys() | self.lost, self.sink.own_topics
                 own |= self.unavailable
                 deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
                 fate = replace(fate, standing=frozenset(index for index in deliveries if index not in refused))
             self.fate = fate
             self.earlier = None
         return self.fate
+
+    def _end(self) -> Committed | Aborted | OutcomeUnknownError:
+        if self.earlier is not None and isinstance(self.earlier.fate, OutcomeUnknownError):
+            return self.earlier.fate
+        try:
+            return self.sink.end(self)
+        except OutcomeUnknownError as wrong:
+            return wrong
 
 
 def size_of(record: Outgoing) -> int:
@@ -695,7 +725,7 @@ class FakeInstance:
         self.status = Status()
         self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
         self._last_member = ""
-        self._fault_chance = 0.0
+        self._fault_chance = self._unknown_chance = 0.0
         self._kafka = kafka
         self._group = group
         self._rng = rng
@@ -729,7 +759,7 @@ class FakeInstance:
             meanwhile=self._meanwhile,
             note=self._note,
         )
-        sink.fault_chance = self._fault_chance
+        sink.fault_chance, sink.unknown_chance = self._fault_chance, self._unknown_chance
         self.sink = sink
         self.history = history = FakeHistory(
             kafka, group, topic, other_journals=others, fuse=fuse, rng=rng, meanwhile=self._meanwhile
@@ -769,11 +799,11 @@ class FakeInstance:
             self._wake()
             self.turn()
 
-    def set_faults(self, chance: float) -> None:
-        """How often a transaction is aborted by a passing fault; needs an `rng`."""
-        self._fault_chance = chance
+    def set_faults(self, chance: float, unknown: float = 0.0) -> None:
+        """How often a transaction ends by a passing fault, or with an unknown outcome; needs an `rng`."""
+        self._fault_chance, self._unknown_chance = chance, unknown
         if self.sink is not None:
-            self.sink.fault_chance = chance
+            self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
 
     def stop(self) -> None:
         """SIGTERM: a clean end."""
