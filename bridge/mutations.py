@@ -184,6 +184,17 @@ def unordered_commits(patches: Patches) -> None:
     _replace(patches, FakePublishing, "finish", finish)
 
 
+def unknown_is_abort(patches: Patches) -> None:
+    """A transaction whose commit got no answer is published again, though it may stand."""
+
+    def outcome(self: FakePublishing) -> Committed | Aborted:
+        fate = self.finish()
+        self.is_told = True
+        return Aborted({}) if isinstance(fate, OutcomeUnknownError) else fate
+
+    _replace(patches, FakePublishing, "wait", outcome)
+
+
 def below_l_kept(patches: Patches) -> None:
     """A store is caught up from its checkpoint, however old, though retention may have taken what lies between.
 
@@ -359,6 +370,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
     "unordered commits": unordered_commits,
+    "unknown outcome taken for an abort": unknown_is_abort,
     "ended not journalled": _without("ended"),
     "rolled not journalled": _without("rolled"),
     "landed not journalled": _without("landed"),

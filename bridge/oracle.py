@@ -30,7 +30,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -302,6 +302,19 @@ class Oracle:
     def low_offset(self, shard: Shard) -> int:
         """L, as committed."""
         return self._books[shard].progress.low_offset
+
+    def next_offset(self, shard: Shard) -> int:
+        """C, as committed."""
+        return self._books[shard].progress.next_offset
+
+    def forget_deleted(self, shard: Shard, alive: Container[int]) -> None:
+        """Forget the timers whose requests retention has taken, unless their origins are in `alive`."""
+        book, first = self._books[shard], self._kafka.partition(shard).first
+        lost = [timer.key.origin for timer in book.live() if timer.entry.offset < first]
+        lost = [origin for origin in lost if origin not in alive]
+        for origin in lost:
+            book.remove(origin)
+        self.counts["lost to retention"] += len(lost)
 
     def unsettled(self) -> int:
         """Records that are not read yet, and timers."""

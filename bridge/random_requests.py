@@ -181,10 +181,11 @@ class Wishes:
         wish.action, wish.target = action, target
         return wish
 
-    def far_with_id(self, due_ms: int) -> Wish:
+    def far(self, due_ms: int, *, has_id: bool = True) -> Wish:
         wish = self._wish({DELIVERED}, [("timer-topic", ORDERS.encode()), ("timer-deliver-ms", b"%d" % due_ms)])
         wish.target, wish.deliver_ms, wish.delivered_key = ORDERS, due_ms, wish.key
-        self._set_id(wish)
+        if has_id:
+            self._set_id(wish)
         return self._told(wish)
 
     def cancel_of(self, id_: bytes) -> Wish:

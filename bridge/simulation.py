@@ -65,6 +65,7 @@ from schemas.headers import MAX_INT64, Rules
 from schemas.journal import JournalRecord
 from schemas.origin import Shard
 from timer.disk import Disk
+from timer.entry import Rows, joined
 from timer.errors import CorruptStoreError
 from timer.store import Store
 from timer.testing import Crash, SimDisk
@@ -180,7 +181,7 @@ class World:
         """Requests that are to be sent at a time to come."""
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
-        self.is_mended = False
+        self.is_mended = self.is_pending_deleted = False
         self.is_limited = rng.random() < 0.4
         self.apart = Random(f"apart {seed}")  # noqa: S311
         """For what was added later, so that seeds keep the histories that they had."""
@@ -188,6 +189,9 @@ class World:
         self.is_poisoned = self.poisoning.random() < 0.2
         """Somebody sends records that no client can decode; each is skipped some time later."""
         self.poison: list[tuple[Shard, int]] = []
+        self.more = Random(f"more {seed}")  # noqa: S311
+        self.has_more = self.more.random() < 0.5
+        self.more_wishes = Wishes(self.more, reach_ms)
         self.clocks = Random(f"clocks {seed}")  # noqa: S311
         self.has_moving_clocks = self.clocks.random() < 0.3
         self.is_doubled = self.apart.random() < 0.25
@@ -224,6 +228,8 @@ class World:
             self.rng.choices(kinds, weights)[0](self)
             if self.has_moving_clocks:
                 self.move_a_broker_clock()
+            if self.has_more and self.more.random() < 0.05:
+                self.more.choice((self.cancel_in_time, self.hold))()
         self.mend()
         self.run_out()
         self.live_once_more()
@@ -392,6 +398,40 @@ class World:
         if self.rng.random() < 0.7:
             life.start()
 
+    def cancel_in_time(self) -> None:
+        """Two timers are due in the same ms, and a cancel of one is read just then."""
+        shard, in_ms = self.more.choice(self.shards), self.more.choice((90, 250, 550))
+        owner = next((life for life in self.instances if life.member == self.group.owner[shard]), self.instances[0])
+        wishes = [self.more_wishes.far(owner.clock.now_ms() + in_ms, has_id=has_id) for has_id in (True, False)]
+        for wish in wishes:
+            self.ask(shard, wish)
+        id_, at_ms = wishes[0].id or b"", self.timeline.now_ms + in_ms
+        self.timeline.at(at_ms, lambda: self.ask(shard, self.more_wishes.cancel_of(id_)))
+        self._turn_until(at_ms + 1)
+
+    def hold(self) -> None:
+        """A timer is held as the clock goes back behind K, leaves, and then the instance is killed."""
+        shard, life = self.more.choice(self.shards), self.more.choice(self.instances)
+        for in_ms in (100, 50):
+            self.ask(shard, self.more_wishes.far(life.clock.now_ms() + in_ms))
+            self._turn_until(self.timeline.now_ms + 1)
+            if in_ms == 100:
+                for ms in (100, -100):
+                    life.jump(ms)
+                    self._turn_until(self.timeline.now_ms + 1)
+        self._turn_until(self.timeline.now_ms + 60)
+        life.stop(in_order=False)
+        life.start()
+
+    def _turn_until(self, at_ms: int) -> None:
+        """All instances turn until then, and once more."""
+        is_over = False
+        while not is_over:
+            is_over = self.timeline.now_ms >= at_ms
+            for life in self.instances:
+                life.turn()
+            self.timeline.advance(1)
+
     def keep_a_copy(self) -> None:
         """Directories as they are now; they may come back much later."""
         life = self.rng.choice(self.instances)
@@ -419,7 +459,7 @@ class World:
 
     def cross(self) -> None:
         """A timer is rolled while its cancel waits to be read before the copy; then somebody dies between the two."""
-        shard, wish = self.rng.choice(self.shards), self.wishes.far_with_id(self.timeline.now_ms + self.reach_ms)
+        shard, wish = self.rng.choice(self.shards), self.wishes.far(self.timeline.now_ms + self.reach_ms)
         assert wish.id is not None
         self.ask(shard, wish)
         self._all_turn()
@@ -438,7 +478,7 @@ class World:
         """A directory comes back: what it held has ended or moved, L too, and retention took that time away."""
         life = self.rng.choice(self.instances)
         for shard in self.shards:
-            self.ask(shard, self.wishes.far_with_id(self.timeline.now_ms + self.reach_ms))
+            self.ask(shard, self.wishes.far(self.timeline.now_ms + self.reach_ms))
         self._all_turn()
         old = {shard: disk.copy() for shard, disk in life.instance.disks.items()}
         for shard in self.shards:
@@ -579,7 +619,10 @@ class World:
             self.take_away_a_target()
 
     def run_out(self) -> None:
+        deletes_at = self.apart.choice((1, 5, 20, MOST_TURNS, MOST_TURNS, MOST_TURNS))
         for turn_ in range(MOST_TURNS):
+            if turn_ == deletes_at:
+                self.delete_pending()
             if not self.planned and turn_ % 20 == 0:
                 for shard, target in self.oracle.paused():
                     self.control(Paused(shard.topic, target), on=False)
@@ -588,6 +631,25 @@ class World:
             for life in self.instances:
                 life.turn()
         raise Violation(f"lost: {self.oracle.describe_unsettled()}")
+
+    def delete_pending(self) -> None:
+        """Retention takes what was read, also if it is pending: only the stores know it from now on.
+
+        A store that stays open delivers all of it. One that is opened again knows what its last checkpoint holds.
+        """
+        self.tell("retention takes what is pending")
+        self.counts["pending deleted"] += 1
+        self.is_pending_deleted = True
+        bridges = [life.instance.bridge for life in self.instances if life.instance.bridge is not None]
+        for shard, owned in [each for bridge in bridges for each in bridge.shards.items()]:
+            log = self.kafka.partition(shard)
+            if owned.reads_first_until is None:
+                log.delete_before(min(self.oracle.next_offset(shard), log.last_stable))
+        if len(self.instances) == 1:
+            (life,) = self.instances
+            life.stop()
+            life.start()
+            life.turn()
 
     def live_once_more(self) -> None:
         """From nothing but Kafka: everything is known to be settled."""
@@ -728,7 +790,7 @@ class Life:
 
     def start(self) -> None:
         rng = self.world.rng
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and not self.world.is_pending_deleted:  # another tick_ms would be refused
             self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
         self.instance.delivery = self._draw_delivery()
         self.world.tell(f"{self.name} starts, {self.instance.delivery}")
@@ -740,12 +802,14 @@ class Life:
         is_doubled = self.world.is_doubled and self.world.apart.random() < 0.7
         return "at-least-once" if is_doubled else "exactly-once"
 
-    def stop(self) -> None:
+    def stop(self, *, in_order: bool = True) -> None:
         if not self.is_up:
             return
         self.world.tell(f"{self.name} stops")
         try:
-            self.instance.stop()
+            if in_order:
+                self.instance.stop()
+            self.instance.kill()
         except Crash as crash:
             self._die(str(crash))
         except OutcomeUnknownError:
@@ -795,6 +859,10 @@ class Life:
         if world.oracle.only_outputs or world.group.owner[shard] != self.member:
             return
         world.oracle.observe()
+        if world.kafka.partition(shard).first > world.oracle.low_offset(shard):
+            assert self.instance.bridge is not None
+            store = self.instance.bridge.shards[shard].store
+            world.oracle.forget_deleted(shard, set(_live(store)["origin"].tolist()))
         pending, expected = self.pending()[shard], world.oracle.pending(shard)
         if pending != expected:
             raise Violation(f"{self.name} rebuilt {shard} with {pending} timers, {expected} live")
@@ -814,7 +882,7 @@ class Life:
             if pending != expected:
                 raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
             store = bridge.shards[shard].store
-            if store.pending_bytes != (live_bytes := _live_bytes(store)):
+            if store.pending_bytes != (live_bytes := int(_live(store)["body_size"].sum())):
                 raise Violation(f"{self.name} counts {store.pending_bytes} bytes of {shard}, {live_bytes} live")
         ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
         if ranges != expected_ranges:
@@ -822,15 +890,14 @@ class Life:
         self._checked = state
 
 
-def _live_bytes(store: Store) -> int:
-    """Count the bytes of the bodies of live timers from the log alone."""
-    size_bytes, following = 0, 0
-    while True:
-        rows, then = store.some_live(following)
-        size_bytes += int(rows["body_size"].sum())
-        if then is None:
-            return size_bytes
-        following = then
+def _live(store: Store) -> Rows:
+    """Return the rows of live timers, from the log alone."""
+    found: list[Rows] = []
+    following: int | None = 0
+    while following is not None:
+        rows, following = store.some_live(following)
+        found.append(rows)
+    return joined(found)
 
 
 EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
