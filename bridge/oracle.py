@@ -191,6 +191,8 @@ class ShardBook:
 class Expected:
     """What one commit must say of one shard, beyond the timers that leave."""
 
+    rejected: Container[int]
+    """What it says that was refused or parked, by offset."""
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
     ended_ids: set[bytes] = field(default_factory=set)
@@ -367,7 +369,7 @@ class Oracle:
         book = self._books[shard]
         for known in book.timers.values():
             known.is_fresh = False
-        expected = Expected()
+        expected = Expected({origin for log, _, origin in outputs if log.topic == REJECTED})
         stays_paused = self._read_waits(shard, book, note, journal)
         self._read(shard, book, progress, note, expected)
         receipts: Counter[Said] = Counter()
@@ -534,7 +536,9 @@ class Oracle:
 
     def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
-        if place is None:
+        # A copy that is made instead of a delivery is awaited from then on: a forged one may have been judged before.
+        is_of_failed = entry.transaction is None and _target(entry) in self.failed_targets
+        if place is None or (is_of_failed and entry.offset in expected.rejected):
             self.counts["genuine refused"] += entry.transaction is not None
             self._refuse(entry, "not-ours", expected)
             return
@@ -746,6 +750,10 @@ def _may_rest(timer: Timer, rolled_ms: int, note: Note) -> bool:
     rest_ms = note.options.rules.roll_window_ms // 8
     is_soon = timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms)
     return is_soon and note.lowest_ms < rolled_ms + rest_ms and timer.due_ms > note.lowest_ms
+
+
+def _target(entry: Entry) -> str:
+    return (dict(entry.headers).get("timer-topic") or b"").decode()
 
 
 def _same(copy: Entry, entry: Entry) -> bool:

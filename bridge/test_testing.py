@@ -1,10 +1,11 @@
 """The fakes do what Kafka does; an example of a test that uses them stands first."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from bridge.errors import FencedError
+from bridge.errors import FencedError, OutcomeUnknownError
 from bridge.fake_kafka import murmur2
 from bridge.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Committed, Outgoing, Transaction
@@ -243,6 +244,40 @@ class TestSink:
         sink = FakeSink(kafka, group, "bridge", "timer.journal", meanwhile=sleep)
         assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
+
+    def test_an_unknown_outcome_is_that_of_the_later_one_too_and_kafka_knows_it(
+        self, kafka: FakeKafka, group: FakeGroup, fence: object
+    ) -> None:
+        kafka._rng = Random(0)  # by which a dead client's commit may arrive
+        outcomes = set()
+        for seed in range(20):
+            sink = FakeSink(kafka, group, "bridge", "timer.journal", rng=Random(seed))
+            sink.unknown_chance, before = 1.0, len(values(kafka, "orders"))
+            reached = Progress(seed, NOTHING_SETTLED, seed)
+            ways = [sink.begin(transaction({FIRST: reached}, fence, order(b"a"))) for _ in range(2)]
+            for way in (*ways, ways[0]):
+                with pytest.raises(OutcomeUnknownError):
+                    way.wait()
+            FakeSink(kafka, group, "bridge", "timer.journal")  # the next life
+            stands = len(values(kafka, "orders")) > before
+            assert stands == (progress_of(kafka) == reached)
+            outcomes.add(stands)
+            kafka.timeline.advance(1)
+        assert outcomes == {False, True}
+
+    def test_a_part_of_an_at_least_once_batch_may_stand(
+        self, kafka: FakeKafka, group: FakeGroup, fence: object
+    ) -> None:
+        sink = FakeSink(kafka, group, "bridge", "timer.journal", own_topics=frozenset({TIMERS}), rng=Random(0))
+        sink.fault_chance = 0.9
+        carried = transaction(READ, fence, *(order(b"%d" % number) for number in range(9)))
+        fate = sink.begin(carried).wait()
+        assert isinstance(fate, Aborted)
+        assert 0 < len(fate.standing) < 9
+        assert {b"%d" % index for index in fate.standing} < set(values(kafka, "orders"))
+        sink.fault_chance = 0.0
+        assert sink.begin(replace(carried, standing=fate.standing)).wait() == Committed()
+        assert set(values(kafka, "orders")) == {b"%d" % number for number in range(9)}
 
     def test_a_crash_at_any_step_leaves_all_or_nothing(self) -> None:
         found, places = set(), set[str]()
