@@ -619,9 +619,9 @@ class World:
             self.take_away_a_target()
 
     def run_out(self) -> None:
-        deletes_at = self.apart.choice((1, 5, 20, MOST_TURNS, MOST_TURNS, MOST_TURNS))
+        deletes_at = self.apart.choice((1, 5, 20, MOST_TURNS))
         for turn_ in range(MOST_TURNS):
-            if turn_ == deletes_at:
+            if turn_ == deletes_at and len(self.instances) == 1:
                 self.delete_pending()
             if not self.planned and turn_ % 20 == 0:
                 for shard, target in self.oracle.paused():
@@ -635,21 +635,20 @@ class World:
     def delete_pending(self) -> None:
         """Retention takes what was read, also if it is pending: only the stores know it from now on.
 
-        A store that stays open delivers all of it. One that is opened again knows what its last checkpoint holds.
+        A store that stays open delivers all of it. One that is opened again knows what its last checkpoint holds. With
+        several instances it could be lost to one and not to the other, so there it is left out.
         """
         self.tell("retention takes what is pending")
         self.counts["pending deleted"] += 1
         self.is_pending_deleted = True
-        bridges = [life.instance.bridge for life in self.instances if life.instance.bridge is not None]
-        for shard, owned in [each for bridge in bridges for each in bridge.shards.items()]:
+        (life,) = self.instances
+        for shard, owned in life.instance.bridge.shards.items() if life.instance.bridge is not None else ():
             log = self.kafka.partition(shard)
             if owned.reads_first_until is None:
                 log.delete_before(min(self.oracle.next_offset(shard), log.last_stable))
-        if len(self.instances) == 1:
-            (life,) = self.instances
+        if self.apart.random() < 0.5:
             life.stop()
             life.start()
-            life.turn()
 
     def live_once_more(self) -> None:
         """From nothing but Kafka: everything is known to be settled."""
