@@ -18,6 +18,7 @@ LEFT_OUT = (
     "bridge.random_requests",
     "bridge.raw_requests",
     "bridge.simulation",
+    "bridge.timeliness",
     "spark_jobs.testing",
 )
 

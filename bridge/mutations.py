@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from bridge import delivery, flights, recovery
+from bridge import flights, recovery
 from bridge import shard as shard_module
 from bridge.circuit_breaker import CircuitBreakers
 from bridge.errors import OutcomeUnknownError
@@ -139,6 +139,11 @@ def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], Non
     return apply
 
 
+def _with(owner: Any, name: str, wrong: Callable[[Any], object]) -> Callable[[Patches], None]:
+    """`wrong` makes the mistake of what is right."""
+    return lambda patches: _replace(patches, owner, name, wrong(getattr(owner, name)))
+
+
 def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
     for shard, value in journal.items():
         sink._kafka.produce(sink.journal_of(shard), value, partition=shard.partition)  # noqa: SLF001
@@ -263,44 +268,10 @@ def copies_judged_again(patches: Patches) -> None:
     _replace(patches, BatchIntake, "_land", judged)
 
 
-def quota_without_copies(patches: Patches) -> None:
-    """A timer does not count as pending while its copy is on its way."""
-    _replace(patches, Flights, "alive_count", 0)
-
-
 def unstable_progress(patches: Patches) -> None:
     """Progress is read while a transaction may still change it."""
     _replace(patches, FakeKafka, "is_stable", lambda *_: True)
     _replace(patches, FakeHistory, "must_wait", lambda *_: False)
-
-
-def lost_shards_repeated(patches: Patches) -> None:
-    """What was aborted is published again under a fresh generation, for shards too that are another's by now."""
-    repeat = Publisher.repeat
-    _replace(patches, Publisher, "repeat", lambda self, look, _, is_over: repeat(self, look, lambda _: True, is_over))
-
-
-def expired_by_due_time(patches: Patches) -> None:
-    """Whether a timer has expired is asked by its due time, not by when it leaves."""
-    asked = delivery.expired
-    _replace(patches, shard_module, "expired", lambda body, _now_ms: asked(body, body.due_ms))
-
-
-def old_release_time(patches: Patches) -> None:
-    """What is published again says the time of the first try."""
-    renew = OwnedShard.renew
-    _replace(patches, OwnedShard, "renew", lambda self, sealed, _now_ms: renew(self, sealed, sealed.at_ms))
-
-
-def passed_over(patches: Patches) -> None:
-    """What its target may not have now is left behind K, as if it had left."""
-    _replace(patches, Store, "_begin_to_wait", lambda *_, **__: None)
-
-
-def old_time_kept(patches: Patches) -> None:
-    """The copy of a timer that is moved says the time that it had."""
-    go_round = BatchIntake._go_round  # noqa: SLF001
-    _replace(patches, BatchIntake, "_go_round", lambda self, body, _due_ms: go_round(self, body, body.due_ms))
 
 
 def units_kept(patches: Patches) -> None:
@@ -326,17 +297,6 @@ def pause_forgotten(patches: Patches) -> None:
         made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
 
     _replace(patches, WaitingTargets, "__init__", init)
-
-
-def twice_the_rate(patches: Patches) -> None:
-    """A timer that leaves takes half a token from the bucket of its target."""
-    spend = TokenBucket.spend
-    _replace(patches, TokenBucket, "spend", lambda self, tokens: spend(self, tokens / 2))
-
-
-def sleeps_too_long(patches: Patches) -> None:
-    """A poll without news waits as long as it may, also if a timer is due earlier."""
-    _replace(patches, OwnedShard, "next_look_ms", lambda _, until_ms: until_ms)
 
 
 def fails_for_all(patches: Patches) -> None:
@@ -379,13 +339,19 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "held not journalled": _without("held"),
     "released not journalled": _without("released"),
     "waits not journalled": _without("waits"),
-    "moved one keeps its old time": old_time_kept,
+    # The copy of a timer that is moved says the time that it had.
+    "moved one keeps its old time": _with(
+        BatchIntake, "_go_round", lambda go_round: lambda self, body, _: go_round(self, body, body.due_ms)
+    ),
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
-    "passed over while it waits": passed_over,
+    # A timer that its target may not have now is left behind K, as if it had left.
+    "passed over while it waits": _with(Store, "_begin_to_wait", lambda _: lambda *_, **__: None),
     "a wait that never ends": _returning(Store, "_end_wait", None),
-    "twice the rate": twice_the_rate,
-    "sleeps past the due time": sleeps_too_long,
+    # A timer that leaves takes half a token from the bucket of its target.
+    "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
+    # A poll without news waits as long as it may, also if a timer is due earlier.
+    "sleeps past the due time": _with(OwnedShard, "next_look_ms", lambda _: lambda _, until_ms: until_ms),
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
@@ -395,10 +361,20 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
     "copies judged again": copies_judged_again,
-    "quota without copies": quota_without_copies,
-    "lost shards repeated": lost_shards_repeated,
-    "repeated with the old release time": old_release_time,
-    "expired one delivered": expired_by_due_time,
+    # A timer does not count as pending while its copy is on its way.
+    "quota without copies": _with(Flights, "alive_count", lambda _: 0),
+    # An aborted transaction is published again under a fresh generation, also for shards that are another's by now.
+    "lost shards repeated": _with(
+        Publisher, "repeat", lambda repeat: lambda self, look, _, is_over: repeat(self, look, lambda _: True, is_over)
+    ),
+    # A record that is published again says the time of the first try.
+    "repeated with the old release time": _with(
+        OwnedShard, "renew", lambda renew: lambda self, sealed, _: renew(self, sealed, sealed.at_ms)
+    ),
+    # Whether a timer has expired is asked by its due time, not by the time when it leaves.
+    "expired one delivered": _with(
+        shard_module, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)
+    ),
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

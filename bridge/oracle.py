@@ -301,13 +301,9 @@ class Oracle:
         """Ids under which a timer lives, as committed."""
         return sorted({timer.wish.id for timer in self._books[shard].timers.values() if timer.wish.id is not None})
 
-    def low_offset(self, shard: Shard) -> int:
-        """L, as committed."""
-        return self._books[shard].progress.low_offset
-
-    def next_offset(self, shard: Shard) -> int:
-        """C, as committed."""
-        return self._books[shard].progress.next_offset
+    def progress(self, shard: Shard) -> Progress:
+        """C, K and L, as committed."""
+        return self._books[shard].progress
 
     def forget_deleted(self, shard: Shard, alive: Container[int]) -> None:
         """Forget the timers whose requests retention has taken, unless their origins are in `alive`."""

@@ -526,7 +526,7 @@ class World:
     def retain(self) -> None:
         """Retention takes what lies below L, and the journal of that time."""
         for shard in self.shards:
-            low = self.oracle.low_offset(shard)
+            low = self.oracle.progress(shard).low_offset
             log, journal = (
                 self.kafka.partition(shard),
                 self.kafka.partition(Shard(JOURNALS[shard.topic], shard.partition)),
@@ -645,7 +645,7 @@ class World:
         for shard, owned in life.instance.bridge.shards.items() if life.instance.bridge is not None else ():
             log = self.kafka.partition(shard)
             if owned.reads_first_until is None:
-                log.delete_before(min(self.oracle.next_offset(shard), log.last_stable))
+                log.delete_before(min(self.oracle.progress(shard).next_offset, log.last_stable))
         if self.apart.random() < 0.5:
             life.stop()
             life.start()
@@ -852,13 +852,12 @@ class Life:
         """A shard that was just opened holds what its requests say."""
         world = self.world
         self._see_clock()
-        number = self.openings[shard].number + 1 if shard in self.openings else 0
-        self.openings[shard] = Opening(number, self._passed_ms, world.kafka.partition(shard).last_stable)
+        self.openings[shard] = Opening(self._passed_ms, world.kafka.partition(shard).last_stable)
         self.own_turns.clear()
         if world.oracle.only_outputs or world.group.owner[shard] != self.member:
             return
         world.oracle.observe()
-        if world.kafka.partition(shard).first > world.oracle.low_offset(shard):
+        if world.kafka.partition(shard).first > world.oracle.progress(shard).low_offset:
             assert self.instance.bridge is not None
             store = self.instance.bridge.shards[shard].store
             world.oracle.forget_deleted(shard, set(_live(store)["origin"].tolist()))

@@ -26,9 +26,8 @@ _ROUNDING = 1e-6
 
 
 class Opening(NamedTuple):
-    """Of a shard by one instance: how many came before it, `passed_ms` at that time, and the end of what was there."""
+    """Of a shard by one instance: `passed_ms` at that time, and the end of what was there to be read."""
 
-    number: int = 0
     passed_ms: int = 0
     end: int = 0
 

@@ -95,7 +95,7 @@ def is_for_proof(name: str) -> bool:
     if path.name.startswith(("test_", "conftest")):
         return True
     proof = {"metric_docs", "mutations", "oracle", "random_requests", "raw_requests", "simulation", "testing"}
-    return path.stem in proof and name not in FOR_TESTS_OF_USERS
+    return path.stem in proof | {"timeliness"} and name not in FOR_TESTS_OF_USERS
 
 
 def test_it_holds_what_runs_and_nothing_else(unpacked: Path) -> None:
