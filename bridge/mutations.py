@@ -140,7 +140,7 @@ def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], Non
 
 
 def _with(owner: Any, name: str, wrong: Callable[[Any], object]) -> Callable[[Patches], None]:
-    """`wrong` makes the mistake of what is right."""
+    """Return a planted bug: `wrong` turns the right function into the mistaken one."""
     return lambda patches: _replace(patches, owner, name, wrong(getattr(owner, name)))
 
 
@@ -300,7 +300,7 @@ def pause_forgotten(patches: Patches) -> None:
 
 
 def fails_for_all(patches: Patches) -> None:
-    """While one target takes no records, the timers of all targets wait."""
+    """If one target takes no records, the timers of all targets wait."""
 
     def allowance(self: CircuitBreakers, _: str, now_ms: int) -> int | None:
         return 0 if self.unavailable(now_ms) else None

@@ -152,11 +152,11 @@ class ShardBook:
     """Those whose last timer was delivered."""
 
     waits: dict[str, Wait] = field(default_factory=dict)
-    """Targets of whose timers K says nothing, as the journal says."""
+    """Targets that wait, as the journal says: K tells nothing about their timers."""
     may_be_old: set[str] = field(default_factory=set)
     """Targets whose timers may have waited until the commit that is judged."""
     idle_waits: Counter[str] = field(default_factory=Counter)
-    """Targets that wait for nothing: in how many commits, one after the other."""
+    """In how many commits, one after the other, a target has waited for nothing."""
     control: deque[int] = field(default_factory=lambda: deque([0], maxlen=4))
     """How far the owner had read the control topic as its last transactions began: one may have been sealed before."""
 
@@ -192,7 +192,7 @@ class Expected:
     """What one commit must say of one shard, beyond the timers that leave."""
 
     rejected: Container[int]
-    """What it says that was refused or parked, by offset."""
+    """Offsets of the requests that it refuses or parks."""
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
     ended_ids: set[bytes] = field(default_factory=set)
@@ -674,7 +674,7 @@ class Oracle:
         self._check_waits_end(shard, book, note)
 
     def _check_waits_end(self, shard: Shard, book: ShardBook, note: Note) -> None:
-        """A target goes on in the order of all once none of its timers waits and it is not paused.
+        """Demand that a target goes on in the order of all once none of its timers waits and it is not paused.
 
         A turn finds that out before the next transaction, unless it still reads what was there when it opened.
         """

@@ -238,7 +238,7 @@ class World:
     # -- what happens
 
     def move_a_broker_clock(self) -> None:
-        """It may be another broker's, as a partition's leader changes."""
+        """Move the clock of a partition's leader: another broker may lead it from now on."""
         topic = self.kafka.topics[self.clocks.choice(sorted(self.kafka.topics))]
         self.clocks.choice(topic.partitions).skew_ms = self.clocks.randint(-SKEW_MS, SKEW_MS)
 
@@ -399,7 +399,7 @@ class World:
             life.start()
 
     def cancel_in_time(self) -> None:
-        """Two timers are due in the same ms, and a cancel of one is read just then."""
+        """Let two timers be due in the same ms, and a cancel of the first be read just then."""
         shard, in_ms = self.more.choice(self.shards), self.more.choice((90, 250, 550))
         owner = next((life for life in self.instances if life.member == self.group.owner[shard]), self.instances[0])
         wishes = [self.more_wishes.far(owner.clock.now_ms() + in_ms, has_id=has_id) for has_id in (True, False)]
@@ -410,7 +410,7 @@ class World:
         self._turn_until(at_ms + 1)
 
     def hold(self) -> None:
-        """A timer is held as the clock goes back behind K, leaves, and then the instance is killed."""
+        """Let a timer be held as the clock goes back behind K, let it leave, then kill the instance."""
         shard, life = self.more.choice(self.shards), self.more.choice(self.instances)
         for in_ms in (100, 50):
             self.ask(shard, self.more_wishes.far(life.clock.now_ms() + in_ms))
@@ -424,7 +424,7 @@ class World:
         life.start()
 
     def _turn_until(self, at_ms: int) -> None:
-        """All instances turn until then, and once more."""
+        """Let all instances turn until then, and once more."""
         is_over = False
         while not is_over:
             is_over = self.timeline.now_ms >= at_ms
@@ -633,10 +633,10 @@ class World:
         raise Violation(f"lost: {self.oracle.describe_unsettled()}")
 
     def delete_pending(self) -> None:
-        """Retention takes what was read, also if it is pending: only the stores know it from now on.
+        """Delete what was read, as retention does, also if it is pending: only the stores know it from now on.
 
         A store that stays open delivers all of it. One that is opened again knows what its last checkpoint holds. With
-        several instances it could be lost to one and not to the other, so there it is left out.
+        several instances one could lose it and another not, so the caller leaves those out.
         """
         self.tell("retention takes what is pending")
         self.counts["pending deleted"] += 1
@@ -679,7 +679,7 @@ class Life:
         self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
         self.openings: dict[Shard, Opening] = {}
         self.own_turns: list[list[int]] = []
-        """Begin and end of its turns since it was last disturbed, true time; see bridge.timeliness."""
+        """See bridge.timeliness.Pace."""
         self._passed_ms, self._last_ms = 0, self.clock.now_ms()
         self.instance = FakeInstance(
             world.kafka,
@@ -816,7 +816,7 @@ class Life:
         self.world.oracle.observe()
 
     def _end_life(self) -> None:
-        """An outcome is unknown: this life ends in order, and the next one asks Kafka."""
+        """End this life in order after an unknown outcome; the next one asks Kafka."""
         self.world.tell(f"{self.name} does not know the outcome of a transaction")
         self.world.counts["unknown outcomes"] += 1
         try:

@@ -26,7 +26,7 @@ _ROUNDING = 1e-6
 
 
 class Opening(NamedTuple):
-    """Of a shard by one instance: `passed_ms` at that time, and the end of what was there to be read."""
+    """An instance opened a shard: `passed_ms` at that time, and the end of what was there to be read."""
 
     passed_ms: int = 0
     end: int = 0
@@ -55,7 +55,7 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class _Rate:
-    """Of one target in one life of a shard. level: deliveries beyond those that the time so far allows."""
+    """Deliveries to one target in one life of a shard. level: those beyond what the time so far allows."""
 
     opening: Opening
     passed: deque[int]
@@ -73,7 +73,7 @@ class _Rate:
 
 
 class Timeliness:
-    """Of all shards."""
+    """Judge the transactions of all shards, in their order."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[Shard, str], _Rate] = {}
