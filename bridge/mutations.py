@@ -355,6 +355,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
+    "checkpoints not used": _returning(recovery, "_usable", False),
     "digest not compared": digest_not_compared,
     "markers not read at a start": markers_not_read,
     "nothing read first": nothing_read_first,

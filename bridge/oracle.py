@@ -305,13 +305,17 @@ class Oracle:
         """C, K and L, as committed."""
         return self._books[shard].progress
 
-    def forget_deleted(self, shard: Shard, alive: Container[int]) -> None:
-        """Forget the timers whose requests retention has taken, unless their origins are in `alive`."""
+    def forget_deleted(self, shard: Shard, alive: Container[int], kept: int) -> None:
+        """Forget the timers whose requests retention has taken, unless their origins are in `alive`.
+
+        kept: the store knew all requests below this offset.
+        """
         book, first = self._books[shard], self._kafka.partition(shard).first
         lost = [timer.key.origin for timer in book.live() if timer.entry.offset < first]
         lost = [origin for origin in lost if origin not in alive]
         for origin in lost:
-            book.remove(origin)
+            timer = book.remove(origin)
+            _check(timer.entry.offset >= kept, f"{shard}: lost, though its store held it", (timer, kept))
         self.counts["lost to retention"] += len(lost)
 
     def unsettled(self) -> int:

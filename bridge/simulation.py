@@ -56,7 +56,7 @@ from bridge.random_requests import (
     Wish,
     Wishes,
 )
-from bridge.recovery import distrust
+from bridge.recovery import distrust, read_checkpoint
 from bridge.testing import FakeClock, FakeInstance
 from bridge.timeliness import Opening, Pace
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
@@ -182,6 +182,8 @@ class World:
         self.olds: list[dict[Shard, SimDisk]] = []
         self.nested = False
         self.is_mended = self.is_pending_deleted = False
+        self.kept: dict[Shard, int] = {}
+        """The end of what the last checkpoint of a shard holds, since retention took it."""
         self.is_limited = rng.random() < 0.4
         self.apart = Random(f"apart {seed}")  # noqa: S311
         """For what was added later, so that seeds keep the histories that they had."""
@@ -648,6 +650,8 @@ class World:
                 log.delete_before(min(self.oracle.progress(shard).next_offset, log.last_stable))
         if self.apart.random() < 0.5:
             life.stop()
+            checkpoints = {shard: read_checkpoint(disk) for shard, disk in life.instance.disks.items()}
+            self.kept = {shard: found.progress.next_offset for shard, found in checkpoints.items() if found is not None}
             life.start()
 
     def live_once_more(self) -> None:
@@ -860,7 +864,7 @@ class Life:
         if world.kafka.partition(shard).first > world.oracle.progress(shard).low_offset:
             assert self.instance.bridge is not None
             store = self.instance.bridge.shards[shard].store
-            world.oracle.forget_deleted(shard, set(_live(store)["origin"].tolist()))
+            world.oracle.forget_deleted(shard, set(_live(store)["origin"].tolist()), world.kept.get(shard, 0))
         pending, expected = self.pending()[shard], world.oracle.pending(shard)
         if pending != expected:
             raise Violation(f"{self.name} rebuilt {shard} with {pending} timers, {expected} live")
