@@ -485,6 +485,7 @@ class FakeSink:
         if under_way.earlier is not None and isinstance(under_way.earlier.fate, Aborted):
             return self._abort(begun, {}, "earlier")
         if under_way.unavailable:
+            self._kafka.timeline.advance(1)  # a real one waits for seconds
             return replace(self._abort(begun, {}), unavailable=under_way.unavailable)
         if under_way.refused or under_way.lost or self._draw(self.fault_chance):
             return self._abort(begun, under_way.refused)
