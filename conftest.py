@@ -14,6 +14,7 @@ settings.register_profile("timer-bridge", deadline=None, print_blob=True)
 settings.load_profile("timer-bridge")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep a module's tests in one process, for its brokers, and all tests of `spark_jobs`, for one Spark."""
     for item in items:
