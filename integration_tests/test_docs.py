@@ -108,7 +108,7 @@ def test_what_a_page_says_is_so(scratch: Path, name: str) -> None:
         assert fits(said, wanted), f"{command}\n{said}\n{told}"
 
 
-DOCS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+DOCS = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:
