@@ -331,7 +331,7 @@ PARTITIONS = Chapter(
     Metric(
         *_counter("undecided_recoveries", "topic", lambda metrics: metrics.undecided),
         "Recoveries that had to wait for the end of a transaction of the partition's former owner: 10 s, or for"
-        " ever where Kafka has forgotten its markers (ARCHITECTURE.md).",
+        " ever where Kafka has forgotten its markers (docs/design/kafka-markers.md).",
         "Where the partition stays `recovering`: `kafka-transactions.sh find-hanging`.",
     ),
     Metric(

@@ -781,7 +781,7 @@ class TestTrouble:
     ) -> None:
         """Its broker's session outlives it too, as Kafka 4.3 may forget an abort's markers where no broker leads.
 
-        See ARCHITECTURE.md, "Markers that Kafka forgets".
+        See docs/design/kafka-markers.md.
         """
         kafka = make_kafka({"broker.session.timeout.ms": "60000"})
         with closing(World(kafka.bootstrap_servers)) as world:
@@ -815,7 +815,7 @@ class TestTrouble:
     def test_a_broker_killed_and_started_again(self, own_kafka: EmbeddedKafka) -> None:
         """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.
 
-        See ARCHITECTURE.md, "Markers that Kafka forgets"; kills without that wait: test_brokers.py.
+        See docs/design/kafka-markers.md; kills without that wait: test_brokers.py.
         """
         with closing(World(own_kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
