@@ -84,7 +84,8 @@ def watch(field: Field, seconds: float) -> None:
         field.receive()
 
 
-# Kafka forgets markers of a transaction for a topic without a leader (docs/design/kafka-markers.md): not tested then.
+# Kafka forgets markers of a transaction for a topic without a leader (docs/design/kafka-markers.md), so that case goes
+# without them.
 @pytest.mark.parametrize(
     ("delivery", "replicas"),
     [("exactly-once", [2, 3]), pytest.param("at-least-once", [3], marks=pytest.mark.slow)],
