@@ -101,8 +101,14 @@ soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, ea
 # Beside what `make setup` installs.
 PROOF := .run/proof.ready
 
-$(PROOF): $(READY) requirements/proof.lock
-	$(INSTALL) --require-hashes --requirement requirements/proof.lock
+$(PROOF): $(READY) requirements/docs.lock requirements/proof.lock
+	$(INSTALL) --require-hashes --requirement requirements/docs.lock --requirement requirements/proof.lock
+	@touch $@
+
+SITE := .run/docs.ready
+
+$(SITE): $(READY) requirements/docs.lock
+	$(INSTALL) --require-hashes --requirement requirements/docs.lock
 	@touch $@
 
 .PHONY: fuzz
@@ -141,8 +147,9 @@ dist: $(READY) ## dist/: sdist, wheel and their sums
 	cd dist && sha256sum * > SHA256SUMS
 
 .PHONY: docs
-docs: $(READY) ## write what of the docs comes from the code: docs/metrics.md
+docs: $(SITE) ## docs/metrics.md from the code, and the site of all pages in .run/site
 	$(BIN)/python -m bridge.metric_docs > docs/metrics.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: format
 format: $(READY) ## mend what ruff can mend

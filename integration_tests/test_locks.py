@@ -11,7 +11,7 @@ from integration_tests.conftest import ROOT
 from schemas.jars import JarList, file_name
 from scripts.pin_jars import LISTS
 
-FILES = ("build", "run", "spark", "dev", "proof")
+FILES = ("build", "run", "spark", "dev", "docs", "proof")
 
 
 @cache
@@ -58,6 +58,7 @@ def test_every_requirement_of_pyproject_is_locked() -> None:
         "run": told["project"]["dependencies"],
         "spark": extras["spark"],
         "dev": extras["dev"],
+        "docs": extras["docs"],
         "proof": extras["proof"],
     }.items():
         so_far |= locked(file).keys()

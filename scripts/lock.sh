@@ -6,7 +6,7 @@
 #   make lock ARGS='--upgrade-package starlette'       a newer version of one package; --upgrade: of all
 #
 # build.lock is installed first, as source packages are built without isolation. Each later file lists what the ones
-# before it lack: run, spark, dev, proof. No file names a package index.
+# before it lack: run, spark, dev, docs, proof. No file names a package index.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -44,4 +44,5 @@ lock build "$work/build.txt"
 lock run pyproject.toml
 lock spark pyproject.toml --extra spark
 lock dev pyproject.toml --extra spark --extra dev
+lock docs pyproject.toml --extra spark --extra dev --extra docs
 lock proof pyproject.toml --all-extras

@@ -1,0 +1,1 @@
+"""Build steps: jars, software bill of materials, generated docs."""
