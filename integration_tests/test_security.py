@@ -215,7 +215,7 @@ def test_the_documented_rights_are_those_that_a_start_looks_at() -> None:
     given = {right.setting: right for right in documented()}
     needed = {"timer_topic": LOGGED, "journal_topic": LOGGED, "rejected_topic": FILLED, "receipts_topic": FILLED}
     needed["control_topic"] = FOLLOWED
-    assert given.keys() == {*needed, "group", "each real topic"}
+    assert given.keys() == {*needed, "group", "each target topic"}
     for setting, operations in needed.items():
         of_a_start = {_OPERATIONS[each].name for each in given[setting].operations} - {"CREATE", "ALTER"}
         assert of_a_start == operations
@@ -265,7 +265,7 @@ def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_pat
         secured.cluster.send(names.timers, b"v", headers=soon(target))
         secured.cluster.flush()
     config = user.config(tmp_path)
-    if setting == "each real topic":
+    if setting == "each target topic":
         with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(config)]):
             assert secured.codes(names.rejected, 1) == {b"v": "not-authorized"}
         return
