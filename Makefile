@@ -43,7 +43,7 @@ ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
 # Tests with a broker wait for it most of the time, so four processes share two cores. conftest.py says which tests stay
 # together. They start in the order of their names: by size, the longest module, chaos, would start last and run alone.
-SHARED := --numprocesses 4 --dist loadgroup --no-loadscope-reorder
+SHARED := --numprocesses 4 --dist loadscope --no-loadscope-reorder
 WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
