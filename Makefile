@@ -75,28 +75,28 @@ test-full: $(READY) static ## the same with larger numbers: many seeds, many kil
 
 .PHONY: demo
 demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 SECONDS=30 ARGS=...]
-	$(BIN)/python -m scripts.demo $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+	$(BIN)/python -m scripts.demo.run $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a copy loop and RocketMQ [ARGS=--full]
-	$(BIN)/python -m scripts.bench $(ARGS)
+	$(BIN)/python -m scripts.bench.run $(ARGS)
 
 .PHONY: bench-page
 bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench ARGS=--full`
-	$(BIN)/python -m scripts.bench_page
-	$(BIN)/python -m scripts.capacity
+	$(BIN)/python -m scripts.bench.report.page
+	$(BIN)/python -m scripts.bench.report.capacity
 
 .PHONY: bench-pending
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]
-	$(BIN)/python -m scripts.pending $(if $(TIMERS),--timers $(TIMERS))
+	$(BIN)/python -m scripts.bench.pending $(if $(TIMERS),--timers $(TIMERS))
 
 .PHONY: chaos
 chaos: $(READY) ## two bridges and three brokers are hurt in every way under load, and Spark judges [MINUTES=20 SEED=1]
-	$(BIN)/python -m scripts.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m scripts.chaos.run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
 soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
-	$(BIN)/python -m scripts.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
+	$(BIN)/python -m scripts.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
 
 # Beside what `make setup` installs.
 PROOF := .run/proof.ready
@@ -113,10 +113,10 @@ $(SITE): $(READY) requirements/docs.lock
 
 .PHONY: fuzz
 fuzz: $(PROOF) ## libFuzzer on all that decodes the store's files, requests, journal and progress [SECONDS=600]
-	$(BIN)/python -m scripts.fuzz $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/python -m scripts.fuzz.run $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: mutations
-mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.roll*']
+mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.schedule.wake_time*']
 	mkdir -p .run/mutations
 	git ls-files bridge timer schemas scripts docs conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
 	cd .run/mutations && SEEDS=30 $(abspath $(BIN))/python -m mutmut run --max-children 1 $(NAMES)
@@ -138,7 +138,7 @@ audit: $(PROOF) ## bandit over the code, and known vulnerabilities of all pinned
 
 .PHONY: sbom
 sbom: $(PROOF) ## .run/sbom.json: what users install, Python packages and jars (CycloneDX)
-	$(BIN)/python -m scripts.sbom
+	$(BIN)/python -m scripts.release.sbom
 
 .PHONY: dist
 dist: $(READY) ## dist/: sdist, wheel and their sums
@@ -148,7 +148,7 @@ dist: $(READY) ## dist/: sdist, wheel and their sums
 
 .PHONY: docs
 docs: $(SITE) ## docs/metrics.md from the code, and the site of all pages in .run/site
-	$(BIN)/python -m bridge.metric_docs > docs/metrics.md
+	$(BIN)/python -m scripts.release.metric_docs > docs/metrics.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: format

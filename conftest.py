@@ -3,17 +3,28 @@
 Property tests have no deadline, as no test asserts a time. A failure prints how to repeat it.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_DATA = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 settings.register_profile("timer-bridge", deadline=None, print_blob=True)
 settings.load_profile("timer-bridge")
 
 
-class ByModule(LoadScopeScheduling):
+class ByModule(LoadScopeScheduling):  # type: ignore[misc]
     """Keep a module's tests in one process, for its brokers, and all tests of `spark_jobs`, for one Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -25,3 +36,15 @@ class ByModule(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule | None:
     """Used with `--dist loadscope`."""
     return ByModule(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """One session for all tests; an audit that runs meanwhile uses it too."""
+    from spark_jobs.platform.session import session  # most runs do without
+
+    with session("tests", master="local[2]") as started:
+        # For a few rows, planning and compiling take longer than the work.
+        for name, value in SMALL_DATA.items():
+            started.conf.set(name, value)
+        yield started

@@ -44,7 +44,7 @@ class OutcomeUnknownError(BridgeError):
     """A commit broke off, and nobody here knows whether it stands. Kafka does: a start follows, as after a crash."""
 
 
-class PutOutError(BridgeError):
+class MembershipLostError(BridgeError):
     """Our membership of the group ended: others may have had what we still hold, or we hold nothing and cannot rejoin.
 
     A start with new Kafka clients follows, as after a crash.

@@ -1,4 +1,4 @@
-"""The bridge's only ways out, in its own words. Real ones: bridge.confluent. Simulated ones: bridge.testing.
+"""The bridge's only ways out, in its own words. Real ones: bridge.kafka. Simulated ones: bridge.testing.fakes.
 
     Source  -> what arrives on the timer topics, and which shards are ours
     History -> what is already written there: progress, old requests, the journal
@@ -242,7 +242,7 @@ class Transaction:
     """By index of `outgoing`: what stands already, and is not to be sent again (at-least-once)."""
 
 
-Why = Literal["earlier", "stale-member", "fault"]
+AbortReason = Literal["earlier", "stale-member", "fault"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Aborted:
     """
 
     refused: dict[int, str]
-    why: Why = field(default="fault", compare=False)
+    why: AbortReason = field(default="fault", compare=False)
     standing: frozenset[int] = field(default=frozenset(), compare=False)
     unavailable: frozenset[str] = field(default=frozenset(), compare=False)
     """Topics that did not take their records for a reason that may last: no leader, too few in-sync replicas, a quota.

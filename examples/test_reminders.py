@@ -5,7 +5,7 @@ pytest examples/test_reminders.py
 
 from typing import Any
 
-from bridge.timer_world import TimerWorld
+from bridge.testing import TimerWorld
 
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -20,10 +20,10 @@ from typing import Literal, NoReturn
 
 import pytest
 
-from bridge.embedded import HOST, PROPERTIES, EmbeddedKafka, free_port
+from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
+from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError
-from bridge.kafka_jars import KAFKA_VERSION
-from integration_tests.patience import PATIENCE_S
+from integration_tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / ".run" / "integration" / os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -90,7 +90,7 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
 @pytest.fixture(scope="module")
 def spark_session() -> Iterator[None]:
     """One for all jobs of a module."""
-    from spark_jobs.session import session  # only here: most modules do without
+    from spark_jobs.platform.session import session  # only here: most modules do without
 
     with session("tests", master="local[2]") as made:
         made.conf.set("spark.sql.shuffle.partitions", 2)

@@ -24,7 +24,7 @@ from schemas.headers import MAX_INT64, Rules
 from schemas.progress import Int64, Key
 
 
-class Flight(NamedTuple):
+class CopyInFlight(NamedTuple):
     """A copy on its way: the `rolls`-th of the timer `origin`, which is due at `due_ms`.
 
     Where it was moved meanwhile it is told again, and `due_ms` is no longer what the copy says: then it goes round once
@@ -71,7 +71,7 @@ class JournalRecord(BaseModel):
     refused: tuple[Int64, ...] = ()
     ended: tuple[Int64, ...] = ()
     """Origins. An origin has at most one place at a time, and what is ended stays ended, through any roll."""
-    rolled: tuple[Flight, ...] = ()
+    rolled: tuple[CopyInFlight, ...] = ()
     landed: tuple[tuple[Int64, Int64], ...] = ()
     """(origin, rolls)."""
     dropped: tuple[Int64, ...] = ()
@@ -106,7 +106,7 @@ class Decisions:
         self,
         records: Iterable[JournalRecord],
         held: Iterable[int] = (),
-        flights: Iterable[Flight] = (),
+        flights: Iterable[CopyInFlight] = (),
         known: int = 0,
         waits: Iterable[Wait] = (),
     ) -> None:

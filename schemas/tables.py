@@ -16,7 +16,7 @@ import pyarrow as pa
 
 
 class AuditClass(StrEnum):
-    """What became of a request. Each has exactly one; the rules are in spark_jobs.classes."""
+    """What became of a request. Each has exactly one; the rules are in spark_jobs.audit_rules.classes."""
 
     UNEXPLAINED = "unexplained"
     REJECTED_BUT_DELIVERED = "rejected-but-delivered"

@@ -22,14 +22,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.access import Access
-from spark_jobs.arguments import make_folder
-from spark_jobs.brokers import Cluster, Span
-from spark_jobs.ending import exit_code
+from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.errors import AuditTroubleError, UsageError
-from spark_jobs.flags import add_flags, resolved
-from spark_jobs.session import job_session
-from spark_jobs.table_io import RECORDS_DDL, follow_records
+from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.flags import add_flags, resolved
+from spark_jobs.platform.session import job_session
+from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
 _RECORDS, _CHECKPOINT = "records", "checkpoint"
 _EVERY = "60 seconds"
@@ -39,7 +39,7 @@ _MOST_BATCHES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveArguments:
-    access: Access
+    access: KafkaAccess
     out: Path
     timer_topic: str = "timer.requests"
     follow: bool = False

@@ -2,7 +2,7 @@
 
     timer.requests --+                                       +--> OUT/requests     one row per request, with its class
     real topics -----+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per real topic
-    timer.rejected --+   (spark_jobs.classes)                +--> OUT/hours        lateness per real topic and hour
+    timer.rejected --+   (audit_rules.classes)               +--> OUT/hours        lateness per real topic and hour
     timer.receipts --+                                       +--> OUT/report.html  verdict first
 
 What is proved, and what is not: docs/audit.md.
@@ -23,23 +23,26 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, REQUESTS, TOPICS
-from spark_jobs import continuing, ranges, reading, summary
-from spark_jobs.alone import alone
 from spark_jobs.archive import archived
-from spark_jobs.arguments import AuditArguments, iso, make_folder
-from spark_jobs.brokers import Cluster
-from spark_jobs.classes import Limits, classify
-from spark_jobs.command import parse
-from spark_jobs.ending import exit_code
-from spark_jobs.judgement import Seen, Unjudged, hidden, judged
-from spark_jobs.report import write_report
-from spark_jobs.session import job_session
-from spark_jobs.stream import run_stream
-from spark_jobs.summary import Past, Verdict
-from spark_jobs.table_io import read_table, write_table
+from spark_jobs.audit_rules.classes import AuditLimits, classify
+from spark_jobs.audit_rules.judgement import Observations, Unjudged, hidden, judged
+from spark_jobs.audit_run import coverage as ranges
+from spark_jobs.audit_run import daily_spans as continuing
+from spark_jobs.audit_run import read_plan as reading
+from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder
+from spark_jobs.audit_run.command import parse
+from spark_jobs.audit_run.stream import run_stream
+from spark_jobs.kafka.admin import Cluster
+from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.lock import alone
+from spark_jobs.platform.session import job_session
+from spark_jobs.platform.tables import read_table, write_table
+from spark_jobs.report import summary
+from spark_jobs.report.report import write_report
+from spark_jobs.report.summary import AuditVerdict, Past
 
 
-def run_audit(arguments: AuditArguments) -> Verdict:
+def run_audit(arguments: AuditArguments) -> AuditVerdict:
     """Reads, judges and writes. A fault in the data is in the Verdict.
 
     Raises AuditTroubleError where it cannot audit, UsageError where `out` cannot be made.
@@ -52,7 +55,7 @@ def run_audit(arguments: AuditArguments) -> Verdict:
             return _audit(spark, cluster, arguments)
 
 
-def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> Verdict:
+def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> AuditVerdict:
     as_of_ms = arguments.as_of_ms if arguments.as_of_ms is not None else int(time.time() * 1000)
     limits = arguments.limits(as_of_ms)
     if arguments.daily:
@@ -64,7 +67,7 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
     return _once(spark, cluster, arguments, limits)
 
 
-def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: Limits) -> Verdict:
+def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: AuditLimits) -> AuditVerdict:
     old = _old(spark, arguments)
     plan = reading.once(cluster, arguments, reading.in_archive(old, arguments))
     with _kept(reading.parsed(spark, plan.read, arguments, old)) as parsed:
@@ -73,7 +76,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
         since = arguments.from_ms - reading.CLOCK_SKEW_MS if arguments.from_ms is not None else None
         others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
         ends = reading.ends(spark, arguments, cluster, cluster.spans(others, from_ms=since))
-        seen = Seen(
+        seen = Observations(
             parsed=parsed,
             rejections=ends.rejections,
             ends=ends.others,
@@ -99,7 +102,9 @@ def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
     )
 
 
-def _write_requests(outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: Limits) -> Unjudged:
+def _write_requests(
+    outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: AuditLimits
+) -> Unjudged:
     # A request that retention took is outside the log, but its copy was read and speaks for it.
     outside = ranges.outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & _is_gone(arguments, plan))
     marked = outcomes.withColumn("outside", outside)
@@ -122,7 +127,7 @@ def conclude(
     part: str | None = None,
     trend: Sequence[Past] = (),
     gaps: Sequence[str] = (),
-) -> Verdict:
+) -> AuditVerdict:
     """Everything else is told from the table that was written, so that it says what the table says."""
     table = read_table(spark, arguments.out, REQUESTS, part)
     write_table(summary.topics(table), arguments.out, TOPICS, part)

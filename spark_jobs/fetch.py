@@ -3,7 +3,7 @@
 python -m spark_jobs.fetch
 """
 
-from spark_jobs.session import ensure_connector
+from spark_jobs.platform.session import ensure_connector
 
 if __name__ == "__main__":
     ensure_connector()

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from spark_jobs.arguments import make_folder
-from spark_jobs.ending import exit_code
-from spark_jobs.session import KAFKA_PACKAGE
-from spark_jobs.shipped import write_zip
+from spark_jobs.audit_run.arguments import make_folder
+from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.session import KAFKA_PACKAGE
+from spark_jobs.platform.shipped import write_zip
 
 JOBS = {
     "archive": "spark_jobs.archive",
     "audit": "spark_jobs.audit",
-    "backfill": "spark_jobs.backfill",
-    "import": "spark_jobs.bulk_import",
+    "backfill": "spark_jobs.backfill.job",
+    "import": "spark_jobs.importer.job",
 }
 _STARTER = '''"""Of spark_jobs.package: spark-submit --py-files timer-bridge.zip timer-bridge-job.py audit --help"""
 

@@ -4,7 +4,7 @@
 
 Rules:
 1. A row is live when it is held, or else its key (visit_ms, origin) is above K, or, where its target waits, in one of
-   the target's stretches (timer.waiting); unless a delete marker says that it ended.
+   the target's stretches (timer.schedule.target_backlog); unless a delete marker says that it ended.
    No mark is written when a timer leaves (invariant 3).
 2. What `add` and `due` do is staged until `committed`. There is no undo in memory: a store whose transaction is lost is
    closed and opened again, which takes it back to its checkpoint.
@@ -22,14 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.headers import MAX_INT64
-from schemas.journal import Flight, Wait
+from schemas.journal import CopyInFlight, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
-from timer import resume
-from timer.batch import Batch, markers
-from timer.checkpoint import CLOSED, NAME, Checkpoint, runs
-from timer.disk import Disk
-from timer.dues import HOUR_MS, DueCounts, DueRange, Edge
-from timer.entry import (
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.files.disk import Disk
+from timer.files.segment_log import FrameLog, UnitLog, sweep
+from timer.files.wheel import SLOT_SIZE, Links, Wheel
+from timer.format.batch import Batch, markers
+from timer.format.body import PEEK_SIZE, Body, Peek, peek, unpack
+from timer.format.checkpoint import CLOSED, NAME, Checkpoint, runs
+from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
+from timer.format.unit import (
     BESIDE,
     MAGIC_DELETE,
     MAGIC_UNCHAINED,
@@ -42,20 +45,17 @@ from timer.entry import (
     topic_hash,
     visits_ms,
 )
-from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
-from timer.held import HeldTimers
-from timer.ids import IdIndex, hashes_of
-from timer.live import EndedUnits
-from timer.log import FrameLog, UnitLog, sweep
-from timer.names import BODIES, IDS, UNITS, WHEEL
+from timer.index.due_counts import HOUR_MS, DueBound, DueCounts, DueRange
+from timer.index.id_index import IdIndex, hashes_of
+from timer.index.segment_liveness import EndedUnits
+from timer.maintenance import shutdown_snapshot as resume
+from timer.maintenance.maintenance import Upkeep
+from timer.maintenance.startup_scan import LiveScan, above, blocks, to_come
 from timer.options import StoreOptions
-from timer.plan import DueQueue
-from timer.record import PEEK_SIZE, Body, Peek, peek, unpack
-from timer.release import Release, Room, beginning_with
-from timer.scan import LiveScan, above, blocks, to_come
-from timer.upkeep import Upkeep
-from timer.waiting import OPEN, Backlog, Gate, LoadedTicks, WaitingTarget, WaitingTargets, last_key
-from timer.wheel import SLOT_SIZE, Links, Wheel
+from timer.schedule.due_queue import DueQueue
+from timer.schedule.out_of_order import HeldTimers
+from timer.schedule.release_policy import Release, Room, beginning_with
+from timer.schedule.target_backlog import OPEN, Backlog, Gate, LoadedTicks, TargetBacklog, WaitingTarget, last_key
 
 _SCAN_UNITS = 1 << 16
 _LISTED_UNITS = 1 << 13
@@ -103,7 +103,7 @@ def _origins(origins: Collection[int]) -> Ints:
     return np.fromiter(origins, np.int64, len(origins))
 
 
-def _edges_in(run: Rows, hour: int) -> Iterator[tuple[Edge, int, Edge, int]]:
+def _edges_in(run: Rows, hour: int) -> Iterator[tuple[DueBound, int, DueBound, int]]:
     """Of each topic of which rows are due in `hour`: the first and the last due time there."""
     dues = run["due_ms"]
     here = np.flatnonzero(dues // HOUR_MS == hour)
@@ -114,7 +114,12 @@ def _edges_in(run: Rows, hour: int) -> Iterator[tuple[Edge, int, Edge, int]]:
         start = 0
         for end in ends:
             hash_ = int(hashes[start])
-            yield Edge(hash_, hour, False), int(dues[here[start]]), Edge(hash_, hour, True), int(dues[here[end - 1]])
+            yield (
+                DueBound(hash_, hour, False),
+                int(dues[here[start]]),
+                DueBound(hash_, hour, True),
+                int(dues[here[end - 1]]),
+            )
             start = end
 
 
@@ -153,7 +158,7 @@ class Store:
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._queue = DueQueue()
         self._held = HeldTimers()
-        self._waiting = WaitingTargets(waits, options.tick_ms)
+        self._waiting = TargetBacklog(waits, options.tick_ms)
         self._settled = progress.settled
         self._next_offset = progress.next_offset
         self._committed = progress
@@ -205,7 +210,7 @@ class Store:
             store._take_back(found)
             now = (_origins(held), _origins(ended), store._waiting.spans())
             scan = LiveScan(store._units, found, progress.settled, *now)
-            if not store._take_over(found):
+            if not store._restore_snapshot(found):
                 store._rebuild(scan)
         except (CorruptStoreError, WheelFullError, OSError):
             store.close()
@@ -216,7 +221,7 @@ class Store:
         """Whether what lay in the wheel then is what is to lie in it now."""
         return (found.progress, found.slots) == (progress, self._options.slots)
 
-    def _take_over(self, found: Checkpoint) -> bool:
+    def _restore_snapshot(self, found: Checkpoint) -> bool:
         """Wheel, index and counts as they were when the store was closed, where that is known."""
         state, self._resumed = self._resumed, None
         if state is None:
@@ -232,9 +237,9 @@ class Store:
         self._pending = sum(self._dues.counts().values())
         return True
 
-    def _state(self) -> resume.State:
+    def _state(self) -> resume.Snapshot:
         topics, due_hours, elsewhere = self._dues.state()
-        return resume.State(
+        return resume.Snapshot(
             *self._ids.state(),
             self._ended.state(),
             *self._upkeep.state(),
@@ -348,9 +353,9 @@ class Store:
                 self._dues.learn(edge, due_ms)
         return self._dues.ranges()
 
-    def _find_edges(self, hour: int, edges: set[Edge], is_over: Callable[[], bool]) -> dict[Edge, int]:
-        found: dict[Edge, int] = {}
-        sure: set[Edge] = set()
+    def _find_edges(self, hour: int, edges: set[DueBound], is_over: Callable[[], bool]) -> dict[DueBound, int]:
+        found: dict[DueBound, int] = {}
+        sure: set[DueBound] = set()
         is_in_order = not self._dues.elsewhere(hour)
         for number, run in enumerate(self._due_in(hour)):
             if is_over():
@@ -423,7 +428,7 @@ class Store:
         for at, visit in zip(range(first + len(added), first + len(units)), visits[~is_timer].tolist(), strict=True):
             self._upkeep.see(at, visit)
         self._take_in(run_of(units[is_timer], beside, first), chained[is_timer], batch)
-        self._strike(ended)
+        self._remove_ended(ended)
 
     def _with_markers(self, added: Rows, ended: Rows) -> Rows:
         if len(ended) == 0:
@@ -443,7 +448,7 @@ class Store:
         self._queue.push(self._waiting.without(opened))
         self._count_in(run)
 
-    def _strike(self, ended: Rows) -> None:
+    def _remove_ended(self, ended: Rows) -> None:
         """`ended` rows leave queue, wheel, index and counts."""
         if len(ended) == 0:
             return
@@ -498,7 +503,7 @@ class Store:
             return NOTHING_DUE
         release = Release(gate, self._waiting, self._held, self._dues.name, now_ms, room, self._short or 0)
         if not is_open or self._held.blocked():
-            due = self._let_wait(rows, release, before, max(-1, now_ms - most_wait_ms))
+            due = self._apply_target_limits(rows, release, before, max(-1, now_ms - most_wait_ms))
         else:
             room.fill(rows)
             self._settle(rows)
@@ -509,7 +514,7 @@ class Store:
         self._has_staged |= due.total > 0
         return due
 
-    def crowded_out(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
+    def take_overflow(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """The oldest of those that are held for their targets, which are to be rolled: their copies find a place.
 
         So their targets wait from here on, also those that are beyond their rate for a moment.
@@ -544,7 +549,7 @@ class Store:
             return NO_ROWS
         return self._held.take(release.now_ms, room.timers, room.size_bytes)
 
-    def _let_wait(self, rows: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
+    def _apply_target_limits(self, rows: Rows, release: Release, before: Key, old_before_ms: int) -> Due:
         """Without what has to wait, and with what may leave, or is too old, of what has waited.
 
         Those that are held, and those that wait in their order, take turns in being the first.
@@ -646,7 +651,7 @@ class Store:
         """All of them, as staged."""
         return self._waiting.told()
 
-    def is_to_come(self, target: str, place: tuple[int, int]) -> bool:
+    def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
         """Whether a timer of `target` with this (visit_ms, origin) has not left."""
         waiting = self._waiting.get(target) if len(self._waiting) else None
         if waiting is None:
@@ -798,7 +803,7 @@ class Store:
 
     # -- committing
 
-    def let_pass(self, before_ms: int, step_ms: int) -> None:
+    def advance_settled(self, before_ms: int, step_ms: int) -> None:
         """K moves on to `before_ms` where that is a step of `step_ms` or more, and nothing that lives stands before it.
 
         So files of what has ended can go, also where all ends before it leaves.
@@ -881,7 +886,9 @@ class Store:
         """All that is staged is committed, something is since the last checkpoint, and none is on its way."""
         return not self._has_staged and self._upkeep.is_idle and self._upkeep.has_news(self._committed)
 
-    def start_checkpoint(self, journal_offset: int, flights: Sequence[Flight], ended_flights: Sequence[int]) -> bool:
+    def start_checkpoint(
+        self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
+    ) -> bool:
         """Begins to make durable what is committed. False, and nothing, where that may not be now."""
         if not self.may_checkpoint:
             return False
@@ -904,7 +911,7 @@ class Store:
             journal_offset=journal_offset,
         )
         self._upkeep.start(found, dead_units, dead_bodies)
-        self._mapping.let_go()  # each tick's page is touched once and again hours later
+        self._mapping.drop_page_cache()  # each tick's page is touched once and again hours later
         return True
 
     def _open_tick_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""A disk in memory that dies as real ones do: it keeps what `timer.disk` promises, and breaks all that is not promised.
+"""A disk in memory that dies as real ones do: it keeps what timer.files.disk promises, and breaks the rest.
 
     bytes of a file    now   what the running system sees (the page cache)
                        kept  what the platter holds; a sync copies now -> kept, the kernel any sector at any time;
@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from timer.disk import File
 from timer.errors import UnreadableError
+from timer.files.disk import File
 
 SECTOR = 512
 
@@ -236,7 +236,7 @@ class SimMapping:
         self._disk.check_alive()
         return self._buffer
 
-    def let_go(self) -> None:
+    def drop_page_cache(self) -> None:
         """Nothing of it is lost."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 python=${PYTHON:-.venv/bin/python}
-version=$("$python" -c 'from bridge.kafka_jars import KAFKA_VERSION; print(KAFKA_VERSION)')
+version=$("$python" -c 'from bridge.dev.kafka_jars import KAFKA_VERSION; print(KAFKA_VERSION)')
 image=apache/kafka:$version
 
 say() { echo "$(basename "$0"): $*"; }
@@ -15,7 +15,7 @@ has() { docker image inspect "$1" > /dev/null 2>&1; }
 build() {
     local base context=$work/context
     mkdir -p "$context/jars"
-    cp "$("$python" -m bridge.kafka_jars)"/*.jar "$context/jars/"
+    cp "$("$python" -m bridge.dev.kafka_jars)"/*.jar "$context/jars/"
     cp -r compose/kafka/Dockerfile compose/kafka/rootfs "$context/"
     base=$(compose/ensure-base.sh)
     say "building $image"

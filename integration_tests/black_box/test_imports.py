@@ -38,8 +38,8 @@ def test_it_imports_no_module_of_ours_but_the_client(path: Path) -> None:
 
 def test_a_forbidden_import_is_found_in_each_spelling() -> None:
     code = (
-        "import json, bridge.turn\nfrom bridge import client\nfrom bridge.client import TimerProducer\n"
+        "import json, bridge.loop.loop\nfrom bridge import client\nfrom bridge.client import TimerProducer\n"
         "from confluent_kafka.admin import AdminClient\nfrom .history import History\nfrom ..cluster import Cluster\n"
         "def late():\n    from timer.store import Store\n    import scripts\n"
     )
-    assert sorted(forbidden(code)) == ["..cluster", "bridge", "bridge.turn", "scripts", "timer.store"]
+    assert sorted(forbidden(code)) == ["..cluster", "bridge", "bridge.loop.loop", "scripts", "timer.store"]

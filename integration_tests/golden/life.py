@@ -11,10 +11,10 @@ Times count from START_MS; the life ends at LEFT_MS. What must become of each ti
 from collections.abc import Callable
 from typing import Any
 
-from bridge.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
-from bridge.options import StoreOptions, TurnOptions
-from bridge.testing import FakeInstance
-from bridge.timer_world import TIMERS
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.testing.fakes import FakeInstance
+from bridge.testing.timer_world import TIMERS
 from integration_tests.golden.records import lines, objects, raw, text
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record

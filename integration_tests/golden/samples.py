@@ -8,21 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bridge.delivery import bare, deliver, park, receipt, refuse
-from bridge.flights import copy_of
-from bridge.intake import Told
-from bridge.pending_export import pending_file
+from bridge.cli.parquet_export import pending_file
+from bridge.intake.copies_in_flight import copy_of
+from bridge.intake.decide import ReceiptDraft
 from bridge.ports import Record
-from bridge.redrive import Parked, mark_key, mark_of
+from bridge.publish.records import bare, deliver, park, receipt, refuse
+from bridge.redrive.rules import Parked, mark_key, mark_of
 from integration_tests.golden import store
 from integration_tests.golden.records import lines, lines_of, text
 from schemas.control import Paused, Skipped, control_record
 from schemas.headers import Headers, Refusal, Rules
-from schemas.journal import END, Flight, JournalRecord, Wait, writer_key
+from schemas.journal import END, CopyInFlight, JournalRecord, Wait, writer_key
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
-from timer.inspection import StoppedStore
-from timer.record import Body, pack_headers
+from timer.format.body import Body, pack_headers
+from timer.inspect.offline_store import StoppedStore
 from timer.testing import SimDisk
 
 SHARD = Shard("timer.requests", 3)
@@ -56,8 +56,8 @@ DECISIONS = JournalRecord(
     refused=(13, 14),
     ended=(15,),
     rolled=(
-        Flight(origin=16, rolls=2, due_ms=NOW_MS, target="orders", id_hash="", digest="d1"),
-        Flight(origin=17, rolls=1, due_ms=NOW_MS + 1, target="bills", id_hash="ab", digest="d2"),
+        CopyInFlight(origin=16, rolls=2, due_ms=NOW_MS, target="orders", id_hash="", digest="d1"),
+        CopyInFlight(origin=17, rolls=1, due_ms=NOW_MS + 1, target="bills", id_hash="ab", digest="d2"),
     ),
     landed=((18, 3), (19, 1)),
     dropped=(20,),
@@ -96,14 +96,14 @@ def control() -> bytes:
 
 
 TOLD = [
-    Told("accepted", request=10, origin=10, id=b"", due_ms=NOW_MS + 5),
-    Told("delivered", request=10, origin=10, id=b"caf\xe9", due_ms=NOW_MS),
-    Told("cancelled", request=12, origin=10, id=b"id-1", due_ms=NOW_MS + 5),
-    Told("replaced", request=13, origin=10, id=b"id-1"),
-    Told("moved", request=14, origin=10, id=b"id-1", due_ms=NOW_MS + 9),
-    Told("not-found", request=15, origin=-1, id=b"id-2"),
-    Told("too-late", request=16, origin=-1, id=b"id-3"),
-    Told("rejected", request=17, origin=17, id=b"id-4", code="bad-header"),
+    ReceiptDraft("accepted", request=10, origin=10, id=b"", due_ms=NOW_MS + 5),
+    ReceiptDraft("delivered", request=10, origin=10, id=b"caf\xe9", due_ms=NOW_MS),
+    ReceiptDraft("cancelled", request=12, origin=10, id=b"id-1", due_ms=NOW_MS + 5),
+    ReceiptDraft("replaced", request=13, origin=10, id=b"id-1"),
+    ReceiptDraft("moved", request=14, origin=10, id=b"id-1", due_ms=NOW_MS + 9),
+    ReceiptDraft("not-found", request=15, origin=-1, id=b"id-2"),
+    ReceiptDraft("too-late", request=16, origin=-1, id=b"id-3"),
+    ReceiptDraft("rejected", request=17, origin=17, id=b"id-4", code="bad-header"),
 ]
 
 
@@ -201,7 +201,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
 }
 """File of `formats/` by what writes it. The newest version of each format."""
 STORE = "store.v3"
-"""Folder of `formats/` with the files of the golden store: `timer.checkpoint.FORMAT` is its version."""
+"""Folder of `formats/` with the files of the golden store: `timer.format.checkpoint.FORMAT` is its version."""
 
 
 def written() -> dict[str, bytes]:

@@ -8,19 +8,19 @@ timer    settled   ended    pending   to be        copy of 1   held   held, ende
 from typing import Any
 
 from schemas.headers import Headers
-from schemas.journal import Flight
+from schemas.journal import CopyInFlight
 from schemas.progress import NOTHING_SETTLED, Progress
-from timer.batch import Batch
-from timer.disk import Disk
+from timer.files.disk import Disk
+from timer.format.batch import Batch
+from timer.format.body import Body, pack_headers
 from timer.options import StoreOptions
-from timer.record import Body, pack_headers
 from timer.store import Store
 from timer.testing import SimDisk
 
 START_MS = 1_700_000_000_000
 OPTIONS = StoreOptions(tick_ms=1000, slots=16, segment_bytes=480, compact_below=0.0)
-FLIGHT = Flight(origin=0, rolls=1, due_ms=START_MS + 90_000, target="orders", id_hash="ab", digest="cd")
-ENDED_FLIGHT = Flight(origin=2, rolls=1, due_ms=START_MS + 90_001, target="bills", id_hash="", digest="ef")
+FLIGHT = CopyInFlight(origin=0, rolls=1, due_ms=START_MS + 90_000, target="orders", id_hash="ab", digest="cd")
+ENDED_FLIGHT = CopyInFlight(origin=2, rolls=1, due_ms=START_MS + 90_001, target="bills", id_hash="", digest="ef")
 
 ALL_HEADERS: Headers = [
     ("timer-topic", b"orders"),

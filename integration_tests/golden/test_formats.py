@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from bridge.flights import Flights
+from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.ports import Record
-from bridge.redrive import Parked, parked
+from bridge.redrive.rules import Parked, parked
 from integration_tests.golden import FOLDER, make, samples
 from integration_tests.golden.records import objects, raw, records_in
 from integration_tests.golden.samples import NOW_MS, REJECTED, SHARD
 from schemas.control import read as read_control
 from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, RELEASED_MS, ROLLS, Claim, Schedule, parse
-from schemas.journal import Flight, JournalRecord
+from schemas.journal import CopyInFlight, JournalRecord
 from schemas.origin import Shard
 from schemas.pending_table import stores_in
 from schemas.progress import Progress
@@ -97,7 +97,7 @@ def read_deliveries(data: bytes) -> list[object]:
 
 def read_copies(data: bytes) -> list[object]:
     """Return what each copy says, and the flight in FLIGHTS that it belongs to, by its digest."""
-    flights = Flights(SHARD, FLIGHTS, ())
+    flights = CopiesInFlight(SHARD, FLIGHTS, ())
     found: list[object] = []
     for offset, sent in enumerate(records_in(data), 100):
         record = Record(offset, NOW_MS, sent.key, sent.value, sent.headers)
@@ -116,9 +116,11 @@ def read_redriven(data: bytes) -> list[object]:
     return [(told["key"], json.loads(told["value"])) for told in objects(data)]
 
 
-def read_flights(data: bytes) -> list[Flight]:
-    found = [Flight(*told) for told in objects(data)]
-    assert sorted(Flights(SHARD, found, ()).with_id(b"id-1")) == found, "a cancel finds them by the hash of the id"
+def read_flights(data: bytes) -> list[CopyInFlight]:
+    found = [CopyInFlight(*told) for told in objects(data)]
+    assert sorted(CopiesInFlight(SHARD, found, ()).with_id(b"id-1")) == found, (
+        "a cancel finds them by the hash of the id"
+    )
     return found
 
 
@@ -139,9 +141,9 @@ ORIGIN_10, ORIGIN_11, ORIGIN_12 = (f"{PLACE}/{offset}".encode() for offset in (1
 DUE, RELEASED = b"1700000005000", b"1700000005001"
 ID_HASH = "53c507d05b826bcc0ef01e54799aca72"
 FLIGHTS = [
-    Flight(10, 1, NOW_MS + 5000, "orders", ID_HASH, digest="933e8aaf256cce63a9f4480b350f4360"),
-    Flight(11, 4, NOW_MS + 5000, "orders", ID_HASH, digest="21bf1af1763d1a10efaa6c0ea0ca52f2"),
-    Flight(12, 1, NOW_MS + 5000, "orders", ID_HASH, digest="e25da8d032e3e55210f542ac4dc2da6c"),
+    CopyInFlight(10, 1, NOW_MS + 5000, "orders", ID_HASH, digest="933e8aaf256cce63a9f4480b350f4360"),
+    CopyInFlight(11, 4, NOW_MS + 5000, "orders", ID_HASH, digest="21bf1af1763d1a10efaa6c0ea0ca52f2"),
+    CopyInFlight(12, 1, NOW_MS + 5000, "orders", ID_HASH, digest="e25da8d032e3e55210f542ac4dc2da6c"),
 ]
 RECEIPTS = [
     (ORIGIN_10, "accepted", f"{PLACE}/10", f"{PLACE}/10", None, NOW_MS + 5, None),

@@ -14,14 +14,14 @@ from integration_tests.golden import FOLDER, samples, store
 from integration_tests.golden.store import ENDED_FLIGHT, FLIGHT, START_MS, timer
 from schemas.journal import END, Wait
 from schemas.progress import Key, Progress
-from timer import resume
-from timer.checkpoint import FORMAT, Checkpoint
-from timer.inspection import StoppedStore
-from timer.record import Body, unpack
+from timer.files.wheel import Wheel
+from timer.format.body import Body, unpack
+from timer.format.checkpoint import FORMAT, Checkpoint
+from timer.inspect.offline_store import StoppedStore
+from timer.inspect.verify import verify
+from timer.maintenance import shutdown_snapshot as resume
 from timer.store import Store
 from timer.testing import SimDisk
-from timer.verification import verify
-from timer.wheel import Wheel
 
 STORES = sorted(path.name for path in (FOLDER / "formats").glob("store.v*"))
 NEWEST = f"store.v{FORMAT}"

@@ -18,20 +18,20 @@ from pathlib import Path
 
 import pytest
 
-from bridge.datadir import DataDir
-from bridge.fake_kafka import Entry, FakeGroup, FakeKafka
-from bridge.options import TurnOptions
-from bridge.testing import FakeInstance
+from bridge.config.data_directory import DataDir
+from bridge.config.loop_options import TurnOptions
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
+from bridge.testing.fakes import FakeInstance
 from integration_tests.golden import FOLDER, life, make
 from integration_tests.golden.life import GROUP, INSTANCE_ID, LEFT_MS, OPTIONS, OTHER, SHARD, START_MS
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import Rules
 from schemas.origin import Shard
-from timer import resume
-from timer.checkpoint import NAME, Checkpoint
-from timer.disk import RealDisk
-from timer.read_only import ReadOnlyDisk
-from timer.verification import verify
+from timer.files.disk import RealDisk
+from timer.files.read_only_disk import ReadOnlyDisk
+from timer.format.checkpoint import NAME, Checkpoint
+from timer.inspect.verify import verify
+from timer.maintenance import shutdown_snapshot as resume
 
 pytestmark = pytest.mark.timeout(60)  # a bridge that takes its store for damaged may turn forever, as no time passes
 

@@ -1,0 +1,176 @@
+"""`timer-bridge`: the commands. Exit codes: 0 well, 1 trouble outside, 2 a wrong setting or call, 3 a bad audit.
+
+`run` has one option for each field of `Settings`; there is no second list of them.
+"""
+
+import logging
+import os
+import sys
+import threading
+from dataclasses import make_dataclass
+from importlib import import_module
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+
+from bridge.cli.client_commands import Kafka, kafka_settings
+from bridge.cli.client_commands import register as register_client_commands
+from bridge.cli.option_groups import with_groups
+from bridge.cli.pending_command import register as register_pending_command
+from bridge.cli.redrive_commands import register as register_redrive
+from bridge.cli.store_commands import register as register_store_commands
+from bridge.config import report as config_report
+from bridge.config.secret_file import new_token
+from bridge.config.settings import Layers, Settings, load
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError
+from bridge.observe import logs
+
+log = logging.getLogger(__name__)
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+register_client_commands(app)
+register_pending_command(app)
+register_store_commands(app)
+register_redrive(app)
+
+
+def main() -> None:
+    """The console script: errors of ours become one line and an exit code."""
+    logs.configure()
+    try:
+        app()
+    except BridgeError as wrong:
+        print(f"timer-bridge: {logs.redact(str(wrong))}", file=sys.stderr)  # noqa: T201
+        sys.exit(wrong.exit_code)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer's way)
+    if wanted:
+        typer.echo(f"timer-bridge {installed_version('kafka-timer-bridge')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and end.")
+    ] = False,
+) -> None:
+    """Delayed messages for an existing Kafka."""
+
+
+def _option(name: str, field: FieldInfo) -> Any:
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    shown = f"default: {'none' if default in (None, '') else default}"
+    help_ = f"{field.description} [{'required' if field.is_required() else shown}]"
+    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)]
+
+
+_TABLES = ("kafka", "topics", "targets")
+"""Settings that are tables of the config."""
+_OPTIONS = {
+    "config": Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")],
+    **{name: _option(name, field) for name, field in Settings.model_fields.items() if name not in _TABLES},
+    "kafka": Kafka,
+}
+
+
+class Flags(make_dataclass("Flags", [(name, kind, None) for name, kind in _OPTIONS.items()])):  # type: ignore[misc]
+    """An option for each setting, and --config."""
+
+    def layers(self) -> Layers:
+        """Return the flags, the environment and the config. Raises SettingsError."""
+        given: dict[str, Any] = {**vars(self), "kafka": kafka_settings(self.kafka)}
+        return Layers(given, os.environ, given.pop("config"))
+
+
+@app.command()
+@with_groups
+def run(flags: Flags) -> None:
+    """Run the bridge until SIGTERM or Ctrl-C."""
+    from bridge.process import run as run_bridge
+
+    settings = load(*flags.layers())
+    logs.configure(settings.log_format, settings.log_level, settings.kafka)
+    try:
+        run_bridge(settings)
+    except BridgeError as wrong:
+        if settings.log_format == "json":
+            log.critical("%s", wrong)
+        else:
+            typer.echo(f"timer-bridge: {logs.redact(str(wrong))}", err=True)
+        raise typer.Exit(wrong.exit_code) from wrong
+
+
+@app.command("check-config")
+@with_groups
+def check_config(flags: Flags) -> None:
+    """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
+    layers = flags.layers()
+    settings = load(*layers)
+    logs.hide(settings.kafka)
+    config_report.check(settings)
+    typer.echo(config_report.report(settings, layers))
+
+
+@app.command()
+def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: for the audit log.")]) -> None:
+    """Make a token for the page and its API, and the line of a tokens file, which holds only its hash."""
+    made, line = new_token(name)
+    typer.echo(f"token, shown only now, for the login and --token-file: {made}")
+    typer.echo(f"line for page_operator_tokens or page_read_tokens: {line}")
+
+
+@app.command()
+def dev(
+    folder: Annotated[Path, typer.Option(help="Where its data lies.")] = Path(".run/dev-kafka"),
+    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 9092,
+    topic: Annotated[list[str] | None, typer.Option(help="A topic to make if it is not there; may repeat.")] = None,
+) -> None:
+    """An embedded single-node Kafka for development, until Ctrl-C.
+
+    Not for production: one broker, no replication, no security, bound to loopback.
+    """
+    with EmbeddedKafka(folder, port=port) as kafka:
+        if topic:
+            _make_topics(kafka.bootstrap_servers, topic)
+        typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            typer.echo("ending")
+
+
+def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
+    """Of one partition each."""
+    from bridge.config.kafka_config import Connection
+    from bridge.kafka import ConfluentTopics, Patience
+
+    topics = ConfluentTopics(Connection(bootstrap_servers), Patience())
+    for name in names:
+        if topics.partitions(name) is None:
+            topics.create(name, 1, 1, {})
+
+
+def _register_spark_job(name: str, module: str, told: str) -> None:
+    """Make `timer-bridge NAME` hand its arguments over to `spark_jobs.MODULE`, which reads them itself."""
+
+    def command(context: typer.Context) -> None:
+        try:
+            job = import_module(f"spark_jobs.{module}")
+        except ImportError as missing:
+            raise BridgeError(f"this needs Spark ({missing}): install with pip install '.[spark]'") from missing
+        raise typer.Exit(job.main(context.args))
+
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    help_ = f"{told} (Spark). Options: timer-bridge {name} --help."
+    app.command(name, context_settings=passed_on, help=help_)(command)
+
+
+_register_spark_job("audit", "audit", "Judge, from Kafka's topics alone, what became of every request")
+_register_spark_job("backfill", "backfill.job", "Deliver what an audit found missing, each once")
+_register_spark_job("archive", "archive", "Keep the timer topic as Parquet by day")
+_register_spark_job("import", "importer.job", "Send the rows of Parquet, CSV or JSON lines as timers, each once")

@@ -1,0 +1,119 @@
+"""Finding and opening the stores of a stopped bridge, to be read alone.
+
+    folder: a data directory (timer-data), a timer topic's folder in it, or the folder of one partition
+
+While they are read the directory's lock is held together with other readers, so that no bridge starts meanwhile. A
+running bridge holds it alone: then they are not read, unless by force.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from bridge.config.data_directory import LOCK
+from bridge.errors import BridgeError, SettingsError
+from schemas.origin import Shard
+from timer.errors import CorruptStoreError
+from timer.files.read_only_disk import ReadOnlyDisk
+from timer.format.checkpoint import NAME
+from timer.format.file_names import BODIES, UNITS, WHEEL
+from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore
+
+_OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
+
+
+@contextmanager
+def reading(folder: Path, *, force: bool = False, remedy: str = "stop it first") -> Iterator[list[tuple[Shard, Path]]]:
+    """The stores at or below `folder`, while no bridge may start on them. Raises SettingsError, BridgeError.
+
+    `remedy`: what to do where one is running on them.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
+    lock = next((path for path in _lock_places(folder.resolve()) if path.is_file()), None)
+    try:
+        descriptor = -1 if lock is None else os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as wrong:
+        raise BridgeError(f"{lock}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
+    try:
+        if lock is not None:
+            _share(lock, descriptor, force=force, remedy=remedy)
+        yield _stores(folder)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _lock_places(folder: Path) -> tuple[Path, ...]:
+    return folder / LOCK, folder.parent / LOCK, folder.parent.parent / LOCK
+
+
+def _share(lock: Path, descriptor: int, *, force: bool, remedy: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as held:
+        if not force:
+            raise SettingsError(f"a bridge is running on {lock.parent}: {remedy}") from held
+        typer.echo(
+            f"note: a bridge is running on {lock.parent}: what it writes meanwhile may look like a fault", err=True
+        )
+
+
+def _stores(folder: Path) -> list[tuple[Shard, Path]]:
+    for places in ([folder], folder.glob("*"), folder.glob("*/*")):
+        found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
+        if found:
+            return sorted((_shard(path), path) for path in found)
+    raise SettingsError(f"no store lies in {folder}: give the bridge's --data-dir, or a folder in it")
+
+
+def _shard(path: Path) -> Shard:
+    path = path.resolve()
+    if not path.name.isdigit():
+        raise SettingsError(f"{path} is not the folder of a partition: its name is no number")
+    return Shard(path.parent.name, int(path.name))
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Errors of the store as errors for the command line."""
+    try:
+        yield
+    except EmptyStoreError:
+        raise
+    except NoStoreError as none:
+        raise SettingsError(f"{path}: {none}") from none
+    except CorruptStoreError as wrong:
+        raise BridgeError(
+            f"{path} is damaged: {wrong}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
+        ) from wrong
+    except PermissionError as wrong:
+        raise BridgeError(f"{wrong.filename}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[StoppedStore]:
+    with explained(path), StoppedStore(ReadOnlyDisk(path)) as store:
+        yield store
+
+
+def look_into(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, StoppedStore], object]) -> list[Shard]:
+    """`look` at each that holds anything. Returns those that nobody can look into: they have no checkpoint yet.
+
+    Of one that did not end well stderr is told, as what came behind its checkpoint is not seen.
+    """
+    unfinished = []
+    for shard, path in stores:
+        try:
+            with opened(path) as store:
+                if not store.closed:
+                    typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
+                look(shard, store)
+        except EmptyStoreError:
+            if any(file.stat().st_size > 0 for file in (path / UNITS).glob("*")):
+                unfinished.append(shard)
+    return unfinished

@@ -1,0 +1,92 @@
+"""Pending timers of stopped stores -> one Parquet file, in batches: memory for one batch, however many are pending."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.origin import Shard
+from schemas.pending_table import PENDING, STORES, Age, age_of, told_stores
+from timer.format.body import unpack_headers
+from timer.format.unit import RUN, Rows
+from timer.inspect.offline_store import StoppedStore, StoredTimer
+
+_MOST_ROWS = 16_384
+_MOST_BYTES = 16 << 20
+
+
+@contextmanager
+def pending_file(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+    """To be called for each store; returns how many rows that made. `out` appears at the end, whole, or not at all."""
+    partial = out.with_name(f"{out.name}.partial")
+    told: dict[Shard, Age] = {}
+    try:
+        with pq.ParquetWriter(partial, PENDING, compression="zstd") as writer:
+
+            def write(shard: Shard, store: StoppedStore) -> int:
+                told[shard] = age_of(store.checkpoint.progress)
+                return _write(writer, batches(shard, store))
+
+            yield write
+            writer.add_key_value_metadata({STORES: told_stores(told)})
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(writer: pq.ParquetWriter, some: Iterator[pa.RecordBatch]) -> int:
+    rows = 0
+    for batch in some:
+        writer.write_batch(batch)
+        rows += batch.num_rows
+    return rows
+
+
+def batches(shard: Shard, store: StoppedStore) -> Iterator[pa.RecordBatch]:
+    """All live timers of one store as PENDING, in the order of its log."""
+    for rows in _pieces(store.live()):
+        yield _batch(shard, store.timers(rows))
+
+
+def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
+    """The same rows in pieces of bounded size; a single large body is a piece of its own."""
+    kept = np.empty(0, RUN)
+    for rows in blocks:
+        kept = np.concatenate([kept, rows])
+        while (count := _fitting(kept)) < len(kept):
+            yield kept[:count]
+            kept = kept[count:]
+    if len(kept):
+        yield kept
+
+
+def _fitting(rows: Rows) -> int:
+    fits = int(np.searchsorted(np.cumsum(rows["body_size"], dtype=np.int64), _MOST_BYTES, side="right"))
+    return max(1, min(_MOST_ROWS, fits))
+
+
+def _batch(shard: Shard, timers: list[StoredTimer]) -> pa.RecordBatch:
+    bodies = [timer.body for timer in timers]
+    columns = {
+        "topic": [shard.topic] * len(timers),
+        "partition": [shard.partition] * len(timers),
+        "origin_offset": [body.origin for body in bodies],
+        "target": [body.target for body in bodies],
+        "target_partition": [None if body.partition < 0 else body.partition for body in bodies],
+        "due_ms": [body.due_ms for body in bodies],
+        "visit_ms": [timer.visit_ms for timer in timers],
+        "timestamp_ms": [body.timestamp_ms for body in bodies],
+        "rolls": [body.rolls for body in bodies],
+        "id": [body.id for body in bodies],
+        "key": [body.key for body in bodies],
+        "value": [body.value for body in bodies],
+        "headers": [_headers(body.headers) for body in bodies],
+    }
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in PENDING], schema=PENDING)
+
+
+def _headers(encoded: bytes) -> list[dict[str, object]]:
+    return [{"name": name, "value": value} for name, value in unpack_headers(encoded)]

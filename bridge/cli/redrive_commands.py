@@ -1,0 +1,172 @@
+"""`timer-bridge redrive`: what was parked on the rejected topic is looked at, and sent again when asked for."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bridge.cli.client_commands import Config, Kafka, Servers, TimerTopic, kafka_settings
+from bridge.cli.output import shown
+from bridge.config.durations import parse_instant_ms
+from bridge.config.settings import Settings, load_around
+from bridge.errors import BridgeError, SettingsError
+from bridge.observe import logs
+from bridge.redrive.rules import UNDELIVERABLE, Parked, RedrivePlan, Selection
+
+if TYPE_CHECKING:
+    from bridge.kafka import Patience
+    from bridge.kafka.redrive import ConfluentRedrive, RedriveResult
+
+
+def register(app: typer.Typer) -> None:
+    """Puts the command on `app`."""
+    app.command()(redrive)
+
+
+def redrive(
+    bootstrap_servers: Servers = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--code", help=f"Parked with this code; may repeat. [default: {', '.join(sorted(UNDELIVERABLE))}]"
+        ),
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="For this real topic; may repeat.")] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="This request, as timer-origin has it: topic/partition/offset; may repeat."),
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="Parked at or after: ISO 8601 with a zone, or epoch ms.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Parked before: ISO 8601 with a zone, or epoch ms.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    group: Annotated[str | None, typer.Option("--group", help="The bridge's; timer-bridge if not given.")] = None,
+    timer_topic: TimerTopic = None,
+    rejected_topic: Annotated[
+        str | None, typer.Option("--rejected-topic", help="Where they are; timer.rejected if not given.")
+    ] = None,
+    redriven_topic: Annotated[
+        str | None, typer.Option("--redriven-topic", help="Where is marked what was sent; timer.redriven if not given.")
+    ] = None,
+    config: Config = None,
+    kafka: Kafka = None,
+) -> None:
+    """Send parked records again, from the rejected topic to their timer topic: by default, only say which.
+
+    Mend first what kept them from their real topic. Each goes to its own partition as it was first sent, and is read
+    anew: an absolute time that is past means at once, a relative delay or a level counts from now, and an id ends what
+    is pending under it by now. Each record is sent once, however often this is run: what was sent is marked in the same
+    transaction. Records that their sender has to mend (bad-header and others) are sent only where --code names them.
+    """
+    flags: dict[str, object] = {
+        "bootstrap_servers": bootstrap_servers,
+        "group": group,
+        "timer_topic": timer_topic,
+        "rejected_topic": rejected_topic,
+        "redriven_topic": redriven_topic,
+        "kafka": kafka_settings(kafka),
+    }
+    settings = load_around(flags, os.environ, config)
+    logs.hide(settings.kafka)
+    selection = Selection(
+        timer_topics=frozenset({timer_topic} if timer_topic else settings.timer_topics()),
+        codes=frozenset(code or ()),
+        targets=frozenset(topic or ()),
+        origins=frozenset(origin or ()),
+        from_ms=_instant("from", from_),
+        to_ms=_instant("to", to),
+    )
+    sent, stands = None, list[Parked]()
+    with redriving(settings) as work:
+        if apply:
+            work.begin(settings.replication_factor)
+        found = work.look(selection)
+        found.cut(limit)
+        if apply:
+            try:
+                sent = work.apply(found.selected, stands.extend)
+            except BridgeError:
+                typer.echo(f"{len(stands)} of {len(found.selected)} sent before it ended", err=True)
+                raise
+    if as_json:
+        typer.echo(json.dumps(_told(found, sent), indent=2))
+    else:
+        _show(found, sent, settings)
+    if sent is not None and sent.refused:
+        record, why = sent.refused[0]
+        raise BridgeError(
+            f"{len(sent.refused)} were not sent, as {record.shard.topic} does not take them ({why}); the first is at"
+            f" {record.place}/{record.offset}: mend the topic, then run it again"
+        )
+
+
+@contextmanager
+def redriving(settings: Settings, ending: "Patience | None" = None) -> "Iterator[ConfluentRedrive]":
+    """Waits for a broker as long as a start does, and to send for ever, but never beyond the end of `ending`."""
+    from bridge.kafka import ConfluentRedrive, Patience
+
+    patience = Patience(ending)
+    patience.give_up_in(settings.startup_timeout / 1000)
+    work = ConfluentRedrive(
+        settings.connection("redrive"), settings.rejected_topic, settings.redriven_topic, settings.rules(), patience
+    )
+    try:
+        yield work
+    finally:
+        work.close()
+
+
+def _instant(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_instant_ms(text)
+    except ValueError as wrong:
+        raise SettingsError(f"--{name}: {wrong}") from wrong
+
+
+def _told(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, Any]:
+    return {
+        "records": [row._asdict() for row in found.rows()],
+        "selected": len(found.selected),
+        "sent": None if sent is None else sent.count,
+        "refused": [
+            {"parked": f"{record.place}/{record.offset}", "code": code}
+            for record, code in (sent.refused if sent else ())
+        ],
+        "other_timer_topics": dict(found.other_topics),
+        "foreign": found.foreign,
+        "bare": [record.told_origin for record in found.bare],
+    }
+
+
+def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) -> None:
+    table = Table("code", "real topic")
+    for name in ("parked", "sent before", "selected"):
+        table.add_column(name, justify="right")
+    for row in found.rows():
+        table.add_row(row.code, shown(row.topic), *map(str, row[2:]))
+    Console().print(table)
+    for topic, count in sorted(found.other_topics.items()):
+        doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
+        typer.echo(f"{count} more are of {shown(topic)}: give --timer-topic {shown(topic)}{doubt}", err=True)
+    if found.bare:
+        typer.echo(
+            f"{len(found.bare)} cannot be sent from there: they were too large for {settings.rejected_topic}, or"
+            f" undecodable: it tells only where they stand; the first at {found.bare[0].told_origin}",
+            err=True,
+        )
+    if found.foreign:
+        typer.echo(f"{found.foreign} records on {settings.rejected_topic} were not put there by a bridge", err=True)
+    if sent is None:
+        typer.echo(f"{len(found.selected)} would be sent: give --apply to send them")
+    else:
+        typer.echo(f"{sent.count} sent")
+        if sent.gone:
+            typer.echo(f"{sent.gone} were gone by then: retention took them", err=True)

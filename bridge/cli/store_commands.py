@@ -1,0 +1,265 @@
+"""`inspect`, `verify` and `export`: looking into the store of a stopped bridge. They only read.
+
+    DIR is a data directory (timer-data), a timer topic's folder in it, or the folder of one partition.
+
+Where a bridge is running on it they refuse, unless told to read all the same (`--force-read`).
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bridge.cli.offline_stores import explained, look_into, opened, reading
+from bridge.cli.output import shown
+from bridge.cli.parquet_export import pending_file
+from bridge.config.durations import instant_text
+from bridge.errors import BridgeError, SettingsError
+from schemas.origin import Shard
+from schemas.progress import NOTHING_SETTLED
+from timer.files.read_only_disk import ReadOnlyDisk
+from timer.format.file_names import BODIES, IDS, UNITS
+from timer.inspect.offline_store import EmptyStoreError, StoppedStore, StoredTimer
+from timer.inspect.verify import Verified
+from timer.inspect.verify import verify as verify_store
+
+_REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+ForceRead = Annotated[bool, typer.Option("--force-read", help="Read although a bridge is running on it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Puts the three commands into `app`."""
+    app.command("inspect")(inspect)
+    app.command("verify")(verify)
+    app.command("export")(export)
+
+
+def inspect(
+    folder: Folder,
+    limit: Annotated[int, typer.Option(min=0, help="How many timers and ticks to show of each store.")] = 10,
+    id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id.")] = None,
+    as_json: AsJson = False,
+    force_read: ForceRead = False,
+) -> None:
+    """Show the store of a stopped bridge, as of its checkpoint: progress, logs, next ticks, timers."""
+    told: list[dict[str, Any]] = []
+    with reading(folder, force=force_read, remedy=_REMEDY) as stores:
+        for shard, path in stores:
+            try:
+                with opened(path) as store:
+                    told.append({"store": str(shard), **_look(store, limit, id_)})
+            except EmptyStoreError as empty:
+                told.append({"store": str(shard), "empty": str(empty)})
+    found = any(one.get("timers") for one in told)
+    if as_json:
+        typer.echo(json.dumps({"stores": told}, indent=2))
+    elif id_ is None or found:
+        _show(told, Console())
+    if id_ is not None and not found:
+        raise BridgeError(f"no timer is pending under {id_!r} in {folder}, as of the last checkpoint")
+
+
+def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
+    """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
+    told: list[dict[str, Any]] = []
+    with reading(folder, force=force_read, remedy=_REMEDY) as stores:
+        for shard, path in stores:
+            seen = _seen(path)
+            told.append({"store": str(shard), **_verdict(seen)})
+            if not as_json:
+                _say(shard, seen)
+    if as_json:
+        typer.echo(json.dumps({"stores": told}, indent=2))
+    if any(one.get("fault") for one in told):
+        typer.echo(
+            "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka.",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _seen(path: Path) -> Verified | EmptyStoreError:
+    try:
+        with explained(path):
+            return verify_store(ReadOnlyDisk(path))
+    except EmptyStoreError as empty:
+        return empty
+
+
+def _verdict(seen: Verified | EmptyStoreError) -> dict[str, Any]:
+    return {"empty": str(seen)} if isinstance(seen, EmptyStoreError) else asdict(seen)
+
+
+def _say(shard: Shard, seen: Verified | EmptyStoreError) -> None:
+    if isinstance(seen, EmptyStoreError):
+        typer.echo(f"{shard}: {seen}")
+        return
+    for note in seen.notes:
+        typer.echo(f"{shard}: note: {note}", err=True)
+    if seen.fault is None:
+        closed = "closed cleanly" if seen.closed else "not closed cleanly"
+        typer.echo(f"{shard}: sound: {seen}; {closed}")
+    else:
+        typer.echo(f"{shard}: FAULT: {seen.fault}", err=True)
+
+
+def export(
+    folder: Folder,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT.parquet", help="The file to write; one that is there is replaced.")
+    ],
+    force_read: ForceRead = False,
+) -> None:
+    """Write the pending timers of a stopped bridge into a Parquet file, as of its checkpoint.
+
+    Of several instances each has a file; they are imported by one command, which takes each partition from the newest.
+    """
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
+    rows = flights = 0
+    with reading(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
+
+        def take(shard: Shard, store: StoppedStore) -> None:
+            nonlocal rows, flights
+            rows += write(shard, store)
+            flights += len(store.checkpoint.flights)
+
+        unfinished = look_into(stores, take)
+    typer.echo(f"{rows} pending timers written to {out}")
+    if flights:
+        typer.echo(f"note: {flights} rolled copies are on their way through Kafka, and not in it", err=True)
+    if unfinished:
+        raise BridgeError(
+            f"{', '.join(map(str, unfinished))}: not in the file, as the bridge ended before their first checkpoint,"
+            f" perhaps while it rebuilt them: let it run until it is ready, stop it, and export anew"
+        )
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+    try:
+        with pending_file(out) as write:
+            yield write
+    except OSError as wrong:
+        raise BridgeError(f"{out}: {wrong.strerror or wrong}: give a file that can be written") from wrong
+
+
+# -- telling
+
+
+def _look(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any]:
+    """What `inspect` tells of one store."""
+    timers = store.soonest(limit) if id_ is None else store.with_id(id_.encode())
+    told = store.checkpoint
+    if id_ is not None:
+        return {"timers": [_timer(timer) for timer in timers]}
+    visit_ms, origin = told.progress.settled
+    return {
+        "closed": store.closed,
+        "checkpoint": {
+            "format": told.format,
+            "next_offset": told.progress.next_offset,
+            "settled": {"visit_ms": visit_ms, "origin": origin},
+            "low_offset": told.progress.low_offset,
+            "journal_offset": told.journal_offset,
+            "pending": told.pending,
+            "held": list(told.held),
+            "flights": [flight._asdict() for flight in told.flights],
+            "ended_flights": list(told.ended_flights),
+            "tick_ms": told.tick_ms,
+            "slots": told.slots,
+            "units_end": told.units_end,
+            "body_end": told.body_end,
+        },
+        "files": [file._asdict() for file in store.files()],
+        "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],
+        "timers": [_timer(timer) for timer in timers],
+    }
+
+
+def _timer(timer: StoredTimer) -> dict[str, Any]:
+    body = timer.body
+    return {
+        "origin": body.origin,
+        "due_ms": body.due_ms,
+        "visit_ms": timer.visit_ms,
+        "target": body.target,
+        "target_partition": None if body.partition < 0 else body.partition,
+        "id": None if body.id is None else body.id.decode("utf-8", "backslashreplace"),
+        "rolls": body.rolls,
+        "key_bytes": None if body.key is None else len(body.key),
+        "value_bytes": None if body.value is None else len(body.value),
+        "header_bytes": len(body.headers),
+    }
+
+
+def _show(told: list[dict[str, Any]], console: Console) -> None:
+    for one in told:
+        console.rule(one["store"], align="left")
+        if "empty" in one:
+            console.print(one["empty"])
+            continue
+        if "checkpoint" in one:
+            console.print(_summary(one))
+            console.print(
+                _table("next ticks", [(instant_text(tick["from_ms"]), str(tick["timers"])) for tick in one["ticks"]])
+            )
+        if one["timers"]:
+            console.print(_timers(one["timers"]))
+
+
+def _summary(one: dict[str, Any]) -> Table:
+    told, settled = one["checkpoint"], one["checkpoint"]["settled"]
+    rows: list[tuple[str, ...]] = [
+        ("C, next offset", str(told["next_offset"]), ""),
+        ("K, settled up to", *_key(settled["visit_ms"], settled["origin"])),
+        ("L, lowest live offset", str(told["low_offset"]), ""),
+        ("pending", str(told["pending"]), f"{len(told['held'])} held"),
+        ("copies on their way", str(len(told["flights"])), f"{len(told['ended_flights'])} of them ended"),
+        ("wheel", f"{told['slots']} slots of {told['tick_ms']} ms", ""),
+        ("closed cleanly", "yes" if one["closed"] else "no", ""),
+    ]
+    for folder, ends in ((UNITS, f"{told['units_end']} units"), (IDS, ""), (BODIES, f"to {told['body_end']}")):
+        sizes = [file["size"] for file in one["files"] if file["name"].startswith(f"{folder}/")]
+        rows.append((f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", ends))
+    return _table("checkpoint", rows)
+
+
+def _key(visit_ms: int, origin: int) -> tuple[str, str]:
+    if (visit_ms, origin) == NOTHING_SETTLED:
+        return "nothing yet", ""
+    return instant_text(visit_ms), f"origin {origin}"
+
+
+def _table(title: str, rows: list[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _timers(timers: list[dict[str, Any]]) -> Table:
+    table = Table(title="timers", title_justify="left")
+    for column in ("origin", "due", "target", "id", "rolls", "bytes"):
+        table.add_column(column, no_wrap=column in ("origin", "due"), overflow="fold")
+    for timer in timers:
+        sizes = sum(timer[part] or 0 for part in ("key_bytes", "value_bytes", "header_bytes"))
+        is_rolled = timer["visit_ms"] < timer["due_ms"]
+        table.add_row(
+            str(timer["origin"]),
+            instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else ""),
+            timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
+            shown(timer["id"] or ""),
+            str(timer["rolls"]),
+            str(sizes),
+        )
+    return table

@@ -1,0 +1,48 @@
+"""The command line as a whole."""
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from bridge.cli.app import app
+from bridge.errors import BridgeError
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["timer-bridge", "pe"], {"pending"}),
+        (["timer-bridge", "repl"], {"replace"}),
+        (["timer-bridge", "run", "--http"], {"--http-port", "--http-host", "--http-hosts"}),
+        (["timer-bridge", "send", "--j"], {"--json"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words: list[str], offered: set[str]) -> None:
+    asked = {
+        "_TIMER_BRIDGE_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    told = CliRunner().invoke(app, [], prog_name="timer-bridge", env=asked)
+    assert set(told.stdout.split()) == offered
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [("audit", "audit"), ("backfill", "backfill.job"), ("archive", "archive"), ("import", "importer.job")],
+)
+def test_what_needs_spark_says_how_to_install_it(command: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"spark_jobs.{module}", None)
+    ended = CliRunner().invoke(app, [command, "--help"])
+    assert isinstance(ended.exception, BridgeError)
+    assert "this needs Spark" in str(ended.exception)
+    assert "pip install '.[spark]'" in str(ended.exception)
+
+
+@pytest.mark.parametrize("command", ["audit", "backfill", "archive", "import"])
+def test_options_go_on_to_the_spark_job(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app([command, "--no-such-option"])
+    assert ended.value.code == 2
+    assert f"usage: timer-bridge {command}" in capsys.readouterr().err

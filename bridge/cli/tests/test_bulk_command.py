@@ -1,0 +1,165 @@
+"""`timer-bridge pending --select ...` against two bridges on a Kafka in memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bridge.cli.app import app
+from bridge.config.secret_file import digest_of
+from bridge.errors import BridgeError, SettingsError
+from bridge.http.api import operations as api
+from bridge.http.api.timer_requests import Requests
+from bridge.http.auth.sessions import Token
+from bridge.simulation.http_fakes import Place
+
+OPERATOR, READER = Token("otto", "operate", digest_of("o" * 32)), Token("rita", "read", digest_of("r" * 32))
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with Place([OPERATOR, READER]) as made:
+        for number in range(20):
+            made.producer.schedule("orders", "v", key=f"k{number % 2}", delay="2h", id=f"id-{number}")
+        made.run(300)
+        yield made
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("otto:" + "o" * 32 + "\n")
+    file.chmod(0o600)
+    return file
+
+
+def pending(place: Place, *arguments: str, token: Path | None = None, number: int = 0) -> Result:
+    given = [] if token is None else ["--token-file", str(token)]
+    where = ["--url", place.pages[number].url, *given] if "--http-port" not in arguments else given
+    return CliRunner().invoke(app, ["pending", *where, *arguments])
+
+
+def count(place: Place) -> int:
+    return int(place.pages[0].holding("o" * 32).get("/api/v1/overview")[1]["pending"])
+
+
+def test_a_selection_is_only_counted_unless_it_is_to_be_applied(place: Place, token: Path) -> None:
+    found = pending(place, "--select", "topic=orders", "--select", "key=k1", token=token)
+    assert (found.exit_code, found.stdout.splitlines()[0]) == (0, "10 timers match")
+    assert "id-1" in found.stdout
+    dry = pending(place, "--select", "key=k1", "--cancel", token=token, number=1)
+    assert "nothing was sent: give --apply to cancel them" in dry.stdout
+    assert count(place) == 20
+    done = pending(place, "--select", "key=k1", "--cancel", "--apply", token=token, number=1)
+    assert (done.exit_code, done.stdout) == (0, "cancel: 10 requests sent; 10 cancelled\n")
+    assert count(place) == 10
+
+
+def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = pending(place, "--select", "key=k1", "--move-by", "-1h", "--apply", token=token)
+    assert moved.stdout == "move: 10 requests sent; 10 moved\n"
+    place.run(3_700_000)
+    assert count(place) == 10
+    released = pending(place, "--select", "topic=orders", "--release", "--apply", token=token)
+    assert released.stdout == "release: 10 requests sent; 10 moved\n"
+    place.run(300)
+    assert count(place) == 0
+    monkeypatch.setattr(api, "MOST_ACTED_ON", 0)
+    place.producer.schedule("orders", "v", delay="2h", id="one more")
+    place.run(300)
+    refused = pending(place, "--select", "topic=orders", "--move-by", "1h", "--apply", token=token)
+    assert "1 match, 0 go at a time: narrow the selector" in str(refused.exception)
+
+
+def test_timers_without_an_id_are_counted_and_told_to_be_left(place: Place, token: Path) -> None:
+    place.producer.schedule("orders", "v", key="k1", delay="3h").result(0)
+    place.run(300)
+    dry = pending(place, "--select", "key=k1", "--cancel", token=token)
+    assert "1 of the first 11 have no id" in dry.stderr
+    done = pending(place, "--select", "key=k1", "--cancel", "--apply", token=token)
+    assert done.stdout == "cancel: 10 requests sent; 10 cancelled\n"
+    assert (done.exit_code, "1 have no id, so no request can name them" in str(done.exception)) == (1, True)
+    assert "pause the real topic" in str(done.exception)
+
+
+def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
+    done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
+    assert count(place) == 0
+
+
+def test_what_comes_after_the_count_is_left_alone(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
+    sending = Requests.send
+
+    def send(requests: Requests, *given: Any, **more: Any) -> Any:
+        if count(place) == 20:  # in front of all parts, and behind
+            for number, delay in enumerate(("1h", "3h")):
+                place.producer.schedule("orders", "v", delay=delay, id=f"late-{number}").result(0)
+            place.run(300)
+        return sending(requests, *given, **more)
+
+    monkeypatch.setattr(Requests, "send", send)
+    done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
+    assert "more match that were not counted" in str(done.exception)
+    left = place.pages[0].holding("o" * 32).get("/api/v1/timers")[1]["timers"]
+    assert [timer["id"] for timer in left] == ["late-0", "late-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--select", "value=x"], "write one of topic=..., key=..."),
+        (["--select", "topic"], "write one of topic=..., key=..."),
+        (["--select", "topic=a", "--select", "topic=b"], "topic is given twice"),
+        (["--select", "due-to=soon"], "due_to: 'soon' is no instant"),
+        (["--cancel"], "--cancel, --move-by, --release and --apply are about what --select names"),
+        (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
+    ],
+)
+def test_a_wrong_selection_is_told_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
+    found = pending(place, *arguments)
+    assert isinstance(found.exception, SettingsError)
+    assert told in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        (["--topic", "orders"], "--topic: leave it out where --select is given: say it as --select topic=..."),
+        (["--id", "id-1"], "--id: leave it out where --select is given: `timer-bridge cancel`, `move` and `release`"),
+        (["--data-dir", "."], "--data-dir: leave it out where --select is given: only running bridges"),
+        (["--json"], "--json: leave it out where --select is given: "),
+        (["--bucket", "1h"], "--bucket: leave it out where --select is given: "),
+    ],
+)
+def test_what_a_selection_does_not_heed_is_refused_and_nothing_is_done(
+    place: Place, token: Path, beside: list[str], told: str
+) -> None:
+    place.producer.schedule("bills", "v", key="k1", delay="2h", id="bill")
+    place.run(300)
+    found = pending(place, *beside, "--select", "key=k1", "--cancel", "--apply", token=token)
+    assert isinstance(found.exception, SettingsError), found.output
+    assert told in str(found.exception)
+    assert count(place) == 21
+
+
+def test_whoever_may_not_is_told_what_is_missing(place: Place, tmp_path: Path, token: Path) -> None:
+    found = pending(place, "--select", "topic=orders")
+    assert "--token-file" in str(found.exception)
+    reader = tmp_path / "reader"
+    reader.write_text("r" * 32)
+    reader.chmod(0o600)
+    found = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=reader)
+    assert isinstance(found.exception, BridgeError)
+    assert "rita may only read" in str(found.exception)
+    place.addresses["two"] = "127.0.0.1:1"
+    found = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
+    assert "partitions have not answered" in str(found.exception)
+    assert count(place) < 20, "of the first instance alone"
+    found = pending(place, "--select", "topic=orders", "--http-port", "1")
+    assert "is a bridge running there, with --page true?" in str(found.exception)

@@ -1,0 +1,213 @@
+"""What `send`, `cancel` and `replace` say about a wrong call, before they look for a broker, and where they send to."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bridge.cli import app as cli
+from bridge.cli import client_commands
+from bridge.cli.app import app
+from bridge.cli.client_commands import lines_of
+from bridge.client import TimerProducer
+from bridge.errors import SettingsError
+from bridge.simulation.http_fakes import MemoryOutbox
+from bridge.testing.fake_kafka import FakeKafka, Timeline
+from schemas.control import Paused, Skipped, read
+from schemas.origin import Shard
+
+NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["send", "orders", "v"], "one of --in, --at and --level"),
+        (["send", "orders", "v", "--in", "5s", "--at", "1"], "one of --in, --at and --level"),
+        (["send", "orders", "v", "--in", "soon"], "delay: 'soon' is no duration: write 500ms"),
+        (["send", "orders", "v", "--at", "2026-12-24T18:00:00"], "at: .* is no instant"),
+        (["send", "a b", "v", "--in", "5s"], "bad-target"),
+        (["send", "orders", "v", "--in", "5s", "-H", "trace"], "'trace': write name=value"),
+        (["send", "orders", "v", "--in", "5s", "-H", "timer-id=x"], "timer-id is the bridge's"),
+        (["send", "orders", "v", "--in", "5s", "--lines", "--id", "x"], "--id with --lines"),
+        (["send", "orders", "v", "--in", "5s", "--kafka", "no.such=1"], "kafka settings: .*no.such"),
+        (["send", "orders", "v", "--in", "5s", "--partition", "-1"], "bad-header"),
+        (["send", "orders", "v", "--in", "5s", "--kafka", "secret"], "^--kafka: write name=value$"),
+        (["send", "orders", "v", "--in", "5s", "--expire-at", "soon"], "expire_at: .* is no instant"),
+        (["send", "orders", "v", "--in", "5s", "--config", "/nowhere.toml"], "config /nowhere.toml"),
+        (["replace", "x", "orders", "v"], "one of --in, --at and --level"),
+        (["cancel", ""], "bad-header: timer-id"),
+        (["pause", "a b"], "bad-target"),
+        (["move", "x"], "one of --in, --at and --level"),
+        (["move", "x", "--in", "soon"], "delay: 'soon' is no duration"),
+        (["release", ""], "bad-header: timer-id"),
+        (["resume", "__x"], "bad-target"),
+    ],
+)
+def test_a_wrong_call_is_told_with_its_remedy(arguments: list[str], told: str) -> None:
+    ended = CliRunner().invoke(app, [*arguments, *NOBODY])
+    assert isinstance(ended.exception, SettingsError), ended.output
+    with pytest.raises(SettingsError, match=told):
+        raise ended.exception
+    assert ended.exception.exit_code == 2
+
+
+def test_without_a_cluster_it_says_where_one_is_named() -> None:
+    ended = CliRunner().invoke(app, ["cancel", "x"], env={"TIMER_BRIDGE_BOOTSTRAP_SERVERS": None})
+    assert isinstance(ended.exception, SettingsError)
+    assert "bootstrap_servers is missing: give --bootstrap-servers, TIMER_BRIDGE_BOOTSTRAP_SERVERS" in str(
+        ended.exception
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "lines"),
+    [
+        (b"", []),
+        (b"one", [b"one"]),
+        (b"one\ntwo\n", [b"one", b"two"]),
+        (b"one\n\n", [b"one", b""]),
+        (b"one\r\ntwo\r\r\n", [b"one", b"two\r"]),
+        ("a\u2028b\x0bc\x85d\n{}\n".encode(), ["a\u2028b\x0bc\x85d".encode(), b"{}"]),
+    ],
+)
+def test_a_message_ends_where_its_line_does_and_nowhere_else(raw: bytes, lines: list[bytes]) -> None:
+    assert lines_of(raw) == lines
+
+
+def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
+    """To which the commands send from now on."""
+    kafka = FakeKafka(Timeline())
+    for topic in (*topics, CONTROL):
+        kafka.create(topic)
+
+    def client(config: Mapping[str, Any], timer_topic: str, control_topic: str) -> TimerProducer:
+        outbox = MemoryOutbox(kafka)
+        return TimerProducer({}, timer_topic=timer_topic, control_topic=control_topic, outbox=outbox)
+
+    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    return kafka
+
+
+@pytest.mark.parametrize("command", [["send"], ["send", "--lines"], ["replace", "x"]])
+def test_what_comes_from_standard_input_is_sent_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    kafka = fake_kafka(monkeypatch, "timer.requests")
+    given = bytes(range(14, 256))
+    ended = CliRunner().invoke(app, [*command, "orders", "-", "--in", "5s", *NOBODY], input=given)
+    assert ended.exception is None, ended.exception
+    assert [entry.value for entry in kafka.read("timer.requests")] == [given]
+
+
+def test_a_secret_that_a_library_quotes_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def client(config: Mapping[str, Any], **topics: str) -> TimerProducer:
+        raise SettingsError(f"what is {config['sasl.oauthbearer.config']}?")
+
+    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    secret = ["--kafka", "sasl.oauthbearer.config=principal hunter2"]
+    monkeypatch.setattr("sys.argv", ["timer-bridge", "cancel", "x", *NOBODY, *secret])
+    monkeypatch.setattr("bridge.observe.logs.configure", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, "timer-bridge: what is (hidden)?\n")
+
+
+CONTROL = "operators.control"
+TOPICS = ("timers", "timer.payments", "timer.elsewhere")
+TWO_TOPICS = (
+    'control_topic = "operators.control"\nbootstrap_servers = "127.0.0.1:1"\n'
+    '{main}[topics."timer.payments"]\nallow = ["payments"]'
+)
+MAIN = 'timer_topic = "timers"\n'
+
+
+def sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, toml: str, main: str | None = None
+) -> set[str]:
+    """The timer topics that the command has sent to. `main`: TIMER_BRIDGE_TIMER_TOPIC."""
+    kafka = fake_kafka(monkeypatch, *TOPICS)
+    config = folder / "bridge.toml"
+    config.write_text(toml)
+    environment = {"TIMER_BRIDGE_TIMER_TOPIC": main}
+    ended = CliRunner().invoke(app, [*arguments, "--config", str(config)], env=environment)
+    assert ended.exception is None, ended.exception
+    return {topic for topic in TOPICS if kafka.read(topic)} | {
+        key.timer_topic
+        for entry in kafka.read(CONTROL)
+        for key, _ in [read(entry.key, entry.value)]
+        if isinstance(key, Paused)
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["send", "payments", "v", "--in", "5s"],
+        ["cancel", "x"],
+        ["replace", "x", "payments", "v", "--in", "5s"],
+        ["move", "x", "--in", "5s"],
+        ["release", "x"],
+        ["pause", "payments"],
+        ["resume", "payments"],
+    ],
+)
+def test_a_timer_topic_with_a_table_in_the_config_is_sent_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    toml = TWO_TOPICS.format(main=MAIN)
+    asked = [*command, "--timer-topic", "timer.payments"]
+    assert sent(tmp_path, monkeypatch, *asked, toml=toml) == {"timer.payments"}
+
+
+def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, config = fake_kafka(monkeypatch, *TOPICS), tmp_path / "bridge.toml"
+    config.write_text(TWO_TOPICS.format(main=MAIN))
+
+    def skip(*place: str) -> Result:
+        return CliRunner().invoke(app, ["skip", *place, "--config", str(config)])
+
+    refusals = [skip(*place).exception for place in (("timer.elsewhere", "0", "7"), ("timers", "1", "7"))]
+    assert list(map(str, refusals)) == [
+        "timer.elsewhere: no timer topic of this bridge, which has timers, timer.payments: give its --config",
+        "timers/1: no such partition: it has 1, from 0 on",
+    ]
+    assert kafka.read(CONTROL) == []
+    done = skip("timer.payments", "0", "4711")
+    assert done.exception is None
+    assert done.output == (
+        "skip of timer.payments/0/4711 sent: if it cannot be decoded, the instance that has the partition parks it"
+        " without its contents on timer.rejected and goes on\n"
+    )
+    (entry,) = kafka.read(CONTROL)
+    assert read(entry.key, entry.value) == (Skipped(Shard("timer.payments", 0), 4711), True)
+
+
+@pytest.mark.parametrize(
+    ("toml_main", "environment", "flag", "topic"),
+    [
+        (MAIN, None, None, "timers"),
+        (MAIN, None, "timers", "timers"),
+        (MAIN, None, "timer.elsewhere", "timer.elsewhere"),
+        (MAIN, "timer.elsewhere", None, "timer.elsewhere"),
+        (MAIN, "timer.payments", None, "timer.payments"),
+        (MAIN, "timer.payments", "timers", "timers"),
+        (MAIN, "timer.payments", "timer.payments", "timer.payments"),
+        ("", "timers", "timer.payments", "timer.payments"),
+    ],
+)
+def test_the_timer_topic_is_that_of_the_flag_then_of_the_environment_then_of_the_config(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    toml_main: str,
+    environment: str | None,
+    flag: str | None,
+    topic: str,
+) -> None:
+    given = [] if flag is None else ["--timer-topic", flag]
+    toml = TWO_TOPICS.format(main=toml_main)
+    assert sent(tmp_path, monkeypatch, "cancel", "x", *given, toml=toml, main=environment) == {topic}

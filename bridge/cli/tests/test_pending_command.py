@@ -1,0 +1,215 @@
+"""`timer-bridge pending` on the directory of a stopped bridge; test_web.py asks running ones."""
+
+import json
+import socket
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from bridge.cli import pending_command
+from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
+from bridge.config.data_directory import DataDir
+from bridge.errors import BridgeError, SettingsError
+from bridge.intake.copies_in_flight import id_hash
+from schemas.journal import CopyInFlight
+from schemas.origin import Shard
+from timer.files.read_only_disk import ReadOnlyDisk
+from timer.format.body import Body
+from timer.inspect.offline_store import StoppedStore
+from timer.inspect.tests.test_verify import START_MS, History, full_history
+
+HOUR_MS = 3_600_000
+FLIGHTS = (
+    CopyInFlight(7, 2, START_MS - 60_000, "orders", id_hash(b"flies"), ""),
+    CopyInFlight(9, 1, START_MS + 10 * HOUR_MS, "bills", "", ""),
+    CopyInFlight(11, 1, START_MS - 90_000, "ended", id_hash(b"ended"), ""),
+)
+
+app = typer.Typer()
+pending_command.register(app)
+app.callback()(lambda: None)
+
+
+def run(*arguments: object, **environment: str | None) -> Result:
+    """An error of ours is raised, as `bridge.cli.app.main` turns it into a line and an exit code."""
+    result = CliRunner().invoke(
+        app, ["pending", *map(str, arguments)], env={"TIMER_BRIDGE_HTTP_PORT": None, **environment}
+    )
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Three partitions: one with timers of all kinds, one with copies on their way, one that never got anything."""
+    root = tmp_path / "timer-data"
+    folder = DataDir(root)
+    for partition in (0, 1, 2):
+        disk = folder.disk_for(Shard("timer.requests", partition))
+        history = full_history(disk) if partition == 0 else History(disk)
+        if partition == 1:
+            history.receives(500, 2 * HOUR_MS)
+            history.store.committed(history.store.progress())
+            history.store.start_checkpoint(0, FLIGHTS, [11])
+            history.store.finish_checkpoint()
+        history.closes()
+        disk.close()
+    folder.close()
+    return root
+
+
+def living(data_dir: Path, partition: int) -> list[Body]:
+    with StoppedStore(ReadOnlyDisk(data_dir / "timer.requests" / str(partition))) as opened:
+        return [timer.body for timer in opened.soonest(10**6)]
+
+
+def test_case_34_all_partitions_are_joined_with_what_is_on_its_way(data_dir: Path) -> None:
+    result = run("--data-dir", data_dir, "--json")
+    told: dict[str, Any] = json.loads(result.stdout)
+    first, second = living(data_dir, 0), living(data_dir, 1)
+    dues = [body.due_ms for body in first + second] + [FLIGHTS[0].due_ms]
+    assert result.stderr == ""
+    assert told["shards"] == {"timer.requests/0": len(first), "timer.requests/1": len(second) + 2}
+    assert told["pending"] == len(dues) + 1
+    orders, bills = told["topics"].pop("orders"), told["topics"].pop("bills")
+    assert told["topics"] == {}
+    hours = sorted(Counter(due // HOUR_MS * HOUR_MS for due in dues).items())
+    assert orders == {
+        "pending": len(dues),
+        "first_due_ms": min(dues),
+        "last_due_ms": max(dues),
+        "histogram": [{"from_ms": at_ms, "timers": count} for at_ms, count in hours],
+    }
+    assert (bills["pending"], bills["first_due_ms"]) == (1, FLIGHTS[1].due_ms)
+
+
+def test_one_topic_in_rows_of_a_day(data_dir: Path) -> None:
+    told = json.loads(run("--data-dir", data_dir, "--topic", "bills", "--bucket", "1d", "--json").stdout)
+    day_ms = FLIGHTS[1].due_ms // (24 * HOUR_MS) * 24 * HOUR_MS
+    assert told["topics"]["bills"]["histogram"] == [{"from_ms": day_ms, "timers": 1}]
+    assert told["pending"] == 1
+
+
+def test_a_table_for_people(data_dir: Path) -> None:
+    shown = run("--data-dir", data_dir, COLUMNS="200").stdout
+    assert "next due: 2023-11-14T22:12:20.000Z" in shown
+    assert "orders" in shown
+    assert "bills" in shown
+    assert "#####" in shown
+    assert "0 pending" in run("--data-dir", data_dir, "--topic", "nobody").stdout
+
+
+def test_one_id(data_dir: Path) -> None:
+    def told(id_: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(run("--data-dir", data_dir, "--id", id_, "--json").stdout)["timers"]
+        return found
+
+    (flying,) = told("flies")
+    assert flying == {
+        "state": "rolling",
+        "shard": "timer.requests/1",
+        "origin": 7,
+        "offset": None,
+        "topic": "orders",
+        "partition": None,
+        "due_ms": START_MS - 60_000,
+        "rolls": 2,
+    }
+    for body in living(data_dir, 0):
+        if body.id is not None:
+            (timer,) = [each for each in told(body.id.decode()) if each["shard"] == "timer.requests/0"]
+            assert timer["state"] == ("held" if body.due_ms == START_MS + 100_000 else "due")
+            assert (timer["origin"], timer["offset"], timer["rolls"]) == (body.origin, body.offset, body.rolls)
+    assert "rolling" in run("--data-dir", data_dir, "--id", "flies").stdout
+    for id_ in ("ended", "nobody"):
+        with pytest.raises(BridgeError, match=f"no timer is pending under '{id_}'") as none:
+            run("--data-dir", data_dir, "--id", id_)
+        assert none.value.exit_code == 1
+
+
+def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_dir: Path) -> None:
+    running = DataDir(data_dir)
+    with pytest.raises(SettingsError, match=r"a bridge is running on .*: ask it by its --http-port") as told:
+        run("--data-dir", data_dir)
+    running.close()
+    assert told.value.exit_code == 2
+
+
+def test_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
+    with disk_in(tmp_path) as disk:
+        full_history(disk)
+    assert "timer.requests/0 was not closed cleanly: as of its last checkpoint" in run("--data-dir", tmp_path).stderr
+
+
+def test_a_store_that_was_never_checkpointed_is_not_told_to_be_empty(tmp_path: Path) -> None:
+    never_checkpointed(tmp_path)
+    assert "note: timer.requests/0 could not be looked into" in run("--data-dir", tmp_path).stderr
+    with pytest.raises(BridgeError, match=r"nothing was found under 'x', but timer.requests/0 could not be looked"):
+        run("--data-dir", tmp_path, "--id", "x")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"], ids=["ssh", "half"]
+)
+def test_what_does_not_answer_as_a_bridge_is_told(answer: bytes) -> None:
+    """Another server's port, or a bridge that ends amid its answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            one, _ = server.accept()
+            with one:
+                one.recv(65_536)
+                one.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BridgeError, match=rf"^{url}: .*is a bridge running there, with --http-port\?$"):
+            run("--url", url)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--url", "http://127.0.0.1:83x1"), "83x1: write http://host:port"),
+        (("--url", "http://[::1"), "write http://host:port"),
+        ((), "give --http-port or --url of a running bridge, or --data-dir of a stopped one"),
+        (("--url", "http://a", "--data-dir", "b"), "give one of them"),
+        (("--url", "localhost:8321"), "write http://host:port"),
+        (("--data-dir", "/nowhere"), "/nowhere is no directory"),
+        (("--http-port", "1", "--bucket", "5m"), "--bucket: '5m' is not to be had"),
+    ],
+)
+def test_a_wrong_call_is_told_with_its_remedy(arguments: tuple[str, ...], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        run(*arguments)
+
+
+def test_the_port_of_the_environment_is_asked_unless_a_directory_is_given(data_dir: Path) -> None:
+    with pytest.raises(BridgeError, match=r"http://127\.0\.0\.1:1: Connection refused: is a bridge running there"):
+        run(TIMER_BRIDGE_HTTP_PORT="1")
+    assert "pending at" in run("--data-dir", data_dir, TIMER_BRIDGE_HTTP_PORT="1").stdout
+
+
+def test_a_port_of_the_environment_that_is_none_is_told_and_that_of_a_kubernetes_service_left_alone(
+    data_dir: Path,
+) -> None:
+    of_a_service = "tcp://10.0.0.1:8321"
+    assert "pending at" in run("--data-dir", data_dir, TIMER_BRIDGE_HTTP_PORT=of_a_service).stdout
+    with pytest.raises(SettingsError, match="give --http-port or --url of a running bridge"):
+        run(TIMER_BRIDGE_HTTP_PORT=of_a_service)
+    with pytest.raises(SettingsError, match="TIMER_BRIDGE_HTTP_PORT is 'x': give a port, such as 8321"):
+        run(TIMER_BRIDGE_HTTP_PORT="x")
+
+
+def test_a_selection_without_a_bridge_to_ask_is_told_what_to_give() -> None:
+    ended = CliRunner().invoke(app, ["pending", "--select", "topic=orders"])
+    assert ended.exit_code != 0
+    assert "give --http-port or --url of a running bridge" in str(ended.exception)

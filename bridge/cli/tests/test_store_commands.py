@@ -1,0 +1,396 @@
+"""`inspect`, `verify` and `export` as an operator meets them: a data directory, a terminal, an exit code."""
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from bridge.cli import parquet_export as pending_export
+from bridge.cli import store_commands
+from bridge.cli.offline_stores import reading
+from bridge.config.data_directory import DataDir
+from bridge.errors import BridgeError, SettingsError
+from bridge.loop.tests.test_histories import SHARD, World
+from schemas.origin import Shard
+from schemas.pending_table import PENDING, stores_in
+from timer.files.disk import Disk, RealDisk
+from timer.files.read_only_disk import ReadOnlyDisk
+from timer.format.batch import Batch
+from timer.format.body import unpack_headers
+from timer.format.checkpoint import NAME, Checkpoint
+from timer.inspect.offline_store import StoppedStore
+from timer.inspect.tests.test_verify import START_MS, History, full_history
+from timer.inspect.tests.test_verify import body as body_of
+
+app = typer.Typer()
+store_commands.register(app)
+
+
+def run(*arguments: object) -> Result:
+    """An error of ours is raised, as `bridge.cli.app.main` turns it into a line and an exit code."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """As a bridge leaves it that owned two partitions, of which the second never got anything."""
+    root = tmp_path / "timer-data"
+    folder = DataDir(root)
+    for partition in (0, 1):
+        disk = folder.disk_for(Shard("timer.requests", partition))
+        if partition == 0:
+            full_history(disk).closes()
+        else:
+            History(disk).closes()
+        disk.close()
+    folder.close()
+    return root
+
+
+@pytest.fixture
+def store(data_dir: Path) -> Path:
+    """The folder of the partition that holds timers."""
+    return data_dir / "timer.requests" / "0"
+
+
+def living(store: Path) -> dict[int, tuple[int, Any]]:
+    """By origin: visit and body."""
+    with StoppedStore(ReadOnlyDisk(store)) as opened:
+        return {t.body.origin: (t.visit_ms, t.body) for t in opened.soonest(10**6)}
+
+
+# -- verify
+
+
+def test_verify_says_that_a_store_is_sound_and_changes_nothing(data_dir: Path, store: Path) -> None:
+    before = files_below(data_dir)
+    result = run("verify", data_dir)
+    assert result.exit_code == 0
+    first, second = result.stdout.splitlines()
+    assert first.startswith(f"timer.requests/0: sound: {len(living(store))} live timers in ")
+    assert first.endswith("closed cleanly")
+    assert second.startswith("timer.requests/1: no checkpoint was written yet")
+    assert files_below(data_dir) == before
+
+
+def test_verify_names_the_place_of_a_fault(data_dir: Path, store: Path) -> None:
+    damaged = sorted((store / "body").iterdir())[0]
+    content = bytearray(damaged.read_bytes())
+    content[30] ^= 1
+    damaged.write_bytes(content)
+    for folder in (data_dir, data_dir / "timer.requests", store):
+        result = run("verify", folder)
+        assert result.exit_code == 1
+        assert f"timer.requests/0: FAULT: body/{damaged.name}, byte 0: the checksum" in result.stderr
+        assert "Nothing is lost" in result.stderr
+
+
+def test_verify_looks_at_every_store_though_one_is_damaged(data_dir: Path, store: Path) -> None:
+    (store / NAME).write_bytes(b"?" + (store / NAME).read_bytes()[1:])
+    result = run("verify", data_dir)
+    assert result.exit_code == 1
+    assert "timer.requests/0: FAULT: checkpoint" in result.stderr
+    assert "timer.requests/1" in result.stdout
+
+
+def test_verify_tells_the_same_as_json(data_dir: Path, store: Path) -> None:
+    (store / "timer" / sorted(path.name for path in (store / "timer").iterdir())[0]).unlink()
+    result = run("verify", data_dir, "--json")
+    damaged, empty = json.loads(result.stdout)["stores"]
+    assert result.exit_code == 1
+    assert damaged["store"] == "timer.requests/0"
+    assert damaged["fault"]["file"].startswith("timer/")
+    assert empty["store"] == "timer.requests/1"
+    assert empty["empty"].startswith("no checkpoint was written yet")
+
+
+def test_verify_of_a_killed_bridge_tells_what_is_taken_back(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path / "timer.requests" / "3")
+    full_history(disk).checkpoints()
+    history = full_history(disk)
+    history.checkpoints()
+    history.receives(9000)
+    disk.close()
+    result = run("verify", tmp_path)
+    assert result.exit_code == 0
+    assert "timer.requests/3: sound" in result.stdout
+    assert "not closed cleanly" in result.stdout
+    assert "after the checkpoint; the next start cuts them" in result.stderr
+
+
+def test_what_a_bridge_leaves_behind_is_sound(tmp_path: Path) -> None:
+    world = World()
+    world.send("a", 500, id_="a")
+    world.send("b", 700, id_="b")
+    world.send("c", 5000)
+    world.cancel("a")
+    world.bridge.run(800)
+    world.bridge.stop()
+    for name, content in world.bridge.disks[SHARD].contents().items():
+        path = tmp_path / SHARD.topic / str(SHARD.partition) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    result = run("verify", tmp_path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "sound: 1 live timers" in result.stdout
+    assert "not closed" not in result.stdout
+
+
+# -- inspect
+
+
+def test_inspect_shows_progress_logs_ticks_and_timers(data_dir: Path, store: Path) -> None:
+    before = files_below(data_dir)
+    result = run("inspect", data_dir, "--limit", 3)
+    assert result.exit_code == 0
+    for told in ("timer.requests/0", "C, next offset", "K, settled up to", "1000 ms", "2023-11-14T22:13", "id-"):
+        assert told in result.stdout
+    assert files_below(data_dir) == before
+
+
+def test_inspect_as_json_tells_the_same_to_programs(data_dir: Path, store: Path) -> None:
+    told = json.loads(run("inspect", data_dir, "--json", "--limit", 4).stdout)["stores"]
+    assert [one["store"] for one in told] == ["timer.requests/0", "timer.requests/1"]
+    assert "empty" in told[1]
+    expected = Checkpoint.from_bytes((store / NAME).read_bytes())
+    assert expected is not None
+    found = told[0]["checkpoint"]
+    assert (found["next_offset"], found["pending"]) == (expected.progress.next_offset, expected.pending)
+    assert (found["held"], told[0]["closed"]) == (list(expected.held), True)
+    assert {file["name"]: file["size"] for file in told[0]["files"]} == {
+        str(path.relative_to(store)): len(content)
+        for path, content in files_below(store).items()
+        if path.parent != store
+    }
+    timers = sorted((visit_ms, origin) for origin, (visit_ms, _) in living(store).items())
+    assert [(timer["visit_ms"], timer["origin"]) for timer in told[0]["timers"]] == timers[:4]
+    ticks = sorted({visit_ms // 1000 * 1000 for visit_ms, _ in timers})[:4]
+    counts = [sum(visit_ms // 1000 * 1000 == tick for visit_ms, _ in timers) for tick in ticks]
+    assert told[0]["ticks"] == [{"from_ms": t, "timers": c} for t, c in zip(ticks, counts, strict=True)]
+
+
+def test_inspect_finds_one_timer_by_its_id(store: Path) -> None:
+    for origin, (visit_ms, body) in living(store).items():
+        if body.id is not None:
+            (one,) = json.loads(run("inspect", store, "--json", "--id", body.id.decode()).stdout)["stores"]
+            assert [(t["origin"], t["visit_ms"], t["due_ms"]) for t in one["timers"]] == [
+                (origin, visit_ms, body.due_ms)
+            ]
+    result = run("inspect", store, "--id", "id-37")
+    assert "id-37" in result.stdout
+    assert "id-38" not in result.stdout
+
+
+def test_inspect_shows_what_a_sender_wrote_and_does_not_do_it(tmp_path: Path) -> None:
+    disk, batch = RealDisk(tmp_path / "timer.requests" / "0"), Batch()
+    history = History(disk)
+    id_ = b"\x1b]0;title\x07\x1b[2J[red]\r\n\xff"
+    batch.add(body_of(0, START_MS + 500)._replace(id=id_), START_MS + 500)
+    history.store.add(batch, 1)
+    history.closes()
+    disk.close()
+    shown = run("inspect", tmp_path / "timer.requests" / "0").stdout
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert "[red]" in shown.replace("\n", "")
+
+
+def test_inspect_of_an_id_under_which_nothing_is_pending(store: Path) -> None:
+    with pytest.raises(BridgeError, match="no timer is pending under 'id-41'"):  # cancelled
+        run("inspect", store, "--id", "id-41")
+
+
+# -- export
+
+
+@contextmanager
+def disk_in(root: Path, partition: int = 0) -> Iterator[Disk]:
+    """Of one partition of a bridge that has ended when this is left."""
+    folder = DataDir(root)
+    disk = folder.disk_for(Shard("timer.requests", partition))
+    yield disk
+    disk.close()
+    folder.close()
+
+
+def never_checkpointed(root: Path) -> None:
+    """A store as a bridge leaves it that ended amid its rebuild."""
+    with disk_in(root) as disk:
+        History(disk).receives(100, 200)
+
+
+def exported(folder: Path, out: Path) -> pa.Table:
+    result = run("export", folder, out)
+    table = pq.read_table(out)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{table.num_rows} pending timers written to ")
+    return table
+
+
+def test_export_writes_every_pending_timer_whole(data_dir: Path, store: Path, tmp_path: Path) -> None:
+    before = files_below(data_dir)
+    table = exported(data_dir, tmp_path / "out.parquet")
+    assert table.schema.equals(PENDING)
+    alive = living(store)
+    assert sorted(table["origin_offset"].to_pylist()) == sorted(alive)
+    for row in table.to_pylist():
+        visit_ms, body = alive[row["origin_offset"]]
+        assert row == {
+            "topic": "timer.requests",
+            "partition": 0,
+            "origin_offset": body.origin,
+            "target": body.target,
+            "target_partition": None if body.partition < 0 else body.partition,
+            "due_ms": body.due_ms,
+            "visit_ms": visit_ms,
+            "timestamp_ms": START_MS,
+            "rolls": body.rolls,
+            "id": body.id,
+            "key": body.key,
+            "value": body.value,
+            "headers": [{"name": name, "value": value} for name, value in unpack_headers(body.headers)],
+        }
+    assert {row["value"] for row in table.to_pylist()} >= {None}
+    assert files_below(data_dir) == before
+
+
+def test_export_goes_through_the_log_in_batches(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = exported(store, tmp_path / "whole.parquet")
+    with StoppedStore(ReadOnlyDisk(store)) as opened:
+        in_log_order = [origin for rows in opened.live() for origin in rows["origin"].tolist()]
+    assert whole["origin_offset"].to_pylist() == in_log_order
+    monkeypatch.setattr(pending_export, "_MOST_ROWS", 7)
+    assert exported(store, tmp_path / "rows.parquet").equals(whole)
+    monkeypatch.setattr(pending_export, "_MOST_BYTES", 100)
+    assert exported(store, tmp_path / "bytes.parquet").equals(whole)
+    groups = {n: pq.ParquetFile(tmp_path / f"{n}.parquet").metadata.num_row_groups for n in ("whole", "rows", "bytes")}
+    assert groups == {"whole": 1, "rows": -(-len(in_log_order) // 7), "bytes": groups["bytes"]}
+    assert groups["bytes"] > groups["rows"]
+
+
+def test_export_of_a_partition_without_timers_is_an_empty_table(data_dir: Path, tmp_path: Path) -> None:
+    table = exported(data_dir / "timer.requests" / "1", tmp_path / "out.parquet")
+    assert (table.num_rows, table.schema.equals(PENDING)) == (0, True)
+
+
+def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
+    """Also of one in which nothing is pending: another file may have a former owner's, in which something was."""
+    with disk_in(tmp_path / "timer-data", 3) as disk:
+        history = History(disk)
+        history.receives(100, 200)
+        history.releases(300)
+        history.closes()
+    out = tmp_path / "out.parquet"
+    assert exported(tmp_path / "timer-data", out).num_rows == 0
+    settled = history.store.settled
+    assert stores_in(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (0, 2, *settled, 0)}
+
+
+def test_export_of_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
+    with disk_in(tmp_path / "timer-data") as disk:
+        full_history(disk)
+    result = run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
+    assert result.stderr == "note: timer.requests/0 was not closed cleanly: as of its last checkpoint\n"
+
+
+def test_export_of_a_store_that_was_never_checkpointed_says_what_the_file_lacks(tmp_path: Path) -> None:
+    """What is said to be all that is pending is what an operator deletes the topic by."""
+    never_checkpointed(tmp_path / "timer-data")
+    with pytest.raises(BridgeError, match=r"^timer\.requests/0: not in the file") as told:
+        run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
+    assert told.value.exit_code == 1
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 0
+
+
+def test_export_leaves_no_half_file_and_keeps_the_old_one(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    exported(store, out)
+    before = out.read_bytes()
+    for path in (store / "body").iterdir():
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(BridgeError, match="damaged") as raised:
+        run("export", store, out)
+    assert raised.value.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.parquet"]
+    assert out.read_bytes() == before
+
+
+def test_export_does_not_write_into_the_data_directory(data_dir: Path) -> None:
+    with pytest.raises(SettingsError, match="lies in the data directory"):
+        run("export", data_dir, data_dir / "out.parquet")
+
+
+def test_export_to_a_folder_that_is_not_there(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(BridgeError, match="give a file that can be written"):
+        run("export", store, tmp_path / "nowhere" / "out.parquet")
+
+
+# -- bad input
+
+
+COMMANDS = pytest.mark.parametrize("command", [("inspect",), ("verify",), ("export", "/nowhere/out.parquet")])
+
+
+def on(command: tuple[str, ...], folder: Path, *options: str) -> Result:
+    return run(command[0], folder, *command[1:], *options)
+
+
+@COMMANDS
+def test_a_folder_that_is_no_store(command: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no directory"):
+        on(command, tmp_path / "missing")
+    with pytest.raises(SettingsError, match="no store lies in"):
+        on(command, tmp_path)
+    (tmp_path / "timer").mkdir()
+    with pytest.raises(SettingsError, match="not the folder of a partition"):
+        on(command, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "export"])
+def test_a_checkpoint_that_is_missing_or_of_a_newer_version(command: str, store: Path, tmp_path: Path) -> None:
+    asked = (command,) if command != "export" else (command, str(tmp_path / "out.parquet"))
+    text = (store / NAME).read_bytes().partition(b"\n")[2].replace(b'"format":3', b'"format":9')
+    (store / NAME).write_bytes(b"%08x\n%s" % (zlib.crc32(text), text))
+    with pytest.raises(SettingsError, match="format 9, this version knows"):
+        on(asked, store)
+    (store / NAME).unlink()
+    with pytest.raises(SettingsError, match="a start of the bridge rebuilds the store from Kafka"):
+        on(asked, store)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "export"])
+def test_a_running_bridge_keeps_readers_out_unless_forced(command: str, data_dir: Path, store: Path) -> None:
+    asked = (command,) if command != "export" else (command, str(data_dir.parent / "out.parquet"))
+    running = DataDir(data_dir)
+    for folder in (data_dir, store):
+        with pytest.raises(SettingsError, match="a bridge is running on") as raised:
+            on(asked, folder)
+        assert raised.value.exit_code == 2
+        forced = on(asked, folder, "--force-read")
+        assert (forced.exit_code, "a bridge is running on" in forced.stderr) == (0, True)
+    running.close()
+    assert on(asked, store).exit_code == 0
+
+
+def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:
+    with reading(data_dir):
+        with reading(data_dir) as stores:
+            assert [shard for shard, _ in stores] == [Shard("timer.requests", 0), Shard("timer.requests", 1)]
+        with pytest.raises(SettingsError, match="another bridge runs on it"):
+            DataDir(data_dir)
+    DataDir(data_dir).close()

@@ -1,0 +1,441 @@
+"""The client: its headers by tables, and whole histories with a bridge behind it, without a broker."""
+
+import json
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from bridge import client
+from bridge.cli.app import app
+from bridge.client import Headers, Sent, TimerProducer, cancel_headers, headers_for, partition_for, retry_of
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.errors import BridgeError, SettingsError
+from bridge.simulation.http_fakes import MemoryOutbox
+from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
+from schemas.headers import MAX_INT64, Cancel, Rules, Schedule, parse
+from schemas.levels import DEFAULT, parse_levels
+from schemas.murmur2 import murmur2
+from schemas.origin import Shard
+
+NOON = datetime(2026, 12, 24, 12, tzinfo=UTC)
+NOON_MS = 1_798_113_600_000
+RULES = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
+
+
+class FakeOutbox(MemoryOutbox):
+    """A topic that is missing is told as a broker tells it, and what is too large."""
+
+    MOST_BYTES = 2000
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        super().__init__(kafka)
+        self.kafka = kafka
+        self.flushes = 0
+        self.is_closed = False
+
+    def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> "Future[Sent]":
+        wrong = None
+        if topic not in self.kafka.topics:
+            wrong = f"{topic}: there is no such topic"
+        elif len(value or b"") > self.MOST_BYTES:
+            wrong = f"{topic}: Broker: Message size too large"
+        if wrong is None:
+            return super().send(topic, partition, key, value, headers)
+        future: Future[Sent] = Future()
+        future.set_exception(BridgeError(wrong))
+        return future
+
+    def flush(self, timeout_s: float | None) -> None:
+        self.flushes += 1
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Message(NamedTuple):
+    """As a consumer is given it."""
+
+    entry: Entry
+    of: str = "orders"
+
+    def topic(self) -> str:
+        return self.of
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self.entry.offset
+
+    def key(self) -> bytes | None:
+        return self.entry.key
+
+    def value(self) -> bytes | None:
+        return self.entry.value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return list(self.entry.headers) or None
+
+
+# -- Headers
+
+
+@pytest.mark.parametrize(
+    ("given", "due_ms"),
+    [
+        ({"at": NOON}, NOON_MS),
+        ({"at": NOON.astimezone(timezone(timedelta(hours=5)))}, NOON_MS),
+        ({"at": NOON + timedelta(microseconds=1)}, NOON_MS + 1),
+        ({"at": "2026-12-24T12:00:00Z"}, NOON_MS),
+        ({"at": NOON_MS}, NOON_MS),
+        ({"delay": timedelta(seconds=5)}, 5000),
+        ({"delay": timedelta(microseconds=1)}, 1),
+        ({"delay": "2h30m"}, 9_000_000),
+        ({"delay": 7}, 7),
+        ({"delay": 0}, 0),
+        ({"level": 3}, 10_000),
+        ({"level": 0}, 0),
+    ],
+)
+def test_a_time_is_said_in_any_way_and_never_rounded_down(given: dict[str, Any], due_ms: int) -> None:
+    assert parse(headers_for("orders", **given), 0, RULES) == Schedule("orders", due_ms, -1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "one of at, delay and level"),
+        ({"delay": 1, "level": 1}, "one of at, delay and level"),
+        ({"at": datetime(2026, 12, 24)}, "no zone"),  # noqa: DTZ001
+        ({"at": "tomorrow"}, "no instant"),
+        ({"at": -1}, "bad-header"),
+        ({"at": NOON_MS + 0.9}, "at: .* is no int: give whole milliseconds, rounded up"),
+        ({"delay": 0.5}, "delay: 0.5 is no int"),
+        ({"at": 7, "expire_at": 8.5}, "expire_at: 8.5 is no int"),
+        ({"delay": -1}, "bad-header"),
+        ({"delay": timedelta(seconds=-1)}, "bad-header"),
+        ({"delay": "soon"}, "no duration"),
+        ({"level": -1}, "bad-header"),
+        ({"delay": 1, "id": ""}, "bad-header"),
+        ({"delay": 1, "id": "x" * 1025}, "bad-header"),
+        ({"delay": 1, "partition": -1}, "bad-header"),
+        ({"delay": 1, "replace": True}, "missing-id"),
+        ({"at": 7, "expire_at": 7}, "bad-header: timer-expire-ms"),
+        ({"at": 7, "expire_at": "later"}, "expire_at: .*no instant"),
+        ({"delay": 1, "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
+    ],
+)
+def test_what_the_bridge_would_refuse_is_told_at_once(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        headers_for("orders", **given)
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "__consumer_offsets", "café"])
+def test_a_topic_that_can_be_no_target_is_told_at_once(topic: str) -> None:
+    with pytest.raises(ValueError, match="bad-target"):
+        headers_for(topic, delay=1)
+
+
+def test_everything_that_can_be_said() -> None:
+    foreign: list[tuple[str, bytes | str | None]] = [("trace", "1"), ("trace", b"1"), ("none", None)]
+    found = headers_for(
+        "orders", delay=7, id="ä", replace=True, partition=3, delivered_key=b"other", headers=iter(foreign)
+    )
+    assert parse(found, 0, RULES) == Schedule("orders", 7, 3, "ä".encode(), True)
+    assert found[-4:] == [("timer-key", b"other"), ("trace", b"1"), ("trace", b"1"), ("none", None)]
+    assert parse(cancel_headers("ä"), 0, RULES) == Cancel("ä".encode())
+    with pytest.raises(ValueError, match="bad-header"):
+        cancel_headers(b"")
+
+
+def test_an_expiry_is_said_as_a_time_is() -> None:
+    found = headers_for("orders", at=7, expire_at="1970-01-01T00:00:00.009Z")
+    assert parse(found, 0, RULES) == Schedule("orders", 7, -1)
+    assert dict(found)["timer-expire-ms"] == b"9"
+
+
+def test_an_id_chooses_its_partition_as_javas_default_does_for_keys() -> None:
+    assert partition_for("foobar", 5) == (murmur2(b"foobar") & 0x7FFFFFFF) % 5 == (-790332482 & 0x7FFFFFFF) % 5
+
+
+def test_a_transactional_producer_is_the_callers_own() -> None:
+    with pytest.raises(SettingsError, match="headers_for"):
+        TimerProducer({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "mine"})
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_told() -> None:
+    with pytest.raises(SettingsError, match=r"no\.such\.setting"):
+        TimerProducer({"no.such.setting": "1"})
+
+
+# -- Requests
+
+
+class Place:
+    """A timer topic of four partitions, one bridge over it, and a client."""
+
+    def __init__(self) -> None:
+        self.kafka = FakeKafka(Timeline())
+        for topic in ("timer.requests", "timer.journal"):
+            self.kafka.create(topic, 4)
+        for topic in ("timer.rejected", "timer.receipts", "orders"):
+            self.kafka.create(topic)
+        rules = Rules(max_delay_ms=10**9, roll_window_ms=20_000_000, levels_ms=parse_levels(DEFAULT))
+        group = FakeGroup("timers", [Shard("timer.requests", number) for number in range(4)])
+        self.bridge = FakeInstance(
+            self.kafka, group, TurnOptions(rules=rules, store=StoreOptions(slots=1 << 16), max_wait_ms=3_600_000)
+        )
+        self.bridge.run(0)
+        self.outbox = FakeOutbox(self.kafka)
+        self.timers = TimerProducer({}, outbox=self.outbox)
+
+    def delivered(self, topic: str = "orders") -> list[Entry]:
+        return self.kafka.read(topic)
+
+    def values(self) -> list[bytes | None]:
+        return [entry.value for entry in self.delivered()]
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_a_message_arrives_as_it_was_given(place: Place) -> None:
+    place.timers.schedule("orders", "hällo", key="k", headers=[("trace", "1")], delay="5s").result(0)
+    place.timers.schedule("orders", None, delay=timedelta(seconds=6))
+    place.bridge.run(4999)
+    assert place.values() == []
+    place.bridge.run(1001)
+    hello, tombstone = place.delivered()
+    assert (hello.key, hello.value, hello.headers[0]) == (b"k", "hällo".encode(), ("trace", b"1"))
+    assert (tombstone.key, tombstone.value) == (None, None)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_cancel_meets_its_timer_whatever_the_keys_are(place: Place, number: int) -> None:
+    id_ = f"id-{number}"
+    scheduled = place.timers.schedule("orders", b"gone", key=b"%d" % number, delay=500, id=id_).result(0)
+    replaced = place.timers.replace(id_, "orders", b"here", key=b"k", delay=900).result(0)
+    assert scheduled.partition == replaced.partition == partition_for(id_, 4)
+    place.bridge.run(600)
+    assert place.values() == []
+    if number % 2:
+        assert place.timers.cancel(id_).result(0).partition == scheduled.partition
+    place.bridge.run(600)
+    assert place.values() == ([] if number % 2 else [b"here"])
+
+
+def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> None:
+    astray = (partition_for("x", 4) + 1) % 4
+    place.kafka.produce("timer.requests", b"gone", headers=headers_for("orders", delay=500, id="x"), partition=astray)
+    place.bridge.run(100)
+    place.timers.cancel("x")
+    place.bridge.run(100)
+    assert sum(place.bridge.bridge.pending.values()) == 1  # type: ignore[union-attr]
+    assert [sent.result(0).partition for sent in place.timers.cancel_everywhere("x")] == [0, 1, 2, 3]
+    place.bridge.run(1000)
+    assert place.values() == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("orders", "new", "--in", "soon"),
+        ("a b", "new", "--in", "5s"),
+        ("orders", "new", "--in", "5s", "-H", "timer-id=y"),
+        ("orders", "x" * (FakeOutbox.MOST_BYTES + 1), "--in", "5s"),
+    ],
+    ids=["no time", "no topic", "a header of ours", "too large"],
+)
+def test_a_replacement_that_is_none_ends_nothing_elsewhere(
+    place: Place, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    astray = (partition_for("x", 4) + 1) % 4
+    place.kafka.produce("timer.requests", b"old", headers=headers_for("orders", delay=500, id="x"), partition=astray)
+    monkeypatch.setattr(client, "_kafka", lambda _: place.outbox)
+    command = ["replace", "x", *asked, "--all-partitions", "--bootstrap-servers", "nowhere:1"]
+    assert isinstance(CliRunner().invoke(app, command).exception, BridgeError)
+    place.bridge.run(1000)
+    assert place.values() == [b"old"]
+
+
+def test_a_replacement_ends_what_was_placed_otherwise(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(4):
+        headers = headers_for("orders", delay=500, id="x")
+        place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
+    monkeypatch.setattr(client, "_kafka", lambda _: place.outbox)
+    command = ["replace", "x", "orders", "new", "--in", "5s", "--all-partitions", "--bootstrap-servers", "nowhere:1"]
+    assert CliRunner().invoke(app, command).output == (
+        f"replacement of x sent to timer.requests/{partition_for('x', 4)}\n"
+    )
+    place.bridge.run(10_000)
+    assert place.values() == [b"new"]
+    kinds = [json.loads(entry.value or b"")["kind"] for entry in place.delivered("timer.receipts")]
+    assert sorted(kinds) == ["cancelled"] * 3 + ["replaced"]
+
+
+def test_a_cancel_for_one_partition_goes_nowhere_else(place: Place) -> None:
+    headers = headers_for("orders", delay=500, id="x")
+    for partition in range(4):
+        place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
+    place.bridge.run(100)
+    growing = TimerProducer({}, outbox=place.outbox, partitions=2, other_partitions=4)
+    for partition in (1, 3):
+        assert growing.cancel("x", partition=partition).result(0).partition == partition
+    place.bridge.run(1000)
+    assert set(place.values()) == {b"0", b"2"}
+
+
+def test_a_pause_goes_to_the_control_topic_and_lasts_until_it_is_resumed(place: Place) -> None:
+    assert [future.result(0)[:2] for future in place.timers.pause("orders")] == [("timer.control", 0)]
+    for number in range(8):
+        place.timers.schedule("orders", str(number), delay=number, id=str(number))
+    place.bridge.run(1000)
+    assert place.values() == []
+    assert [future.result(0)[:2] for future in place.timers.resume("orders")] == [("timer.control", 0)]
+    place.bridge.run(1000)
+    assert len(place.values()) == 8
+
+
+def test_a_timer_is_moved_and_released(place: Place) -> None:
+    for name in ("later", "now"):
+        place.timers.schedule("orders", name, delay="1h", id=name)
+    place.bridge.run(1000)
+    place.timers.move("later", delay="2h")
+    place.timers.release("now")
+    place.bridge.run(1000)
+    assert place.values() == [b"now"]
+    place.bridge.run(7_198_000)
+    assert place.values() == [b"now"]
+    place.bridge.run(1000)
+    assert place.values() == [b"now", b"later"]
+
+
+def test_leaving_it_flushes_and_closes(place: Place) -> None:
+    with place.timers as timers:
+        timers.schedule("orders", b"v", delay=0)
+    assert (place.outbox.flushes, place.outbox.is_closed) == (1, True)
+
+
+def test_leaving_it_by_an_error_keeps_the_error(place: Place) -> None:
+    with pytest.raises(ZeroDivisionError), place.timers:
+        raise ZeroDivisionError
+    assert (place.outbox.flushes, place.outbox.is_closed) == (0, True)
+
+
+# -- Retry
+
+
+def fails(place: Place, entry: Entry, **where: Any) -> "Future[Sent]":
+    return place.timers.retry_later(Message(entry), group="billing", **where)
+
+
+def test_case_9_a_message_comes_back_16_times_and_the_17th_goes_to_the_dead_letters(place: Place) -> None:
+    place.kafka.create("DLQ.billing")
+    entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("trace", b"1")])
+    place.bridge.run(1)
+    for number, delay_ms in enumerate(parse_levels(DEFAULT)[2:], 1):
+        sent_ms = place.kafka.timeline.now_ms
+        assert fails(place, entry).result(0).topic == "timer.requests"
+        place.bridge.run(delay_ms)
+        entry = place.delivered()[-1]
+        assert len(place.delivered()) == number + 1
+        headers = dict(entry.headers)
+        assert int(headers["timer-deliver-ms"] or b"") - sent_ms == delay_ms
+        assert headers["timer-retries"] == b"%d" % number
+    assert number == 16
+    assert fails(place, entry).result(0).topic == "DLQ.billing"
+    (dead,) = place.delivered("DLQ.billing")
+    assert (dead.key, dead.value) == (b"k", b"v")
+    assert dead.headers == [
+        ("trace", b"1"),
+        ("trace", b"1"),
+        ("timer-retries", b"16"),
+        ("timer-retry-group", b"billing"),
+        ("timer-retry-of", b"orders/0/0"),
+    ]
+
+
+def test_retried_twice_it_comes_back_once(place: Place) -> None:
+    """The consumer died between the retry and the commit of its offset."""
+    entry = place.kafka.produce("orders", b"v")
+    fails(place, entry)
+    place.bridge.run(5000)
+    fails(place, entry)
+    place.bridge.run(20_000)
+    assert len(place.delivered()) == 2
+
+
+def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") -> bytes:
+    id_ = retry_of(Message(entry), group=group, secret=secret).id
+    assert id_ is not None
+    return id_
+
+
+def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: Place) -> None:
+    """What a sender without Read on the real topic knows: group, topic, partition, offset, and how ids are made."""
+    place.timers = TimerProducer({}, outbox=place.outbox, retry_secret="of all consumers of billing")
+    entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("none", None)])
+    fails(place, entry)
+    guesses = [replace(entry, value=b"w"), replace(entry, key=None), replace(entry, headers=()), entry]
+    for guess in (b"retry/billing/orders/0/0", *map(retry_id, guesses)):
+        place.timers.cancel_everywhere(guess)
+    place.bridge.run(20_000)
+    assert len(place.delivered()) == 2
+
+
+def test_the_id_of_a_retry_tells_all_that_the_message_holds_apart_and_stays_the_same(place: Place) -> None:
+    entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("a", b"bc"), ("d", None)])
+    others = [
+        *(replace(entry, value=None), replace(entry, value=b""), replace(entry, key=b"kv", value=b"")),
+        *(replace(entry, offset=1), replace(entry, headers=[("ab", b"c"), ("d", None)])),
+        *(replace(entry, headers=[("a", b"bc"), ("d", b"")]), replace(entry, headers=())),
+    ]
+    ids = [retry_id(entry), retry_id(entry, secret="s"), retry_id(entry, "other"), *map(retry_id, others)]
+    assert len(set(ids)) == len(ids)
+    assert ids[:2] == [retry_id(entry), retry_id(entry, secret=b"s")]
+    assert all(id_.startswith(b"retry/billing/orders/0/") for id_ in ids[:2])
+
+
+def test_each_group_counts_its_own(place: Place) -> None:
+    entry = place.kafka.produce("orders", b"v")
+    fails(place, entry)
+    place.bridge.run(10_000)
+    back = Message(place.delivered()[-1])
+    mine, theirs = retry_of(back, group="billing"), retry_of(back, group="mailing")
+    assert [dict(retry.headers)["timer-retries"] for retry in (mine, theirs)] == [b"2", b"1"]
+    assert dict(mine.headers)["timer-retry-of"] == b"orders/0/0"
+    assert dict(theirs.headers)["timer-retry-of"] == b"orders/0/1"
+
+
+def test_a_group_may_have_a_topic_for_its_retries(place: Place) -> None:
+    place.kafka.create("RETRY.billing")
+    fails(place, place.kafka.produce("orders", b"v"), topic="RETRY.billing")
+    place.bridge.run(10_000)
+    assert [entry.value for entry in place.delivered("RETRY.billing")] == [b"v"]
+
+
+def test_without_a_topic_for_dead_letters_the_future_says_so(place: Place) -> None:
+    headers = [("timer-retries", b"16"), ("timer-retry-group", b"billing")]
+    entry = place.kafka.produce("orders", b"v", headers=headers)
+    with pytest.raises(BridgeError, match=r"DLQ\.billing"):
+        fails(place, entry).result(0)
+
+
+@pytest.mark.parametrize("count", [b"", b"x", b"-1", None, b"9" * 40])
+def test_a_count_that_is_none_begins_anew(place: Place, count: bytes | None) -> None:
+    entry = place.kafka.produce("orders", b"v", headers=[("timer-retries", count), ("timer-retry-group", b"billing")])
+    assert dict(retry_of(Message(entry), group="billing").headers)["timer-retries"] == b"1"
+
+
+@pytest.mark.parametrize("group", ["", "a b", "é", "x" * 246])
+def test_a_group_whose_dead_letters_could_go_nowhere_is_told_at_once(place: Place, group: str) -> None:
+    with pytest.raises(ValueError, match="legal topic"):
+        retry_of(Message(place.kafka.produce("orders", b"v")), group=group)

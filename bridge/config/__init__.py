@@ -1,0 +1,1 @@
+"""Settings, checked once at the start: flags, environment, TOML file, and what topics must look like."""

@@ -1,0 +1,382 @@
+"""Settings: one name each, `--tick-ms`, TIMER_BRIDGE_TICK_MS, `tick_ms` in the TOML file. Flag over environment over
+file over default; only the brokers' address has to be given.
+
+librdkafka's: `--kafka sasl.password=x`, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `sasl.password = "x"` in the table [kafka].
+A value `file:/run/secrets/password` stands for what is in that file.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from bridge.config.kafka_config import RESERVED, Connection
+from bridge.config.loop_options import Delivery, TurnOptions
+from bridge.config.target_settings import TargetSettings, check_pattern
+from bridge.config.topic_requirements import TopicState, fetch_limits
+from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
+from bridge.errors import SettingsError
+from bridge.intake.target_policy import ACTIONS
+from bridge.observe.logs import Format, Level
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from schemas.headers import Rules
+from schemas.kafka_settings import PREFIX, by_full_name, from_environment, from_file, merged
+from schemas.levels import DEFAULT as LEVELS
+from schemas.levels import parse_levels
+from schemas.profiles import NATIVE
+from schemas.receipts import Mode
+from timer.options import StoreOptions
+
+DAY_MS = 86_400_000
+_TIMER_TOPIC = f"{PREFIX}TIMER_TOPIC"
+
+
+Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
+
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _by_full_name(table: object) -> object:
+    return by_full_name(table) if isinstance(table, Mapping) else table
+
+
+class Settings(BaseModel):
+    """Of `timer-bridge run`. What `load` makes of environment, file and flags: it can tell which setting is wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
+    data_dir: Path = Field(Path("timer-data"), description="Where the local cache lies.")
+    group: str = Field("timer-bridge", description="The consumer group, shared by all instances.", min_length=1)
+    group_protocol: Literal["classic", "consumer"] = Field(
+        "classic", description="How the group balances; with consumer, the session time-out is the broker's."
+    )
+    static_membership: bool = Field(
+        False, description="A restart within the session time-out moves no partition; a stop hands over only then."
+    )
+    timer_topic: str = Field("timer.requests", description="Where producers send requests.")
+    rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
+    journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
+    receipts_topic: str = Field("timer.receipts", description="Where it is told what became of requests.")
+    allow_targets: Patterns = Field(("*",), description="Real topics that timer_topic takes: patterns with * and ?.")
+    deny_targets: Patterns = Field((), description="Those of them that it does not take.")
+    allow_actions: Names = Field(
+        ACTIONS, description="What requests on timer_topic may ask for: schedule, cancel, replace, move."
+    )
+    max_requests_per_s: Limit = Field(None, description="Of timer_topic on this instance; more wait.")
+    max_pending: Limit = Field(
+        None, description="Timers of timer_topic, shared out to its partitions; no more is taken."
+    )
+    max_pending_bytes: Limit = Field(
+        None, description="Bytes of timer_topic's pending timers, shared out to its partitions; no more is taken."
+    )
+    max_request_bytes: Limit = Field(
+        None, description="Key, value and headers of a request of timer_topic, decompressed; a larger one is refused."
+    )
+    topics: dict[str, TopicSettings] = Field(
+        default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
+    )
+    targets: dict[str, TargetSettings] = Field(
+        default_factory=dict, description='Limits of real topics, tables [targets."PATTERN"] of the config.'
+    )
+    redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
+    backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
+    imported_topic: str = Field("timer.imported", description="Where `import` marks how far it has come.")
+    control_topic: str = Field(
+        CONTROL_TOPIC, description="Where operators ask for pauses and skips; senders need no right to it."
+    )
+    receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
+    delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
+    partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
+    replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
+    compressed_requests: Literal["refuse", "allow"] = Field(
+        "refuse", description="Whether timer topics may keep compressed records: allow if brokers let nobody forbid it."
+    )
+    fix_topics: bool = Field(False, description="Sets compression.type=uncompressed of timer topics at start.")
+    max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
+    levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
+    profiles: Names = Field((NATIVE, "rocketmq"), description="Spellings of requests that are understood, in order.")
+    roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
+    tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
+    slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
+    segment_bytes: int = Field(64 << 20, description="Size of a file of the local store.", ge=68)
+    min_free_bytes: int = Field(1 << 30, description="Room on the disk below which intake pauses.", ge=0)
+    checkpoint_interval: Duration = Field(2000, description="How often the local store is made durable.", gt=0)
+    max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
+    max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
+    commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
+    compression: Compression = Field("none", description="Of what is published: none, lz4, zstd, snappy or gzip.")
+    linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
+    prepare_from: int = Field(
+        100_000, description="So much to look through at a start is left to a process of its own.", ge=0
+    )
+    max_clock_skew: Duration = Field(1000, description="How far brokers' clocks may stand from ours unwarned.", gt=0)
+    adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
+    startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
+    http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
+    http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
+    http_hosts: Patterns = Field(
+        (), description="Names in the Host header that are answered, beside IP addresses: patterns with * and ?."
+    )
+    page: bool = Field(False, description="A page and an API on http_port, to look after the group.")
+    page_read_tokens: Path | None = Field(None, description="A file of tokens, by `timer-bridge token`, that may read.")
+    page_operator_tokens: Path | None = Field(None, description="The same, of those that may change something too.")
+    page_secret: Path | None = Field(
+        None, description="A file with a secret that all instances share; needed if a file of tokens holds hashes."
+    )
+    peer_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
+        (), description="Networks where other instances are, such as 10.1.0.0/16; only these are asked."
+    )
+    advertised_http: str | None = Field(
+        None, description="host:port by which other instances ask this one; its own address if left out."
+    )
+    log_format: Format = Field("text", description="Of log lines: text or json.")
+    log_level: Level = Field("info", description="debug, info, warning or error.")
+    kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
+        default_factory=dict, description="librdkafka settings, passed through.", repr=False
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Settings":
+        if self.roll_window > 24 * DAY_MS:
+            raise ValueError("roll_window: at most 24d, as a unit of the store holds no longer delay")
+        if self.slots * self.tick_ms <= 2 * self.roll_window:
+            raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
+        parse_levels(self.levels)
+        self._check_topics()
+        for pattern in self.targets:
+            check_pattern(pattern)
+        if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
+            raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
+        self._check_page()
+        for name in self.kafka.keys() & RESERVED.keys():
+            raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
+        return self
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.page_read_tokens is not None or self.page_operator_tokens is not None
+
+    def _check_page(self) -> None:
+        """Raises ValueError."""
+        if self.page and not self.http_port:
+            raise ValueError("page: give --http-port, where it is to be")
+        if self.page and not self.has_tokens and not is_loopback(self.http_host):
+            raise ValueError(
+                f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"
+                f" of name:token, or --http-host 127.0.0.1"
+            )
+        if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):
+            raise ValueError("advertised_http: write host:port, such as 10.1.2.3:8321")
+
+    def timer_topics(self) -> dict[str, TopicSettings]:
+        """Every timer topic by name, `timer_topic` first, with nothing left open."""
+        main = TopicSettings(
+            allow=self.allow_targets,
+            deny=self.deny_targets,
+            actions=self.allow_actions,
+            max_requests_per_s=self.max_requests_per_s,
+            max_pending=self.max_pending,
+            max_pending_bytes=self.max_pending_bytes,
+            max_request_bytes=self.max_request_bytes,
+            journal_topic=self.journal_topic,
+        )
+        named = {self.timer_topic: main} | self.topics
+        return {name: topic.of(name, self.profiles) for name, topic in named.items()}
+
+    def _check_topics(self) -> frozenset[str]:
+        """The bridge's own topics. Raises ValueError."""
+        if self.timer_topic in self.topics:
+            raise ValueError(
+                f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
+                f" deny_targets, allow_actions, profiles, max_requests_per_s, max_pending, max_pending_bytes,"
+                f" max_request_bytes, max_delay and journal_topic, outside of a table"
+            )
+        shared = {
+            "rejected_topic": self.rejected_topic,
+            "receipts_topic": self.receipts_topic,
+            "redriven_topic": self.redriven_topic,
+            "backfilled_topic": self.backfilled_topic,
+            "imported_topic": self.imported_topic,
+            "control_topic": self.control_topic,
+        }
+        return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
+
+    def turn_options(self, found: Mapping[str, TopicState], era_ms: int = 0) -> TurnOptions:
+        """`found`: of each timer topic. Raises SettingsError where a quota leaves a partition without any timer."""
+        own, topics = self._check_topics(), self.timer_topics()
+        each = [self._options_of(name, topic, found[name], own) for name, topic in topics.items()]
+        main, *others = [replace(options, era_ms=era_ms) for options in each]
+        return replace(main, topics=dict(zip(self.topics, others, strict=True)))
+
+    def _options_of(self, name: str, topic: TopicSettings, found: TopicState, own: frozenset[str]) -> TurnOptions:
+        for limit in ("max_pending", "max_pending_bytes"):
+            if (most := getattr(topic, limit)) is not None and most < found.partitions:
+                raise SettingsError(
+                    f"{limit} = {most}: {name} has {found.partitions} partitions, each of which takes its"
+                    f" part: give {found.partitions} or more"
+                )
+        return TurnOptions(
+            rules=self._rules_of(topic, own),
+            store=StoreOptions(
+                tick_ms=self.tick_ms,
+                slots=self.slots,
+                segment_bytes=self.segment_bytes,
+                checkpoint_interval_ms=self.checkpoint_interval,
+            ),
+            rejected_topic=self.rejected_topic,
+            journal_topic=topic.journal_topic,
+            receipts_topic=self.receipts_topic,
+            receipts=self.receipts,
+            max_message_bytes=found.max_message_bytes,
+            min_free_bytes=self.min_free_bytes,
+            max_poll_records=self.max_poll_records,
+            max_due_records=self.max_due_records,
+            commit_interval_ms=self.commit_interval,
+            prepare_from=self.prepare_from,
+            max_clock_skew_ms=self.max_clock_skew,
+            adopt_progress=self.adopt_progress,
+            policy=topic.policy,
+            partitions=found.partitions,
+            max_requests_per_s=topic.max_requests_per_s,
+            max_pending=topic.max_pending and topic.max_pending // found.partitions,
+            max_pending_bytes=topic.max_pending_bytes and topic.max_pending_bytes // found.partitions,
+            max_request_bytes=topic.max_request_bytes,
+            targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
+        )
+
+    def own_topics(self) -> frozenset[str]:
+        """The bridge's own: what goes elsewhere is a delivery."""
+        return self._check_topics()
+
+    def rules(self) -> dict[str, Rules]:
+        """By which a request reads, by timer topic."""
+        own = self._check_topics()
+        return {name: self._rules_of(topic, own) for name, topic in self.timer_topics().items()}
+
+    def _rules_of(self, topic: TopicSettings, own: frozenset[str]) -> Rules:
+        return Rules(
+            max_delay_ms=self.max_delay if topic.max_delay is None else topic.max_delay,
+            roll_window_ms=self.roll_window,
+            levels_ms=parse_levels(self.levels),
+            profiles=topic.profiles or (NATIVE,),
+            own_topics=own,
+        )
+
+    def fetched(self, found: Mapping[str, TopicState]) -> dict[str, str]:
+        """librdkafka settings of what timer topics are read by."""
+        largest = max(each.max_message_bytes for each in found.values())
+        return fetch_limits(largest, is_compressed=self.compressed_requests == "allow")
+
+    def connection(self, instance: str = "") -> Connection:
+        """`instance`: what tells this process from the others of its group."""
+        of_group: dict[str, str] = {"group.protocol": self.group_protocol}
+        if self.static_membership and instance:
+            of_group["group.instance.id"] = instance
+        published = {"compression.type": self.compression, "linger.ms": f"{self.linger_ms:g}"}
+        return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
+
+
+class Layers(NamedTuple):
+    """Where settings come from. A value None is not given."""
+
+    flags: Mapping[str, object]
+    environment: Mapping[str, str]
+    file: Path | None
+
+    def by_source(self) -> dict[str, Mapping[str, object]]:
+        """Each over the ones before it. Raises SettingsError."""
+        in_file = {} if self.file is None else {f"file {self.file}": _from_file(self.file)}
+        return {**in_file, "environment": from_environment(self.environment), "flag": self.flags}
+
+
+def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
+    """Raises SettingsError, which names the setting, the value and the remedy."""
+    layers = list(Layers(flags, environment, file).by_source().values())
+    given = {name: value for layer in layers for name, value in layer.items() if value is not None}
+    if "kafka" in given:
+        given["kafka"] = _merged([layer["kafka"] for layer in layers if layer.get("kafka") is not None])
+    for name in given:
+        if name not in Settings.model_fields:
+            near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            raise SettingsError(f"there is no setting {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as wrong:
+        raise SettingsError("; ".join(_told(error) for error in wrong.errors())) from wrong
+
+
+def load_around(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
+    """As `load`, for a command about one timer topic: one with a table in the file is not taken for the main one."""
+    tables = {} if file is None else _from_file(file).get("topics")
+    own = tables if isinstance(tables, Mapping) else {}
+    if flags.get("timer_topic") in own:
+        flags = {**flags, "timer_topic": None}
+    if environment.get(_TIMER_TOPIC) in own:
+        environment = {name: value for name, value in environment.items() if name != _TIMER_TOPIC}
+    return load(flags, environment, file)
+
+
+def _from_file(file: Path) -> dict[str, object]:
+    try:
+        return from_file(file)
+    except ValueError as wrong:
+        raise SettingsError(f"config {wrong}") from wrong
+
+
+def _merged(tables: Sequence[object]) -> object:
+    """One by one, as each is a setting. What is no table is left to be told so."""
+    found: list[Mapping[str, object]] = []
+    for table in tables:
+        if not isinstance(table, Mapping):
+            return table
+        found.append(table)
+    try:
+        return merged(found)
+    except ValueError as wrong:
+        raise SettingsError(str(wrong)) from wrong
+
+
+def _told(error: Any) -> str:
+    if error["loc"][:1] == ("topics",):
+        return _told_of_tables(error, TopicSettings, "NAME", "timer topic")
+    if error["loc"][:1] == ("targets",):
+        return _told_of_tables(error, TargetSettings, "PATTERN", "limit")
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
+    if name.startswith("kafka"):  # its values may be secrets
+        return (
+            f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
+            f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
+        )
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{name} = {error['input']!r}: {text}" if name else text
+
+
+def _told_of_tables(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
+    tables, *place = (str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f'{tables}."{place[0]}".{place[1]} is missing: give it, or take the table out'
+    if error["type"] == "extra_forbidden":
+        table, key = place[0], place[1]
+        near = difflib.get_close_matches(key, kind.model_fields, n=1)
+        remedy = (
+            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
+        )
+        return f'{tables}."{table}" has no key {key!r}: {remedy}'
+    if len(place) < 2:
+        return f'{tables}: write a table [{tables}."{name}"] for each {meaning} in the config'
+    return f'{tables}."{place[0]}".{place[1]} = {error["input"]!r}: {str(error["msg"]).removeprefix("Value error, ")}'

@@ -1,0 +1,117 @@
+"""`timer-bridge check-config` prints each setting with its source, hides secrets, and refuses what `run` refuses."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bridge.cli.app import app
+from bridge.config.settings import Settings
+from bridge.errors import SettingsError
+
+SECRET = "s3cr3t-word"
+TOML = """
+bootstrap_servers = "from-file:9092"
+group = "of-file"
+roll_window = "3d"
+[kafka]
+sasl.username = "bridge"
+sasl.password = "file:{secret}"
+client.id = "of-file"
+[topics."timer.payments"]
+allow = ["payments.*", "bills"]
+[targets."mails.*"]
+max_per_s = 20
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    file = tmp_path / "bridge.toml"
+    file.write_text(TOML.format(secret=tmp_path / "secret"))
+    return file
+
+
+def rows(told: str) -> dict[str, tuple[str, str]]:
+    """Return value and source of each setting."""
+    found = [re.split(r"  +", line.strip()) for line in told.splitlines()]
+    assert found[0] == ["setting", "value", "source"]
+    return {name: (value, source) for name, value, source in found[1:]}
+
+
+def told(*given: str, **environment: str) -> str:
+    ended = CliRunner().invoke(app, ["check-config", *given], env=environment, catch_exceptions=False)
+    assert ended.exit_code == 0
+    return ended.stdout
+
+
+def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None:
+    found = rows(told("--config", str(config), "--tick-ms", "2000", TIMER_BRIDGE_GROUP="of-env"))
+    in_file = f"file {config}"
+    assert found["bootstrap_servers"] == ("from-file:9092", in_file)
+    assert found["group"] == ("of-env", "environment TIMER_BRIDGE_GROUP")
+    assert found["tick_ms"] == ("2000", "flag --tick-ms")
+    assert found["roll_window"] == ("259200000 ms", in_file)
+    assert found["max_delay"] == (f"{366 * 86_400_000} ms", "default")
+    assert found["allow_targets"] == ("*", "default")
+    assert found["max_pending"] == ("none", "default")
+    assert Settings.model_fields.keys() - found.keys() == {"kafka", "topics", "targets"}
+
+
+def test_tables_of_topics_and_targets_are_printed_with_the_defaults_that_their_names_imply(config: Path) -> None:
+    found = rows(told("--config", str(config), "--profiles", "native"))
+    assert found['topics."timer.payments".allow'] == ("payments.*,bills", f"file {config}")
+    assert found['topics."timer.payments".journal_topic'] == ("timer.payments.journal", "default")
+    assert found['topics."timer.payments".profiles'] == ("native", "default")
+    assert found['targets."mails.*".max_per_s'] == ("20.0", f"file {config}")
+    assert found['targets."mails.*".fresh'] == ("10000 ms", "default")
+
+
+def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:
+    given = {"TIMER_BRIDGE_KAFKA_SSL_KEY_PASSWORD": "another-word", "TIMER_BRIDGE_KAFKA_CLIENT_ID": "of-env"}
+    text = told("--config", str(config), "--kafka", "sasl.oauthbearer.client.secret=third", **given)
+    found = rows(text)
+    assert found["kafka.sasl.password"] == (f"(hidden), file:{config.parent / 'secret'}", f"file {config}")
+    assert found["kafka.sasl.username"] == ("bridge", f"file {config}")
+    assert found["kafka.ssl.key.password"] == ("(hidden)", "environment TIMER_BRIDGE_KAFKA_SSL_KEY_PASSWORD")
+    assert found["kafka.client.id"] == ("of-env", "environment TIMER_BRIDGE_KAFKA_CLIENT_ID")
+    assert found["kafka.sasl.oauthbearer.client.secret"][0] == "(hidden)"
+    assert [secret for secret in (SECRET, "another-word", "third") if secret in text] == []
+
+
+def test_the_content_of_a_file_is_hidden_even_if_the_setting_is_not_secret(tmp_path: Path) -> None:
+    (tmp_path / "user").write_text("who-it-is")
+    text = told("--bootstrap-servers", "a:1", "--kafka", f"sasl.username=file:{tmp_path / 'user'}")
+    assert rows(text)["kafka.sasl.username"][0] == f"(hidden), file:{tmp_path / 'user'}"
+    assert "who-it-is" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ([], "bootstrap_servers is missing"),
+        (["--bootstrap-servers", "a:1", "--slots", "1000"], "slots: a lap of the wheel"),
+        (["--bootstrap-servers", "a:1", "--kafka", "no.such.setting=1"], "No such configuration property"),
+        (
+            ["--bootstrap-servers", "a:1", "--http-port", "8321", "--page", "true", "--page-read-tokens", "/nowhere"],
+            "tokens /nowhere: No such file",
+        ),
+    ],
+)
+def test_check_config_refuses_what_run_refuses(given: list[str], wrong: str) -> None:
+    ended = CliRunner().invoke(app, ["check-config", *given])
+    assert isinstance(ended.exception, SettingsError)
+    assert wrong in str(ended.exception)
+
+
+def test_check_config_ends_with_2_and_one_line() -> None:
+    call = [sys.executable, "-c", "from bridge.cli.app import main; main()", "check-config"]
+    given = ["--tick-ms", "x", "--bootstrap-servers", "a:1"]
+    done = subprocess.run([*call, *given], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("timer-bridge: tick_ms = 'x'")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,182 @@
+"""What the bridge's topics have to be, so that nothing is lost: pure rules, applied at start.
+
+timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
+              retention.ms >= 3 x roll window: a rebuild finds every request that lives
+              compression.type=uncompressed: the broker measures a record as its readers will see it
+journal       as many partitions, the same retention, and room for what one transaction may decide
+rejected      takes what the timer topic takes, and the reason; by the broker's time, as are receipts
+control       one partition, compacted: the newest record of each key is the state that operators want
+redriven      what of it was sent again: kept for ever, by key
+
+What the bridge's user has to be allowed on each (Kafka's ACLs) is looked at too: a journal that may be written but not
+read would be noticed at the first rebuild, a timer topic that may not be written at the first roll.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from timer.schedule.target_backlog import MOST_PARTED
+
+LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
+"""What is done with a timer or a journal topic, in Kafka's words."""
+FILLED = frozenset({"WRITE"})
+"""What is done with the others."""
+FOLLOWED = frozenset({"READ"})
+"""What is done with the control topic."""
+REASON_BYTES = 64 << 10
+RETENTION_WINDOWS = 3
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
+"""One clock tells what came before what, whichever instance wrote it and however far its own is set back."""
+_JOURNAL_BYTES = 8 << 20
+_FLIGHT_BYTES = 450
+"""Of a copy that is told of: its real topic's name has 249 characters at most."""
+_DECISION_BYTES = 100
+"""Of all that may be told of one request that was read."""
+_WAIT_BYTES = 450
+"""Of a target that is paused or beyond its rate: each record tells them all."""
+_STRETCH_BYTES = 100
+"""Of each further one of a target's."""
+
+
+_UNCOMPRESSED = {"compression.type": "uncompressed"}
+"""The broker decompresses what senders compress, and max.message.bytes then limits what a reader has to hold. With any
+other value a record of 3 KB may become 100 MB in each reader. A journal needs no such value: only bridges write to it.
+"""
+_LEAST_READ_BYTES = 16 << 20
+_LARGER_WHEN_READ = 4
+"""Times max.message.bytes that a compressed batch may become: a sender limits a batch by its size before compression,
+and the topic's limit may be raised while the bridge runs."""
+_ANSWER_BYTES = 1 << 20
+"""Room around the records in an answer of a broker, and for other answers."""
+
+
+class TopicState(NamedTuple):
+    """What a timer topic is on this cluster. `max_message_bytes`: what it takes."""
+
+    partitions: int
+    max_message_bytes: int
+
+
+def fetch_limits(max_message_bytes: int, *, is_compressed: bool) -> dict[str, str]:
+    """Return librdkafka settings that bound what a reader of timer topics holds, decompressed.
+
+    max_message_bytes: the largest that a timer topic takes. is_compressed: True if records may be compressed. Then a
+    fetch asks for one byte of a partition, for which a broker sends one batch: many small ones could become gigabytes
+    together. librdkafka decompresses a zstd batch to at most receive.message.max.bytes; gzip and lz4 have no limit.
+    """
+    most = max(_LEAST_READ_BYTES, _LARGER_WHEN_READ * max_message_bytes)
+    limits = {"fetch.max.bytes": str(most), "receive.message.max.bytes": str(most + _ANSWER_BYTES)}
+    return limits | ({"max.partition.fetch.bytes": "1"} if is_compressed else {})
+
+
+def timer_topic(roll_window_ms: int, *, is_compressed: bool = False) -> dict[str, str]:
+    """Configuration of a timer topic that the bridge makes. is_compressed: True if records may be compressed."""
+    return _kept(roll_window_ms) if is_compressed else {**_kept(roll_window_ms), **_UNCOMPRESSED}
+
+
+def _kept(roll_window_ms: int) -> dict[str, str]:
+    """Return what a timer topic and a journal have in common."""
+    return {
+        "cleanup.policy": "delete",
+        **_BROKERS_TIME,
+        "retention.ms": str(max(RETENTION_WINDOWS * roll_window_ms, 604_800_000)),
+        "retention.bytes": "-1",
+    }
+
+
+def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
+    """What one record of the journal may come to. `most_waits`: targets that wait."""
+    waits = most_waits * _WAIT_BYTES + MOST_PARTED * _STRETCH_BYTES
+    return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
+
+
+def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:
+    return {**_kept(roll_window_ms), "max.message.bytes": str(max(_JOURNAL_BYTES, least_bytes))}
+
+
+def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, least_bytes: int) -> list[str]:
+    """What is wrong with a journal topic, each with what to set."""
+    found = _retention_faults(topic, config, roll_window_ms)
+    if int(config["max.message.bytes"]) < least_bytes:
+        told = f"{topic}: max.message.bytes is {config['max.message.bytes']}, but one transaction may decide as much as"
+        found.append(f"{told} {least_bytes} bytes tell: set it to that or more, or a smaller max_due_records")
+    return found
+
+
+def receipts_topic() -> dict[str, str]:
+    return {**_BROKERS_TIME, "retention.ms": "604800000"}
+
+
+def rejected_topic(max_message_bytes: int) -> dict[str, str]:
+    return {**_BROKERS_TIME, "max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
+
+
+def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: int) -> list[str]:
+    """What is wrong with the rejected topic, where a timer topic takes messages of up to `max_message_bytes`."""
+    found, least = int(config["max.message.bytes"]), max_message_bytes + REASON_BYTES
+    if found >= least:
+        return []
+    return [
+        f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least};"
+        " what does not fit there is told without its key, value and headers"
+    ]
+
+
+def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
+    """What is wrong with a topic of receipts, or of what is rejected, made by hand or by an older bridge."""
+    return [f"{each}, as the audit compares its times with the brokers'" for each in _of_another_clock(topic, config)]
+
+
+def control_topic() -> dict[str, str]:
+    return {"cleanup.policy": "compact", **_BROKERS_TIME}
+
+
+def redriven_topic() -> dict[str, str]:
+    return {"cleanup.policy": "compact"}
+
+
+def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: str) -> str | None:
+    """Return what is wrong with how a timer topic keeps compressed records, with the command that fixes it."""
+    found = config["compression.type"]
+    if found == _UNCOMPRESSED["compression.type"]:
+        return None
+    return (
+        f"{topic}: compression.type is {found}, so a record of 3 KB may become 100 MB when it is read; start once with"
+        f" --fix-topics true, or run kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type"
+        f" topics --entity-name {topic} --add-config compression.type=uncompressed; if your brokers do not allow that,"
+        f" set compressed_requests = allow"
+    )
+
+
+def faults(topic: str, config: Mapping[str, str], roll_window_ms: int, bootstrap_servers: str | None) -> list[str]:
+    """What is wrong with a timer topic, each with what to set. bootstrap_servers: None if it may be compressed."""
+    found = _retention_faults(topic, config, roll_window_ms)
+    wrong = bootstrap_servers and compression_fault(topic, config, bootstrap_servers)
+    return [*found, wrong] if wrong else found
+
+
+def _retention_faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:
+    found = []
+    if config["cleanup.policy"] != "delete":
+        found.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}: set it to delete")
+    found += _of_another_clock(topic, config)
+    if int(config["retention.bytes"]) != -1:
+        found.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set it to -1")
+    least_ms = RETENTION_WINDOWS * roll_window_ms
+    if 0 <= int(config["retention.ms"]) < least_ms:
+        found.append(
+            f"{topic}: retention.ms is {config['retention.ms']}, but a roll window of {roll_window_ms} ms needs"
+            f" {least_ms}: set retention.ms to that or more, or a shorter roll_window"
+        )
+    return found
+
+
+def _of_another_clock(topic: str, config: Mapping[str, str]) -> list[str]:
+    wrong = [(name, value) for name, value in _BROKERS_TIME.items() if config[name] != value]
+    return [f"{topic}: {name} is {config[name]}: set it to {value}" for name, value in wrong]
+
+
+def missing_right(topic: str, needed: frozenset[str], allowed: frozenset[str]) -> str | None:
+    """What to grant."""
+    missing = " and ".join(sorted(needed - allowed))
+    return f"{topic}: the bridge's user may not {missing}: give it the right (an ACL)" if missing else None

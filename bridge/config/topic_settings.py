@@ -1,0 +1,110 @@
+"""Timer topics, each with its own targets, spellings and limits, so that Kafka's ACLs decide who may send where.
+
+    timer.requests            the main one: timer_topic, journal_topic, allow_targets, deny_targets, profiles, ...
+    [topics."timer.payments"] a table for each other: allow, deny, actions, profiles, max_requests_per_s, ...
+
+Checked as a whole: no two settings may mean one topic, and each pattern and profile has to be able to do something.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from bridge.config.durations import milliseconds
+from bridge.intake.target_policy import ACTIONS, Policy, check_policy
+from schemas.headers import legal_topic
+from schemas.profiles import NATIVE, PROFILES
+
+
+def _names(value: object) -> object:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+def as_list(value: object) -> object:
+    return _names(value) if value else ()
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+"""A list in the TOML; 'one,other' in the environment and as a flag."""
+Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
+"""The same; an empty text is none."""
+Limit = Annotated[int | None, Field(ge=1)]
+Duration = Annotated[int, BeforeValidator(milliseconds)]
+"""Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
+
+
+class TopicSettings(BaseModel):
+    """The keys of `[topics."NAME"]`. Without `profiles`: the setting of that name; without a journal: NAME.journal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allow: Patterns = ("*",)
+    deny: Patterns = ()
+    actions: Names = ACTIONS
+    profiles: Names | None = None
+    max_requests_per_s: Limit = None
+    max_pending: Limit = None
+    max_pending_bytes: Limit = None
+    max_request_bytes: Limit = None
+    max_delay: Annotated[Duration, Field(gt=0)] | None = None
+    journal_topic: str = ""
+
+    def of(self, name: str, profiles: tuple[str, ...]) -> "TopicSettings":
+        """With what its name and the bridge's own settings say where it says nothing."""
+        own = profiles if self.profiles is None else self.profiles
+        journal_topic = self.journal_topic or f"{name}.journal"
+        return self.model_copy(update={"profiles": own, "journal_topic": journal_topic})
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.allow, self.deny, self.actions)
+
+
+def check_profiles(names: tuple[str, ...], setting: str = "profiles") -> None:
+    """Raises ValueError."""
+    for name in names:
+        if name != NATIVE and name not in PROFILES:
+            raise ValueError(f"{setting}: {name!r} is none: write a list of {', '.join((NATIVE, *PROFILES))}")
+    if NATIVE not in names:
+        raise ValueError(f"{setting}: native has to be among them, as the bridge's own copies are native")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{setting}: one stands twice: name each once")
+
+
+def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: Mapping[str, str]) -> frozenset[str]:
+    """Returns the names of all the bridge's own topics. `topics`: as `TopicSettings.of` makes them, `main` among them.
+
+    `shared`: setting -> the topic that all of them use. Raises ValueError with the remedy.
+    """
+    meant: dict[str, str] = {}
+    for setting, name in _own_topics(main, topics, shared):
+        if legal_topic(name.encode()) is None:
+            raise ValueError(
+                f"{setting} is {name!r}, which Kafka takes for no topic of ours: write at most 249 letters, digits,"
+                f" . _ and -, not beginning with __"
+            )
+        if name in meant:
+            raise ValueError(f"{setting} and {meant[name]} are both {name}: give each a topic of its own")
+        meant[name] = setting
+    own = frozenset(meant)
+    for name, topic in topics.items():
+        if name == main:
+            check_profiles(topic.profiles or ())
+            check_policy(topic.policy, own, "allow_targets", "deny_targets", "allow_actions")
+        else:
+            table = f'topics."{name}"'
+            check_profiles(topic.profiles or (), f"{table}.profiles")
+            check_policy(topic.policy, own, f"{table}.allow", f"{table}.deny", f"{table}.actions")
+    return own
+
+
+def _own_topics(main: str, topics: Mapping[str, TopicSettings], shared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Setting and name of each."""
+    yield "timer_topic", main
+    yield "journal_topic", topics[main].journal_topic
+    yield from shared.items()
+    for name, topic in topics.items():
+        if name != main:
+            yield f'topics."{name}"', name
+            yield f'topics."{name}".journal_topic', topic.journal_topic

@@ -1,0 +1,98 @@
+"""A server as a child process that ends with us: when we stop it, at Ctrl-C, and when we die without a word.
+
+child = Child([java, ...], folder, b"started")   its words go to folder/logs/console.log
+child.ready_or_ended.wait(60)                    child.ready tells which of the two
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+with __import__("contextlib").suppress(AttributeError):
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def kill_with_parent(command: Sequence[str]) -> list[str]:
+    """The command of a process that ends with the thread that starts it, however that ends."""
+    return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
+class Child:
+    """The process and the thread that started it, reads its words and waits for its end.
+
+    `ready_or_ended` is set at the ready line or at the end, whichever comes first; `ready` tells which.
+    """
+
+    def __init__(self, command: list[str], folder: Path, ready_words: bytes) -> None:
+        self.ready = False
+        self.ready_or_ended = threading.Event()
+        self._spawned = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = kill_with_parent(command)
+        self._console = folder / "logs" / "console.log"
+        self._console.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._ready_words = ready_words
+        self._thread = threading.Thread(target=self._run, name=f"child in {folder.name}", daemon=True)
+        self._thread.start()
+        self._spawned.wait()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def end(self, timeout_s: float) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with self._console.open("ab") as console, self._spawn() as process:
+                self._process = process
+                self._spawned.set()
+                self._copy(process, console.fileno())
+        finally:
+            self._spawned.set()
+            self.ready_or_ended.set()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _copy(self, process: subprocess.Popen[bytes], console: int) -> None:
+        """To the file line by line, until the end: a full pipe would stop the child."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            os.write(console, line)
+            if self._ready_words in line:
+                self.ready = True
+                self.ready_or_ended.set()

@@ -1,0 +1,279 @@
+"""A single-node Kafka (KRaft) of one's own, for development, demo, bench and tests. Never for data that matters.
+
+    <folder>/server.properties   written anew at each start
+    <folder>/data/               what survives a restart, a kill too
+    <folder>/logs/server.log     the broker's log        console.log: what the JVM itself said
+
+    with EmbeddedKafka(Path(".run/kafka")) as kafka:
+        Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+How it ends, in every case: `stop()` asks, then kills its own pid; Ctrl-C reaches only us, as the broker is a session of
+its own, and `with` then stops it; when we die without a word, the kernel kills it (Linux: PR_SET_PDEATHSIG).
+"""
+
+import atexit
+import functools
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bridge.dev.child_process import Child
+from bridge.dev.kafka_jars import DEFAULT_CACHE, ensure_jars
+from bridge.errors import BridgeError
+
+HOST = "127.0.0.1"
+READY_WORDS = b"Kafka Server started"
+OLDEST_JAVA = 17
+
+# Below the ports that the system hands out to outgoing connections: a client that retries against a stopped broker
+# inside that range can end up connected to itself, and then the broker's port is taken.
+PORTS = range(20_000, 30_000)
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    # One node keeps one copy.
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # The internal topics come with the first use; 50 partitions each would take seconds.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # A test should not wait for members that never come, nor for the abort of a dead producer's transaction.
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    # A misspelt topic is an error, as on a broker that is run with care.
+    "auto.create.topics.enable": "false",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.recovery.threads.per.data.dir": "2",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),  # 128 MB by default, a quarter of our heap
+}
+
+G1 = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+SHORT_PAUSES = ("-XX:+UseZGC", "-XX:+AlwaysPreTouch")
+"""For who measures latency: a young collection of G1 was seen to hold a broker for 100 ms. -Xms is taken at once."""
+
+LOG4J2 = """
+status = error
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = [%d] %p %m (%c)%n
+appender.ready.type = Console
+appender.ready.name = ready
+appender.ready.layout.type = PatternLayout
+appender.ready.layout.pattern = %m%n
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+logger.ready.name = kafka.server.KafkaRaftServer
+logger.ready.level = info
+logger.ready.appenderRef.ready.ref = ready
+"""
+
+
+class EmbeddedKafkaError(BridgeError):
+    """The embedded broker did not come up. The message says what to install or where to look."""
+
+
+class EmbeddedKafka:
+    """A broker that can be started, stopped, killed and started again: same folder, same port, same data."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        heap_mb: int = 512,
+        java_options: Sequence[str] = G1,
+        properties: Mapping[str, str] | None = None,
+        jars_cache: Path = DEFAULT_CACHE,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.port = free_port() if port is None else port
+        self._controller_port = free_port(taken={self.port})
+        self._heap_mb = heap_mb
+        self._java_options = java_options
+        self._extra = dict(properties or {})
+        self._jars_cache = jars_cache
+        self._broker: Child | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id; None while it does not run."""
+        return self._broker.pid if self._broker is not None and self._broker.alive else None
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "logs" / "server.log"
+
+    def start(self, *, timeout_s: float = 180.0) -> None:
+        """Returns when the broker serves clients. Whatever goes wrong, no process is left behind."""
+        if self.pid is not None:
+            return
+        java = find_java()
+        jars = ensure_jars(self._jars_cache, java=java).resolve()
+        self._refuse_taken_ports()
+        self._write_files()
+        self._format(java, jars, timeout_s)
+        command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
+        self._broker = Child(command, self.folder, READY_WORDS)
+        atexit.register(self.kill)
+        try:
+            self._await_ready(self._broker, timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self, *, timeout_s: float = 60.0) -> None:
+        """SIGTERM, and SIGKILL when that does not end it in time. To its own pid alone."""
+        if self._broker is not None:
+            self._broker.end(timeout_s)
+            self._forget()
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would do it; the data stay for the next start."""
+        if self._broker is not None:
+            self._broker.kill()
+            self._forget()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def _forget(self) -> None:
+        self._broker = None
+        atexit.unregister(self.kill)
+
+    def _await_ready(self, broker: Child, timeout_s: float) -> None:
+        told = broker.ready_or_ended.wait(timeout_s)
+        if not told:
+            raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._last_words()}")
+        if not broker.ready:
+            raise EmbeddedKafkaError(f"Kafka ended while it started.\n{self._last_words()}")
+
+    def _last_words(self) -> str:
+        """The tails of both logs, for an error message."""
+        return "\n".join(_tail(path) for path in (self.log_path, self.folder / "logs" / "console.log"))
+
+    def _refuse_taken_ports(self) -> None:
+        if not _bindable(self.port):
+            raise EmbeddedKafkaError(f"port {self.port} on {HOST} is in use: stop what listens there, or take another")
+        if not _bindable(self._controller_port):
+            self._controller_port = free_port(taken={self.port})
+
+    def _write_files(self) -> None:
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        listeners = f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}"
+        places = {
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+            "log.dirs": str(self.folder / "data"),
+        }
+        lines = [f"{name}={value}\n" for name, value in (PROPERTIES | places | self._extra).items()]
+        (self.folder / "server.properties").write_text("".join(lines))
+        (self.folder / "log4j2.properties").write_text(LOG4J2.format(log=self.log_path))
+
+    def _format(self, java: str, jars: Path, timeout_s: float) -> None:
+        """Kafka starts only on a folder that carries a cluster id. Done once: what is there is kept."""
+        if (self.folder / "data" / "meta.properties").exists():
+            return
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
+        tool += ["--config", str(self.folder / "server.properties")]
+        command = [java, "-XX:TieredStopAtLevel=1", *self._jvm_options(jars), *tool]
+        run = functools.partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        try:
+            done = run(command, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise EmbeddedKafkaError(f"{self.folder} was not formatted for Kafka within {timeout_s:.0f} s") from None
+        if done.returncode != 0:
+            raise EmbeddedKafkaError(f"{self.folder} could not be formatted for Kafka:\n{done.stdout}{done.stderr}")
+
+    def _jvm_options(self, jars: Path) -> list[str]:
+        return [
+            f"-Xmx{self._heap_mb}m",
+            *self._java_options,
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Djava.awt.headless=true",
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-cp",
+            f"{jars}/*",
+        ]
+
+
+@functools.cache
+def find_java() -> str:
+    """Java of the right age, from JAVA_HOME, else from PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    remedy = f"Kafka needs Java {OLDEST_JAVA} or later; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
+    if java is None:
+        raise EmbeddedKafkaError(f"no java was found. {remedy}")
+    try:
+        told = subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise EmbeddedKafkaError(f"{java} does not run: {error.strerror} (JAVA_HOME={home or ''}). {remedy}") from error
+    major = java_major(told.stderr)
+    if major is None or major < OLDEST_JAVA:
+        raise EmbeddedKafkaError(f"{java} is {told.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
+    return java
+
+
+def java_major(version_text: str) -> int | None:
+    """`openjdk version "17.0.15" 2025-04-15` -> 17, `java version "1.8.0_392"` -> 8."""
+    match = re.search(r'version "(?:1\.)?(\d+)', version_text)
+    return int(match[1]) if match else None
+
+
+def free_port(*, taken: set[int] | None = None) -> int:
+    """A port on which nothing listens just now; see `PORTS` for why the system is not asked for one."""
+    candidates = [port for port in PORTS if port not in (taken or set())]
+    for port in random.SystemRandom().sample(candidates, 200):
+        if _bindable(port):
+            return port
+    raise EmbeddedKafkaError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: an ended run is no obstacle
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    if not path.exists():
+        return f"({path} does not exist)"
+    last = path.read_text(errors="replace").splitlines()[-lines:]
+    return "\n".join([f"--- the end of {path}", *last])

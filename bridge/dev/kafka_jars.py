@@ -1,0 +1,33 @@
+"""Kafka's own jars, fetched once into a cache: an embedded broker needs no download of a distribution.
+
+The list is what `org.apache.kafka:kafka_2.13` and a binding for slf4j resolve to.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from bridge.errors import BridgeError
+from schemas import maven_jars as jars
+from schemas.maven_jars import JarList, ensure
+
+KAFKA_VERSION = "4.3.0"
+DEFAULT_CACHE = Path(".run/kafka-jars")
+
+JARS = JarList("Kafka", KAFKA_VERSION, Path(__file__).with_name("kafka-jars.txt"))
+
+
+class JarsError(BridgeError):
+    """The jars are not there and could not be fetched, or are not the pinned ones. The message says what to do."""
+
+
+def ensure_jars(cache: Path = DEFAULT_CACHE, *, java: str = "java") -> Path:
+    """Return the folder with exactly the jars of `JARS`, fetched when missing. Raises JarsError."""
+    try:
+        return ensure(JARS, cache, java=java)
+    except jars.JarsError as wrong:
+        raise JarsError(str(wrong)) from wrong
+
+
+if __name__ == "__main__":  # python -m bridge.dev.kafka_jars [CACHE]: the build of compose/kafka uses it
+    sys.stdout.write(f"{ensure_jars(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_CACHE)}{os.linesep}")

@@ -1,0 +1,1 @@
+"""The HTTP server: probes, metrics, the REST API and the page."""

@@ -1,0 +1,107 @@
+"""KafkaSide over librdkafka. Clients are made when they are first needed, and a broker is waited for a few seconds."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bridge.cli.redrive_commands import redriving
+from bridge.client import TimerProducer
+from bridge.config.settings import Settings
+from bridge.errors import BridgeError
+from bridge.http.api.ports import GroupView, Resent, TopicReader
+from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Patience
+from bridge.redrive.marker_index import Marks, MarksTopic
+from bridge.redrive.rules import Parked, Selection
+
+_WAIT_S = 10.0
+_SEND_TIMEOUT_MS = 15_000
+
+
+class RealKafka:
+    """Of one bridge's settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ending = Patience()
+        """Its end is that of all who wait, and stays: a reader's own begins anew each time."""
+        self._patience = Patience(self._ending)
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._redriving = threading.Lock()
+        self._group: ConfluentGroup | None = None
+        self._reader: _Reader | None = None
+        self._producers: dict[str, TimerProducer] = {}
+        self._marks = MarksTopic(settings.redriven_topic)
+
+    def group(self) -> GroupView:
+        with self._lock:
+            if self._group is None:
+                self._group = ConfluentGroup(self._settings.connection(), self._patience)
+        members = self._group.members()
+        return GroupView(frozenset(self._group.shards(self._settings.timer_topics())), members)
+
+    @contextmanager
+    def reader(self) -> Iterator[TopicReader]:
+        if not self._reading.acquire(timeout=_WAIT_S):
+            raise BridgeError("others ask Kafka just now, and it takes long: ask again")
+        try:
+            if self._reader is None:
+                self._reader = _Reader(self._settings, self._patience)
+            self._patience.give_up_in(_WAIT_S)
+            yield self._reader
+        finally:
+            self._reading.release()
+
+    def producer(self, timer_topic: str) -> TimerProducer:
+        with self._lock:
+            known = self._producers.get(timer_topic)
+            if known is not None and not known.is_broken:
+                return known
+            where = {"bootstrap.servers": self._settings.bootstrap_servers}
+            config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **where}
+            made = self._producers[timer_topic] = TimerProducer(
+                config, timer_topic=timer_topic, control_topic=self._settings.control_topic
+            )
+        if known is not None:
+            known.close()
+        return made
+
+    def redriven(self) -> Marks:
+        with self.reader() as reader:
+            return self._marks.read_on(reader)
+
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
+        chosen = {(each.place, each.offset) for each in records}
+        if not chosen:
+            return Resent(0, ())
+        selection = Selection(
+            timer_topics=frozenset(self._settings.timer_topics()),
+            codes=frozenset(each.code for each in records),
+            origins=frozenset(each.told_origin for each in records),
+            from_ms=min(each.parked_ms for each in records),
+        )
+        if not self._redriving.acquire(blocking=False):
+            raise BridgeError("records are being sent again already: wait for that to end, then do it again")
+        try:
+            with redriving(self._settings, self._ending) as work:
+                work.begin(self._settings.replication_factor)
+                found = work.look(selection)
+                found.cut(None)
+                sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen], on_sent)
+            return Resent(sent.count, sent.refused)
+        finally:
+            self._redriving.release()
+
+    def close(self) -> None:
+        self._ending.give_up_in(0)
+        for producer in self._producers.values():
+            producer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+class _Reader(ConfluentHistory):
+    def __init__(self, settings: Settings, patience: Patience) -> None:
+        connection = settings.connection()
+        super().__init__(connection, {}, patience)
+        self.partitions = ConfluentTopics(connection, patience).partitions

@@ -1,0 +1,237 @@
+"""What the API is asked, by query or as JSON. Raises ValueError, which pydantic tells."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from bridge.config.durations import parse_duration_ms, parse_instant_ms
+from bridge.query.search import SearchPosition, Wanted
+from bridge.query.summary import parse_bucket_ms
+from schemas.headers import MAX_INT64
+from schemas.origin import Shard
+from timer.index.due_counts import HOUR_MS
+
+MOST_LISTED = 20_000
+_MOST_REJECTED = 1000
+_MOST_BUCKETS = 1000
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+class Question(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Read(Question):
+    local: bool = Field(False, description="Only what the asked instance knows by itself.")
+
+
+def _instant(value: object) -> object:
+    return parse_instant_ms(value) if isinstance(value, str) and value else value or None
+
+
+def _parsed_by(parse: Callable[[str], int]) -> BeforeValidator:
+    """Parse text; a number is taken as it is."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _place(value: object) -> object:
+    try:
+        return str(SearchPosition.parse(value)) if isinstance(value, str) else value
+    except (ValueError, TypeError):
+        raise ValueError("give what the page before told") from None
+
+
+After = Annotated[str | None, BeforeValidator(_place)]
+Instant = Annotated[int | None, BeforeValidator(_instant)]
+"""Epoch ms, or ISO 8601 with a zone."""
+
+
+class PendingAsked(Read):
+    topic: str | None = Field(None, description="Only this real topic.")
+    bucket: Annotated[int, _parsed_by(parse_bucket_ms)] = Field(HOUR_MS, description="Whole hours: 1h, 6h, 1d, or ms.")
+
+
+class Selector(Question):
+    """Which pending timers. What is left out does not matter."""
+
+    topic: str | None = Field(None, description="The real topic.")
+    key_prefix: str | None = Field(None, description="The request's key begins so.")
+    due_from: Instant = None
+    due_to: Instant = Field(None, description="Not itself among them.")
+    header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Selector()
+
+    def wanted(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> Wanted:
+        name, equals, value = (self.header or "").partition("=")
+        return Wanted(
+            topic=self.topic or None,
+            key_prefix=(self.key_prefix or "").encode(),
+            header=(name, value.encode() if equals else None) if name else None,
+            due_from_ms=self.due_from or 0,
+            due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
+            after=None if after is None else SearchPosition.parse(after),
+            limit=limit,
+            bucket_ms=bucket_ms,
+        )
+
+    def digest(self) -> str:
+        told = json.dumps(self.model_dump(), sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+class TimersAsked(Selector, Read):
+    after: After = Field(None, description="`after` of the page before.")
+    limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
+    bucket: Annotated[int | None, _parsed_by(parse_duration_ms)] = Field(
+        None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "TimersAsked":
+        if self.bucket is None:
+            return self
+        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MOST_BUCKETS * self.bucket:
+            raise ValueError(f"bucket: give due_from and due_to, at most {_MOST_BUCKETS} buckets apart")
+        return self
+
+
+class _Named(Question):
+    id: str | None = None
+    id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
+
+    def raw(self) -> bytes:
+        return base64.b64decode(self.id_base64 or "", validate=True) if self.id is None else self.id.encode()
+
+
+class _Id(_Named):
+    @model_validator(mode="after")
+    def _one(self) -> "_Id":
+        if (self.id is None) == (self.id_base64 is None):
+            raise ValueError("give one of id and id_base64")
+        self.raw()
+        return self
+
+
+class TimerAsked(_Named, Read):
+    origin: str | None = Field(None, description="topic/partition/offset of its first request, where it has no id.")
+    value: bool = Field(False, description="With the value of the message.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "TimerAsked":
+        if [self.id, self.id_base64, self.origin].count(None) != 2:
+            raise ValueError("give one of id, id_base64 and origin")
+        self.place() if self.origin is not None else self.raw()
+        return self
+
+    def named(self) -> dict[str, str]:
+        """How it is named."""
+        return self.model_dump(include={"id", "id_base64", "origin"}, exclude_none=True)
+
+    def place(self) -> tuple[Shard, int]:
+        """Of its first request."""
+        shard, _, offset = (self.origin or "").rpartition("/")
+        topic, _, partition = shard.rpartition("/")
+        if not (topic and _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)):
+            raise ValueError("origin: write topic/partition/offset of its request, as timer-origin has it")
+        return Shard(topic, int(partition)), int(offset)
+
+
+class ActionAsked(Question):
+    timer_topic: str | None = Field(None, description="Which one; the setting timer_topic if left out.")
+
+
+class PlacedAsked(_Id, ActionAsked):
+    partition: int | None = Field(
+        None, ge=0, description="Where it stands, if that was not chosen by its id (murmur2)."
+    )
+
+
+class CancelAsked(PlacedAsked):
+    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "CancelAsked":
+        if self.everywhere and self.partition is not None:
+            raise ValueError("everywhere goes to every partition: give either that or a partition")
+        return self
+
+
+class ReleaseAsked(PlacedAsked):
+    """Nothing more."""
+
+
+class MoveAsked(PlacedAsked):
+    delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
+    at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
+
+
+class TopicAsked(ActionAsked):
+    """Left out, `timer_topic` is each of them."""
+
+    topic: str = Field(min_length=1, description="The real topic.")
+
+
+class SentHeader(Question):
+    name: str
+    value: str | None
+
+
+class ReplaceAsked(_Id, ActionAsked):
+    everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
+    placed: int | None = Field(
+        None, ge=0, description="Where what it replaces stands, if that was not chosen by its id: ended there too."
+    )
+    topic: str
+    value: str | None = Field(None, description="Null: a tombstone.")
+    key: str | None = None
+    headers: list[SentHeader] = Field(default_factory=list)
+    delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
+    at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
+    level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
+    partition: int | None = Field(None, description="The real topic's, if the key is not to choose.")
+
+
+class SelectionAsked(Question):
+    selector: Selector
+    after: After = Field(None, description="Only those behind: `after` of the count before.")
+
+    @model_validator(mode="after")
+    def _narrows(self) -> "SelectionAsked":
+        if self.selector.is_empty:
+            raise ValueError("a selector that names nothing would take all timers: give a topic at least")
+        return self
+
+
+class SelectionActed(SelectionAsked):
+    token: str = Field(description="That of the count.")
+
+
+def _shift_ms(text: str) -> int:
+    ms = parse_duration_ms(text.removeprefix("-"))
+    return -ms if text.startswith("-") else ms
+
+
+class SelectionMoved(SelectionActed):
+    by: Annotated[int, _parsed_by(_shift_ms)] = Field(description="Later by this: 1h, 30m, ms; -1h is earlier.")
+
+
+class RejectedAsked(Question):
+    code: str | None = None
+    topic: str | None = Field(None, description="The real topic.")
+    limit: int = Field(100, ge=1, le=_MOST_REJECTED)
+
+
+class RedriveAsked(Question):
+    records: list[str] = Field(min_length=1, max_length=_MOST_REJECTED, description="As they are named in `parked`.")
+
+
+class NoParameters(Question):
+    """Nothing is asked."""

@@ -1,0 +1,157 @@
+"""What the API tells. Times are epoch ms. A partition is named `topic/partition`, a record `topic/partition/offset`.
+
+Answers about all instances say what is `missing`: partitions that nobody answered for, and why.
+"""
+
+from pydantic import BaseModel, Field
+
+from bridge.observe.recent_traffic import Traffic
+from bridge.observe.status import Phase
+from bridge.query.details import Found
+from bridge.query.search import Listing
+from bridge.query.summary import Pending
+
+
+class Refused(BaseModel):
+    """Any status from 400 on: what is wrong, and what to do."""
+
+    reason: str
+
+
+class Missing(BaseModel):
+    """A partition that is not in the answer."""
+
+    partition: str
+    why: str
+
+
+class Disk(BaseModel):
+    """Of the data directory."""
+
+    used_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+class PartitionState(BaseModel):
+    phase: Phase
+    reason: str = ""
+    pending: int | None = Field(default=None, description="Null while it recovers.")
+
+
+class Instance(BaseModel):
+    """One bridge, told by itself."""
+
+    address: str
+    version: str
+    at_ms: int
+    not_ready: str = Field(description="Empty: it is ready. Else why not.")
+    partitions: dict[str, PartitionState]
+    paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
+    unavailable_topics: dict[str, int] = Field(
+        description="Target topics that take no records, each with the time (epoch ms) since when."
+    )
+    traffic: Traffic
+    disk: Disk
+    resident_bytes: int | None
+
+
+class Owned(PartitionState):
+    partition: str
+    owner: str = Field(description="The address of the instance that has it.")
+
+
+class Overview(BaseModel):
+    """The whole group."""
+
+    at_ms: int
+    pending: int
+    late_p50_ms: int | None = Field(description="Of the last 5 minutes; null: nothing was delivered.")
+    late_p99_ms: int | None
+    in_per_s: float = Field(description="Requests read, over the last minute.")
+    out_per_s: float = Field(description="Timers delivered, over the last minute.")
+    partitions: list[Owned]
+    paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
+    unavailable_topics: dict[str, int] = Field(
+        description="Target topics that take no records, each with the time (epoch ms) since when."
+    )
+    instances: list[Instance]
+    missing: list[Missing]
+
+
+class GroupPending(Pending):
+    next_due_ms: int | None = None
+    missing: list[Missing] = Field(default_factory=list)
+
+
+class GroupListing(Listing):
+    partitions: list[str] = Field(description="Those that it is about.")
+    missing: list[Missing] = Field(default_factory=list)
+
+
+class GroupFound(Found):
+    partitions: list[str] = Field(description="Those that it is about.")
+    is_local: bool = False
+    missing: list[Missing] = Field(default_factory=list)
+
+
+class Acted(BaseModel):
+    """`outcomes`: receipts by their kind, as far as they came in time."""
+
+    action: str
+    sent: list[str] = Field(description="The requests on the timer topic.")
+    outcomes: dict[str, int]
+    unanswered: int = Field(description="Requests without a receipt yet; with receipts = none, all of them.")
+
+
+class Counted(BaseModel):
+    """What a selection comes to. `token` is to be given back with the action."""
+
+    matching: int
+    taken: int = Field(
+        description="How many of them the token stands for, the first by due time: the action is for these."
+    )
+    without_id: int = Field(
+        description="Of these, timers without an id: no request can name them, so none acts on them."
+    )
+    first: list[str] = Field(description="Ids, or places where there is no id, of the first ones.")
+    token: str
+    after: str | None = Field(None, description="To count what is behind those; null: there is nothing.")
+    missing: list[Missing]
+
+
+class ActedOnSelection(Acted):
+    without_id: int = Field(description="Timers that no request can name, as they have no id: they are left alone.")
+    left: int = Field(description="Those that match and were not in the token: they came later, or were too many.")
+
+
+class Rejected(BaseModel):
+    """A record of the rejected topic."""
+
+    parked: str = Field(description="Where it lies.")
+    parked_ms: int
+    code: str
+    detail: str
+    origin: str = Field(description="The request, on the timer topic.")
+    topic: str = Field(description="The real topic; empty where the request does not tell.")
+    id: str | None = None
+    id_base64: str | None = None
+    bytes: int
+    may_redrive: bool = Field(
+        description="False: only its reason lies there, its origin is on no timer topic, or it was sent again already."
+    )
+    is_redriven: bool
+
+
+class RejectedRecords(BaseModel):
+    """The latest first."""
+
+    records: list[Rejected]
+    looked_at: int
+    has_older: bool = Field(description="Older ones were not looked at; `timer-bridge redrive` looks at all.")
+
+
+class Redriven(BaseModel):
+    sent: int
+    refused: dict[str, str] = Field(description="Records that the timer topic does not take, and why.")
+    not_sent: int = Field(description="Gone by then, sent before, or not to be sent again.")

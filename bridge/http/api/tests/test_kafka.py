@@ -1,0 +1,211 @@
+"""RealKafka with what stands for a broker."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Event
+
+import pytest
+
+from bridge import kafka as confluent
+from bridge.config.settings import Settings, load
+from bridge.errors import BrokerUnavailableError
+from bridge.http.api import kafka as real_kafka
+from bridge.http.api.kafka import RealKafka
+from bridge.kafka import ConfluentRedrive, Patience
+from bridge.kafka.redrive import RedriveResult
+from bridge.kafka.transactions.producer import TransactionContents
+from bridge.ports import Outgoing, Record
+from bridge.redrive.rules import Parked, RedrivePlan, Selection
+from schemas.origin import Shard
+
+
+def settings() -> Settings:
+    return load({"bootstrap_servers": "127.0.0.1:1", "topics": {"timer.payments": {}}}, {}, None)
+
+
+def lying(offset: int, topic: str) -> Parked:
+    place = Shard("timer.rejected", 0)
+    return Parked(place, offset, 1_000, "unknown-topic", Shard(topic, 0), offset, "orders", None, 10)
+
+
+MARKS = "timer.redriven"
+
+
+class Log:
+    """Reader of a topic of marks; `asked`: what was read of it."""
+
+    def __init__(self) -> None:
+        self.firsts = [0, 0]
+        self.marks: list[list[bytes | None]] = [[], []]
+        self.is_there = True
+        self.asked: list[tuple[int, int, int]] = []
+
+    def partitions(self, topic: str) -> int | None:
+        assert topic == MARKS
+        return len(self.marks) if self.is_there else None
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        return self.firsts[shard.partition], len(self.marks[shard.partition])
+
+    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        values = self.marks[shard.partition]
+        self.asked.append((shard.partition, from_offset, to_offset))
+        for at in range(from_offset, to_offset, 100):
+            numbers = range(at, min(at + 100, to_offset))
+            yield [Record(number, 1_000, b"", values[number], []) for number in numbers]
+
+    def read(self) -> list[tuple[int, int, int]]:
+        asked, self.asked = self.asked, []
+        return [each for each in asked if each[1] < each[2]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    made = Log()
+    monkeypatch.setattr(real_kafka, "_Reader", lambda *_: made)
+    return made
+
+
+def test_marks_are_read_once(log: Log) -> None:
+    kafka = RealKafka(settings())
+    log.marks = [[b"a%d" % number for number in range(1_000)], [b"b%d" % number for number in range(250)]]
+    found = kafka.redriven()
+    assert log.read() == [(0, 0, 1_000), (1, 0, 250)]
+    assert all(mark in found for mark in (b"a0", b"a999", b"b0", b"b249"))
+    assert not any(mark in found for mark in (b"a1000", b"b250", b""))
+    assert b"a7" in kafka.redriven()
+    assert log.read() == []
+    log.marks[0] += [None, b"a1000"]
+    found = kafka.redriven()
+    assert log.read() == [(0, 1_000, 1_002)]
+    assert all(mark in found for mark in (b"a0", b"a999", b"a1000", b"b249"))
+    log.marks.append([b"c0"])
+    log.firsts.append(0)
+    assert b"c0" in kafka.redriven()
+    assert log.read() == [(2, 0, 1)]
+
+
+def test_marks_of_a_topic_made_anew_are_read_anew(log: Log) -> None:
+    kafka = RealKafka(settings())
+    log.marks, log.firsts = [[b"x"] * 20, [b"y"] * 5], [10, 0]
+    assert b"x" in kafka.redriven()
+    assert log.read() == [(0, 10, 20), (1, 0, 5)]
+    log.marks = [[b"z"] * 3, [b"y"] * 5]  # its end went back
+    log.firsts = [0, 0]
+    found = kafka.redriven()
+    assert (b"x" in found, b"y" in found, b"z" in found) == (False, True, True)
+    assert log.read() == [(0, 0, 3), (1, 0, 5)]
+    log.firsts = [2, 0]  # of a log that is only cut, nothing is read again
+    assert b"z" in kafka.redriven()
+    assert log.read() == []
+    log.marks[0], log.firsts = [b"w"] * 9, [0, 0]  # its first offset went back
+    assert b"w" in kafka.redriven()
+    assert log.read() == [(0, 0, 9), (1, 0, 5)]
+    log.is_there = False
+    assert b"w" not in kafka.redriven()
+
+
+def test_marks_that_were_not_read_to_their_end_are_read_once_more(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = RealKafka(settings())
+    log.marks = [[b"a%d" % number for number in range(300)], []]
+
+    def broken(shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        yield [Record(0, 1_000, b"", b"a0", [])]
+        raise BrokerUnavailableError("gone")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(log, "requests", broken)
+        with pytest.raises(BrokerUnavailableError):
+            kafka.redriven()
+    assert b"a299" in kafka.redriven()
+    assert log.read() == [(0, 0, 300)]
+
+
+class Work:
+    """Stands for a redrive of what lies there."""
+
+    def __init__(self, *records: Parked) -> None:
+        self._records = records
+        self.sent: list[Parked] = []
+
+    def begin(self, copies: int) -> None:
+        del copies
+
+    def look(self, selection: Selection) -> RedrivePlan:
+        found = RedrivePlan(selection, ())
+        for record in self._records:
+            found.add(record)
+        return found
+
+    def apply(self, selected: Sequence[Parked], note: Callable[[Sequence[Parked]], None]) -> RedriveResult:
+        self.sent += selected
+        note(selected)
+        return RedriveResult(count=len(selected))
+
+
+def test_a_redrive_sends_to_the_timer_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, of_table, foreign = lying(0, "timer.requests"), lying(1, "timer.payments"), lying(2, "bills")
+    work = Work(own, of_table, foreign)
+    monkeypatch.setattr(real_kafka, "redriving", lambda *_: nullcontext(work))
+    kafka = RealKafka(settings())
+    assert kafka.redrive([own, of_table, foreign], lambda _: None).sent == 2
+    assert work.sent == [of_table, own]
+
+
+class Unfilled:
+    """A producer to which no broker answers, until it is over."""
+
+    is_broken = False
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self.is_asked, self.is_over = Event(), Event()
+
+    def fill(self, batch: TransactionContents) -> None:
+        del batch
+        while not self.is_over.is_set():
+            self.is_asked.set()
+            self._patience.wait("publishing", "nobody answers", 0)
+
+    def settle(self, batch: TransactionContents) -> None:
+        del batch
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = lying(0, "timer.requests")
+    made: list[Unfilled] = []
+
+    class Waiting(ConfluentRedrive):
+        def begin(self, replication_factor: int) -> None:
+            made.append(Unfilled(self._patience))
+            self._producer = made[0]  # type: ignore[assignment]
+            begun.set()
+
+        def look(self, selection: Selection) -> RedrivePlan:
+            found = RedrivePlan(selection, ())
+            found.add(record)
+            return found
+
+        def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
+            return [(each, Outgoing(*each.shard, None, b"v", [], 0)) for each in chunk]
+
+    begun = Event()
+    monkeypatch.setattr(confluent, "ConfluentRedrive", Waiting)
+    kafka = RealKafka(settings())
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(kafka.redrive, [record], lambda _: None)
+        assert begun.wait(30)
+        try:
+            assert made[0].is_asked.wait(30)
+            kafka.close()
+            with pytest.raises(BrokerUnavailableError, match="publishing"):
+                sending.result(5)
+        finally:
+            made[0].is_over.set()

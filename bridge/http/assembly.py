@@ -1,0 +1,72 @@
+"""The page and its API of one bridge, from its settings."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from starlette.routing import BaseRoute
+
+from bridge.config.advertised_address import host_of, own_address
+from bridge.config.settings import Settings, is_loopback
+from bridge.errors import SettingsError
+from bridge.http.api.kafka import RealKafka
+from bridge.http.api.operations import Api, Parts
+from bridge.http.api.rejected import RejectedTopic
+from bridge.http.api.routes import routes
+from bridge.http.api.timer_requests import Requests
+from bridge.http.async_queries import Asker
+from bridge.http.auth.sessions import Authenticator, peer_key, read_tokens
+from bridge.http.html.views import Site
+from bridge.http.peer_client import Peers
+from bridge.http.peers import Neighbours
+from bridge.observe.status import Status
+from bridge.ports import Clock
+from bridge.query.query_queue import QueryQueue
+
+
+@contextmanager
+def page_routes(
+    settings: Settings, access: Authenticator, status: Status, desk: QueryQueue, clock: Clock
+) -> Iterator[list[BaseRoute]]:
+    """To be served beside the probes."""
+    kafka = RealKafka(settings)
+    asker = Asker(status, desk)
+    address = own_address(settings)
+    installed = version("kafka-timer-bridge")
+    api = Api(
+        Parts(
+            status=status,
+            asker=asker,
+            clock=clock,
+            neighbours=Neighbours(address, kafka, access, Peers(settings.peer_networks, is_loopback(host_of(address)))),
+            requests=Requests(kafka, settings.receipts_topic, settings.receipts),
+            rejected=RejectedTopic(kafka, settings.rejected_topic, settings.rules()),
+            data_dir=settings.data_dir,
+            timer_topics=tuple(settings.timer_topics()),
+            version=installed,
+        )
+    )
+    try:
+        site = Site(api.operations, access, clock.now_ms)
+        yield [*routes(api.operations, access, installed), *site.routes()]
+    finally:
+        kafka.close()
+
+
+def access_of(settings: Settings) -> Authenticator:
+    """Raises SettingsError."""
+    reading = settings.page_read_tokens
+    operating = settings.page_operator_tokens
+    tokens = [] if reading is None else read_tokens(reading, "read")
+    tokens += [] if operating is None else read_tokens(operating, "operate")
+    if settings.page_secret is not None:
+        key = peer_key(read_tokens(settings.page_secret, "read"))
+    elif any(each.is_hashed for each in tokens):
+        raise SettingsError(
+            "page_secret: missing, though a tokens file holds hashes, by which instances cannot sign for each other;"
+            " give all instances one file with the output of `openssl rand -hex 32`"
+        )
+    else:
+        key = peer_key(tokens)
+    return Authenticator(tokens, time.time, own_address(settings), key)

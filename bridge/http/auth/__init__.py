@@ -1,0 +1,1 @@
+"""Who may use the REST API and the page: tokens, sessions, the audit log."""

@@ -1,0 +1,1 @@
+"""The page: the REST API's operations as HTML."""

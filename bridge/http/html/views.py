@@ -1,0 +1,284 @@
+"""The page: the API's operations as plain HTML and forms, for people, a phone and a keyboard alike.
+
+    GET  /  /timers  /timer?id=  /rejected  /login         what the API tells
+    POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
+
+No form is taken without the key of its session, and nothing that a sender wrote is ever more than text.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from bridge.http.api.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, NO_ID, Action
+from bridge.http.api.operation import Operation
+from bridge.http.api.routes import MOST_BYTES, body_of, by_secret, complain, explained, run, where_of
+from bridge.http.auth import audit_log as audit
+from bridge.http.auth.sessions import ANYBODY, SESSION_S, Authenticator, Caller
+from bridge.http.html.rendering import Rendering
+from bridge.query.summary import Bucket
+from timer.index.due_counts import HOUR_MS
+
+Handler = Callable[[Request, Caller], Awaitable[Response]]
+
+COOKIE = "timer_session"
+PAGE_ROWS = 100
+_FOLDER = Path(__file__).parent
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with none, a browser does not say which site a form is on
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
+_MOST_FIELDS = 2000
+_MOST_LOGIN_BYTES = 4 << 10
+"""Of a form that anybody may send."""
+_BUCKETS = {"day": "1h", "month": "1d"}
+_MINUTES = "2m"
+
+
+class Site:
+    """`operations`: the API's."""
+
+    def __init__(self, operations: list[Operation], access: Authenticator, now_ms: Callable[[], int]) -> None:
+        self._operations = {each.name: each for each in operations}
+        self._access = access
+        self._now_ms = now_ms
+        self._rendering = Rendering(_FOLDER / "templates", now_ms)
+
+    def routes(self) -> list[BaseRoute]:
+        shown: dict[str, Handler] = {
+            "/": self._overview,
+            "/timers": self._timers,
+            "/timer": self._timer,
+            "/rejected": self._rejected,
+        }
+        sent: dict[str, Handler] = {
+            "/selection/count": self._count,
+            "/rejected/redrive": self._redrive,
+            "/logout": self._logout,
+        }
+        sent |= {f"/{action.about}/{action.name}": self._acting(action) for action in ACTIONS.values()}
+        sent |= {f"/selection/{action.name}": self._acting_on_selection(action) for action in ABOUT_SELECTIONS}
+        return [
+            Mount("/static", StaticFiles(directory=_FOLDER / "static")),
+            Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
+            *(Route(path, self._guarded(self._for_callers(handler))) for path, handler in shown.items()),
+            *(
+                Route(path, self._guarded(self._for_callers(handler)), methods=["POST"])
+                for path, handler in sent.items()
+            ),
+        ]
+
+    # -- who asks
+
+    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Trouble is told as a page, and every page has its headers."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                _demand_own_origin(request)
+                response = await handler(request)
+            except HTTPException as wrong:
+                caller = self._caller(request)
+                response = self._page(request, caller, "error.html", wrong.status_code, reason=wrong.detail)
+                response.headers.update(wrong.headers or {})
+            response.headers.update(_HEADERS)
+            return response
+
+        return answer
+
+    def _for_callers(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            caller = self._caller(request)
+            if caller is None:
+                asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                back = asked if request.method == "GET" else "/"
+                return RedirectResponse(f"/login?{urlencode({'next': back})}", 303)
+            if request.method == "POST":
+                form = await _form(request)
+                key = form.pop("form_key", "")
+                if not self._access.is_form_key(key, _session(request)):
+                    raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
+                request.state.form = form
+            return await handler(request, caller)
+
+        return answer
+
+    def _caller(self, request: Request) -> Caller | None:
+        if self._access.is_open:
+            return ANYBODY._replace(where=where_of(request))
+        caller = self._access.by_session(_session(request))
+        return caller and caller._replace(where=where_of(request))
+
+    async def _login(self, request: Request) -> Response:
+        back = _own_path(request.query_params.get("next", "/"))
+        if request.method == "GET":
+            return self._page(request, None, "login.html", next=back)
+        given = (await _form(request, _MOST_LOGIN_BYTES)).get("token", "")
+        caller = by_secret(request, self._access, given.strip())
+        if caller is None:
+            complain(request, self._access, "no session: unknown token")
+            return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
+        audit.note(caller._replace(where=where_of(request)), "login", {}, {})
+        response = RedirectResponse(back, 303)
+        session, secure = self._access.log_in(caller), _is_behind_tls(request)
+        response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
+        return response
+
+    async def _logout(self, request: Request, _: Caller) -> Response:
+        self._access.log_out(_session(request))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_behind_tls(request))
+        return response
+
+    # -- what is shown
+
+    async def _overview(self, request: Request, caller: Caller) -> Response:
+        span = request.query_params.get("span", "day")
+        overview = await self._ask("overview", caller, {})
+        pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
+        buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
+        goes = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
+        told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span, "actions": ABOUT_TOPICS}
+        return self._page(request, caller, "overview.html", next_due_ms=min(goes, default=None), **told)
+
+    async def _next_hour(self, caller: Caller) -> list[Bucket]:
+        """By the minute: looked for, as counts are kept by the hour."""
+        now_ms = self._now_ms()
+        asked = {"limit": 0, "due_from": now_ms, "due_to": now_ms + HOUR_MS, "bucket": _MINUTES}
+        buckets: list[Bucket] = (await self._ask("timers", caller, asked)).histogram
+        return buckets
+
+    async def _timers(self, request: Request, caller: Caller) -> Response:
+        selector = _selector(request.query_params)
+        after = request.query_params.get("after")
+        asked = selector | {"limit": PAGE_ROWS} | ({"after": after} if after else {})
+        found = await self._ask("timers", caller, asked)
+        following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
+        return self._page(
+            request, caller, "timers.html", found=found, selector=selector, following=following, is_first=not after
+        )
+
+    async def _timer(self, request: Request, caller: Caller) -> Response:
+        given = request.query_params
+        asked = {name: given[name] for name in ("id", "id_base64", "origin") if given.get(name)}
+        if not asked:
+            return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
+        with_value = given.get("value") == "true"
+        found = await self._ask("timer", caller, asked | {"value": with_value})
+        status = 200 if found.timers or found.missing else 404
+        told = {"asked": asked, "found": found, "with_value": with_value, "actions": ABOUT_TIMERS}
+        return self._page(request, caller, "timer.html", status, **told)
+
+    async def _rejected(self, request: Request, caller: Caller) -> Response:
+        asked = {name: request.query_params[name] for name in ("code", "topic") if request.query_params.get(name)}
+        found = await self._ask("rejected", caller, asked | {"limit": 200})
+        return self._page(request, caller, "rejected.html", found=found, asked=asked)
+
+    # -- what is changed
+
+    def _acting(self, action: Action) -> Handler:
+        async def act(request: Request, caller: Caller) -> Response:
+            asked = _filled(request.state.form)
+            asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
+            if "value" in request.state.form:
+                asked["value"] = request.state.form["value"].replace("\r\n", "\n")  # as a browser ends lines
+            done = await self._ask(action.name, caller, asked)
+            told = {each: asked[each] for each in ("id", "id_base64") if each in asked}
+            back = "/timer" if action.about == "timer" else "/"
+            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=told)
+
+        return act
+
+    async def _count(self, request: Request, caller: Caller) -> Response:
+        selector = _selector(request.state.form)
+        counted = await self._ask("count", caller, {"selector": selector})
+        told = {"counted": counted, "selector": selector, "actions": ABOUT_SELECTIONS}
+        return self._page(request, caller, "counted.html", **told)
+
+    def _acting_on_selection(self, action: Action) -> Handler:
+        async def act(request: Request, caller: Caller) -> Response:
+            form = request.state.form
+            selector = _selector(form)
+            asked = {name: value for name, value in _filled(form).items() if name not in _SELECTOR}
+            done = await self._ask(f"{action.name}_selection", caller, asked | {"selector": selector})
+            return self._page(request, caller, "done.html", action=action, done=done, back="/timers", asked=selector)
+
+        return act
+
+    async def _redrive(self, request: Request, caller: Caller) -> Response:
+        records = request.state.form.get("record", "").split("\n")
+        done = await self._ask("redrive", caller, {"records": [each for each in records if each]})
+        return self._page(request, caller, "redriven.html", done=done)
+
+    async def _ask(self, name: str, caller: Caller, asked: Mapping[str, Any]) -> Any:
+        operation = self._operations[name]
+        try:
+            question = operation.asked.model_validate(asked)
+        except ValidationError as wrong:
+            raise HTTPException(400, explained(wrong)) from wrong
+        return await run(operation, caller, question)
+
+    def _page(self, request: Request, caller: Caller | None, template: str, status: int = 200, **told: Any) -> Response:
+        form_key = "" if caller is None else self._access.form_key(_session(request))
+        is_open = self._access.is_open
+        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID}
+        text = self._rendering.page(template, caller=caller, **always, **told)
+        return Response(text, status, media_type="text/html")
+
+
+def _demand_own_origin(request: Request) -> None:
+    """A browser says which site a form is on."""
+    origin = request.headers.get("origin")
+    if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        raise HTTPException(403, "this form was sent by another site: open this page by its own address")
+
+
+def _is_behind_tls(request: Request) -> bool:
+    """By what the browser says of the page that it shows: what ends TLS before us need not be believed."""
+    return request.headers.get("origin", "").startswith("https://")
+
+
+def _own_path(text: str) -> str:
+    """Where to go behind the login: a path of ours, whatever was asked for."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and text.isascii()
+    return text if is_own else "/"
+
+
+def _session(request: Request) -> str:
+    return request.cookies.get(COOKIE, "")
+
+
+async def _form(request: Request, most_bytes: int = MOST_BYTES) -> dict[str, str]:
+    """Fields of one name are lines of one text. Raises HTTPException."""
+    body = await body_of(request, most_bytes)
+    try:
+        pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(413, f"more than {_MOST_FIELDS} fields: send fewer at a time") from None
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: "\n".join(values) for name, values in found.items()}
+
+
+def _filled(form: Mapping[str, str]) -> dict[str, Any]:
+    return {name: value for name, value in form.items() if value}
+
+
+def _selector(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given[name] for name in _SELECTOR if given.get(name)}

@@ -1,0 +1,241 @@
+"""A member of the group that is wrong or hostile: it is named as missing, and costs the others nothing."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+import pytest
+
+from bridge.config.secret_file import digest_of
+from bridge.config.settings import load
+from bridge.errors import SettingsError
+from bridge.http.api.ports import GroupView
+from bridge.http.api.requests import Read
+from bridge.http.api.responses import GroupFound, GroupListing
+from bridge.http.auth.sessions import ANYBODY, Authenticator, Token
+from bridge.http.peer_client import Peers
+from bridge.http.peers import Neighbours
+from bridge.ports import Member
+from bridge.query.search import NamedTimer
+from bridge.simulation.http_fakes import MemorySide, Place
+from schemas.origin import Shard
+
+OWN, ITS, THIRD = (Shard("t", number) for number in range(3))
+HERE = "127.0.0.1:1"
+PATH = "/api/v1/timers"
+
+
+class Side(MemorySide):
+    """Tells of the members that it is given."""
+
+    def __init__(self, *members: Member) -> None:
+        self._members = members
+
+    def group(self) -> GroupView:
+        return GroupView(frozenset({OWN, ITS}), self._members)
+
+
+def neighbours_of(*members: Member, within_s: float = 20, peers: Peers | None = None) -> Neighbours:
+    return Neighbours(HERE, Side(*members), Authenticator([], lambda: 0.0), peers or Peers(), within_s)
+
+
+def listing_of(*shards: Shard, rows: tuple[Shard, ...] = ()) -> GroupListing:
+    timers = [
+        NamedTimer(
+            state="pending", shard=str(shard), origin=1, offset=1, topic="o", partition=None, due_ms=1, rolls=0, id="a"
+        )
+        for shard in rows
+    ]
+    return GroupListing(
+        at_ms=1, matching=len(rows), timers=timers, after=None, histogram=[], partitions=[str(each) for each in shards]
+    )
+
+
+def found_of(*shards: Shard) -> GroupFound:
+    told = listing_of(rows=shards).timers
+    return GroupFound.model_validate(
+        {"at_ms": 1, "timers": [timer.model_dump() for timer in told], "partitions": [str(each) for each in shards]}
+    )
+
+
+def http(body: str, status: str = "200 OK", more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n{body}".encode()
+
+
+@contextmanager
+def answering(answer: bytes, *, drips: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """host:port, and what was asked there. `drips`: its end never comes."""
+    asked: list[bytes] = []
+    held: list[socket.socket] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                caller, _ = listener.accept()
+            except OSError:
+                return
+            asked.append(caller.recv(65536))
+            caller.sendall(answer)
+            held.append(caller) if drips else caller.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(20)
+    for each in held:
+        each.close()
+
+
+def asked_of(neighbours: Neighbours) -> tuple[list[GroupListing], dict[str, str]]:
+    async def own() -> GroupListing:
+        return listing_of(OWN)
+
+    parts, missing = asyncio.run(_ask(neighbours, own))
+    return parts, {each.partition: each.why for each in missing}
+
+
+async def _ask(neighbours: Neighbours, own: Callable[[], Awaitable[GroupListing]]):  # type: ignore[no-untyped-def]
+    return await neighbours.ask_all(ANYBODY, PATH, Read(), GroupListing, own)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"SSH-2.0-x\r\n\r\n", "does not answer as a bridge of this version does"),
+        (b"", "does not answer as a bridge of this version does"),
+        (http("{}"), "does not answer as a bridge of this version does"),
+        (http("no", "500 Odd"), "answers 500"),
+        (http('{"reason": "busy"}', "503 Busy"), "busy"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "does not answer as a bridge of this version does"),
+    ],
+)
+def test_one_that_is_no_bridge_is_named_as_missing(answer: bytes, told: str) -> None:
+    with answering(answer) as (address, _):
+        parts, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+    assert [part.partitions for part in parts] == [["t/0"]]
+    assert missing == {"t/1": f"{address}: {told}"}
+
+
+@pytest.mark.parametrize("address", ["nothing", "a:b", ":1", "127.0.0.1:0", "127.0.0.1:65536", "x" * 80 + ".a:1"])
+def test_what_is_no_address_is_named_as_missing(address: str) -> None:
+    _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+    assert missing["t/1"].startswith(f"{address}: is no address")
+
+
+def networks(*texts: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(map(ip_network, texts))
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        Peers(is_loopback=False),
+        Peers(networks("10.1.0.0/16", "fd00::/8")),
+        Peers(networks("10.1.0.0/16"), is_loopback=False),
+    ],
+)
+def test_a_member_that_announces_an_internal_address_makes_no_one_ask_there(peers: Peers) -> None:
+    with answering(http("{}")) as (address, asked):
+        port = address.partition(":")[2]
+        for each in (address, f"localhost:{port}", f"[::ffff:127.0.0.1]:{port}"):
+            _, missing = asked_of(neighbours_of(Member("m", each, frozenset({ITS})), peers=peers))
+            assert "is no address of an instance by peer_networks" in missing["t/1"], each
+        assert asked == []
+
+
+def test_only_addresses_that_an_instance_can_have_are_asked() -> None:
+    anywhere, here, narrow = Peers(is_loopback=False), Peers(), Peers(networks("10.1.0.0/16", "fd00::/8"))
+    for host in ("10.1.2.3", "fd00::1"):
+        assert [each.include(host) for each in (anywhere, here, narrow)] == [True, True, True], host
+    for host in ("169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1"):
+        assert [each.include(host) for each in (anywhere, here, narrow)] == [False, False, False], host
+    assert [each.include("127.0.0.2") for each in (anywhere, here, narrow)] == [False, True, False]
+    assert [each.include("10.2.0.1") for each in (anywhere, narrow)] == [True, False]
+
+
+def test_settings_say_which_addresses_are_asked() -> None:
+    found = load({"bootstrap_servers": "127.0.0.1:1", "peer_networks": "10.1.0.0/16, fd00::/8"}, {}, None)
+    assert found.peer_networks == networks("10.1.0.0/16", "fd00::/8")
+    with pytest.raises(SettingsError, match="peer_networks"):
+        load({"bootstrap_servers": "127.0.0.1:1", "peer_networks": "10.1.0.1/16"}, {}, None)
+
+
+def test_a_reason_is_told_without_its_end_where_it_is_long() -> None:
+    with answering(http('{"reason": "' + "x" * 10_000 + '"}', "503 Busy")) as (address, _):
+        _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+    assert missing == {"t/1": f"{address}: {'x' * 500}"}
+
+
+def test_one_that_sends_elsewhere_is_not_followed() -> None:
+    with answering(http(listing_of(ITS).model_dump_json())) as (inside, asked_inside):
+        with answering(http("", "302 Found", f"Location: http://{inside}/secret\r\n")) as (address, _):
+            _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+        assert missing == {"t/1": f"{address}: answers 302"}
+        assert asked_inside == []
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX: ", http("{}")[:-1]])
+def test_ones_that_drip_are_left_at_the_end_and_hold_no_thread(begin: bytes) -> None:
+    async def history(addresses: list[str]) -> list[GroupListing]:
+        async def own() -> GroupListing:
+            await asyncio.to_thread(int)  # as a cancel is sent, while the others drip
+            return listing_of(OWN)
+
+        members = [Member("m", address, frozenset({ITS})) for address in addresses]
+        parts, missing = await _ask(neighbours_of(*members, within_s=0.2), own)
+        assert [each.why for each in missing] == [
+            f"{addresses[0]}: does not answer within 0.2 s: is its --advertised-http right?"
+        ]
+        return list(parts)
+
+    with ExitStack() as ends:
+        threads_by_default = 2 * ((os.cpu_count() or 1) + 4)
+        addresses = [ends.enter_context(answering(begin, drips=True))[0] for _ in range(min(threads_by_default, 40))]
+        assert len(asyncio.run(history(addresses))) == 1
+
+
+def test_of_an_answer_only_what_is_about_its_own_partitions_is_taken() -> None:
+    with answering(http(listing_of(ITS, OWN, rows=(ITS, OWN)).model_dump_json())) as (address, _):
+        parts, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+    assert [part.matching for part in parts] == [0]
+    assert missing == {
+        "t/1": f"{address}: tells of t/0, which is another's by the group: it changes hands, so ask again"
+    }
+    with answering(http(found_of(ITS, OWN, THIRD).model_dump_json())) as (address, _):
+        neighbours = neighbours_of(Member("m", address, frozenset({ITS})))
+
+        async def own() -> GroupFound:
+            return found_of()
+
+        found, missing_ones = asyncio.run(neighbours.ask_all(ANYBODY, PATH, Read(), GroupFound, own))
+    assert [[timer.shard for timer in part.timers] for part in found] == [[], ["t/1"]]
+    assert [each.partition for each in missing_ones] == ["t/0"]
+
+
+def test_two_members_with_one_address_are_asked_once() -> None:
+    with answering(http(listing_of(ITS, THIRD).model_dump_json())) as (address, asked):
+        members = (Member("m", address, frozenset({ITS})), Member("n", address, frozenset({THIRD})))
+        parts, missing = asked_of(neighbours_of(*members))
+    assert ([part.partitions for part in parts], missing, len(asked)) == ([["t/0"], ["t/1", "t/2"]], {}, 1)
+
+
+def test_what_a_pass_is_shown_to_cannot_use_it_elsewhere() -> None:
+    token = Token("rita", "read", digest_of("r" * 32))
+    with Place([token]) as place, answering(http("{}")) as (address, asked):
+        place.addresses["two"] = address
+        status, told = place.pages[0].holding("r" * 32).get("/api/v1/timers")
+        assert (status, {each["why"] for each in told["missing"]}) == (
+            200,
+            {f"{address}: does not answer as a bridge of this version does"},
+        )
+        head = asked[0].decode().split("\r\n")
+        given = next(line.partition(": ")[2] for line in head if line.lower().startswith("authorization"))
+        query = head[0].split()[1]
+        for page in place.pages:
+            assert page.get(query, Authorization=given, Host=address)[0] == 401

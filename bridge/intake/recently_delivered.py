@@ -1,0 +1,30 @@
+"""Ids whose last timer was delivered within the last hour, so that a cancel that comes too late can be told so."""
+
+from collections.abc import Iterable
+
+from timer.index.due_counts import HOUR_MS
+
+_MOST = 100_000
+
+
+class RecentlyDelivered:
+    """A dictionary in the order of delivery; it lives as long as the store is open and holds the newest 100,000."""
+
+    def __init__(self) -> None:
+        self._at_ms: dict[bytes, int] = {}
+
+    def add(self, ids: Iterable[bytes], now_ms: int) -> None:
+        for id_ in ids:
+            self._at_ms.pop(id_, None)
+            self._at_ms[id_] = now_ms
+        while len(self._at_ms) > _MOST:
+            del self._at_ms[next(iter(self._at_ms))]
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """Of these another timer has ended since, or could not be delivered."""
+        for id_ in ids:
+            self._at_ms.pop(id_, None)
+
+    def has(self, id_: bytes, now_ms: int) -> bool:
+        at_ms = self._at_ms.get(id_)
+        return at_ms is not None and now_ms - at_ms <= HOUR_MS

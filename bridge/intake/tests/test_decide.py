@@ -1,0 +1,375 @@
+"""What becomes of each request, and what leaves: decided without a broker."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from bridge.intake.copies_in_flight import CopiesInFlight, copy_of
+from bridge.intake.decide import BatchIntake, Intake, ReceiptDraft, replay
+from bridge.ports import Record
+from bridge.publish.records import deliver, park, receipt, refuse
+from schemas.headers import Headers, Refusal, Rules
+from schemas.journal import CopyInFlight, Decisions, JournalRecord
+from schemas.origin import Shard
+from schemas.progress import NOTHING_SETTLED, Key
+from timer.format.body import Body, frame_size
+from timer.format.unit import RUN, Rows
+from timer.schedule.wake_time import visit_ms
+
+SHARD = Shard("timer.requests", 2)
+RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)
+
+
+def request(
+    offset: int = 0, due_ms: int = 1500, *, timestamp_ms: int = 1000, extra: Headers = (), value: bytes | None = b"v"
+) -> Record:
+    headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % due_ms), *extra]
+    return Record(offset, timestamp_ms, b"k", value, headers)
+
+
+def named(offset: int, id_: bytes = b"x", due_ms: int = 1500, action: bytes = b"schedule") -> Record:
+    return request(offset, due_ms, extra=[("timer-id", id_), ("timer-action", action)])
+
+
+def cancel(offset: int, id_: bytes = b"x") -> Record:
+    return Record(offset, 1000, None, None, [("timer-action", b"cancel"), ("timer-id", id_)])
+
+
+@dataclass
+class Stored:
+    """A store in which one timer of each id lives, by origin."""
+
+    settled: Key = NOTHING_SETTLED
+    origins: dict[bytes, int] = field(default_factory=dict)
+
+    def is_unreleased(self, _target: str, place: tuple[int, int]) -> bool:
+        return place > self.settled
+
+    def bodies(self, _rows: Rows) -> list[Body]:
+        return []
+
+    def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]:
+        found = {}
+        for id_ in ids:
+            if id_ in self.origins:
+                row = np.zeros(1, RUN)
+                row["origin"] = self.origins[id_]
+                found[id_] = row
+        return found
+
+
+def take(
+    *records: Record,
+    settled: Key = NOTHING_SETTLED,
+    now_ms: int = 1000,
+    stored: dict[bytes, int] | None = None,
+    flights: Iterable[CopyInFlight] = (),
+    delivered: Iterable[bytes] = (),
+) -> Intake:
+    store = Stored(settled, stored or {})
+    lately = set(delivered)
+    return BatchIntake(store, CopiesInFlight(SHARD, flights, ()), lately.__contains__, now_ms, RULES, 2000).take_in(
+        records
+    )
+
+
+def bodies(*records: Record) -> list[Body]:
+    """The bodies of requests that are due and late, which is the shortest way to one."""
+    return list(take(*records, settled=Key(9999, 9), now_ms=9999).late.values())
+
+
+def outcomes(taken: Intake) -> list[tuple[str, int, int]]:
+    return [(told.kind, told.request, told.origin) for told in taken.told]
+
+
+# -- places
+
+
+def test_a_request_takes_its_place_by_due_time_then_offset() -> None:
+    assert take(request(0, 1500), request(1, 1400)).batch.places() == [(1500, 0), (1400, 1)]
+
+
+def test_one_that_is_overdue_when_sent_takes_its_place_by_its_timestamp() -> None:
+    assert take(request(0, 3, timestamp_ms=1000), now_ms=2000).batch.places() == [(1000, 0)]
+
+
+def test_one_beyond_the_window_is_visited_before_it_is_due() -> None:
+    assert take(request(0, 5000)).batch.places() == [(1600, 0)]
+
+
+def test_one_whose_place_has_passed_leaves_at_once_when_due_and_is_held_until_then() -> None:
+    taken = take(request(6), request(4), request(7, 1499), settled=Key(1500, 5), now_ms=1499)
+    assert taken.batch.places() == [(1500, 6), (1500, 4)]
+    assert taken.held == [4]
+    assert list(taken.late) == [7]
+
+
+def test_a_receipt_for_each_timer_is_made_only_where_it_is_wanted() -> None:
+    asked = [request(0), named(1), Record(2, 1000, None, None, [])]
+    for wanted in (True, False):
+        flights = CopiesInFlight(SHARD, (), ())
+        on = BatchIntake(Stored(), flights, lambda _: False, 1000, RULES, 2000, tells_accepted=wanted)
+        taken = on.take_in(asked)
+        assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1)] * wanted + [("rejected", 2, 2)]
+
+
+def test_a_bad_one_changes_nothing_for_the_others() -> None:
+    taken = take(request(0), request(1, extra=[("timer-key", None)]), request(2))
+    assert taken.batch.places() == [(1500, 0), (1500, 2)]
+    assert [(record.offset, refusal.code) for record, refusal in taken.refused] == [(1, "bad-header")]
+
+
+def test_a_request_whose_copy_would_not_fit_is_refused_only_if_it_would_be_rolled() -> None:
+    taken = take(request(0, 5000, value=b"v" * 1800), request(1, 1500, value=b"v" * 1800))
+    assert taken.batch.places() == [(1500, 1)]
+    assert [(record.offset, refusal.code) for record, refusal in taken.refused] == [(0, "too-large")]
+
+
+# -- ids
+
+
+def test_case_17_a_cancel_meets_its_target_in_the_same_batch() -> None:
+    taken = take(named(0), request(1), cancel(2))
+    assert taken.batch.places() == [(1500, 1)]
+    assert taken.ended == [0]
+    assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1), ("cancelled", 2, 0)]
+
+
+def test_a_cancel_meets_its_target_in_the_store() -> None:
+    taken = take(cancel(9), stored={b"x": 4})
+    assert taken.batch.ended()["origin"].tolist() == [4]
+    assert (taken.ended, outcomes(taken)) == ([4], [("cancelled", 9, 4)])
+
+
+def test_a_cancel_meets_one_that_is_late_and_wins() -> None:
+    taken = take(named(6), cancel(7), settled=Key(1500, 7), now_ms=1500)
+    assert (taken.late, taken.ended) == ({}, [6])
+
+
+def test_case_19_twice_cancelled_is_not_found_the_second_time_and_too_late_after_delivery() -> None:
+    taken = take(cancel(8), cancel(9), cancel(10, b"gone"), stored={b"x": 4}, delivered=[b"gone"])
+    assert outcomes(taken) == [("cancelled", 8, 4), ("not-found", 9, -1), ("too-late", 10, -1)]
+
+
+def test_case_19_a_schedule_sent_twice_with_one_id_is_one_timer() -> None:
+    taken = take(named(0), named(1, due_ms=1400))
+    assert taken.batch.places() == [(1400, 1)]
+    assert outcomes(taken) == [("accepted", 0, 0), ("replaced", 1, 0), ("accepted", 1, 1)]
+
+
+def test_case_20_a_replace_ends_the_old_one_and_stands_also_where_there_was_none() -> None:
+    taken = take(named(5, action=b"replace"), named(6, b"new", action=b"replace"), stored={b"x": 4})
+    assert taken.batch.places() == [(1500, 5), (1500, 6)]
+    assert outcomes(taken) == [("replaced", 5, 4), ("accepted", 5, 5), ("not-found", 6, -1), ("accepted", 6, 6)]
+
+
+@pytest.mark.parametrize("bad", [("timer-key", None), ("timer-partition", b"-1"), ("timer-delay-ms", b"5")])
+def test_a_bad_request_that_names_a_live_id_changes_nothing(bad: tuple[str, bytes | None]) -> None:
+    taken = take(request(5, extra=[("timer-id", b"x"), bad]), stored={b"x": 4})
+    assert (taken.ended, len(taken.batch)) == ([], 0)
+
+
+def test_a_request_too_large_to_roll_that_names_a_live_id_changes_nothing() -> None:
+    taken = take(request(5, 5000, value=b"v" * 1800, extra=[("timer-id", b"x")]), stored={b"x": 4})
+    assert (taken.ended, len(taken.batch)) == ([], 0)
+
+
+# -- copies
+
+
+def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Record, CopyInFlight]:
+    """A copy as it will be read at offset 20, and its flight."""
+    body = bodies_of_far(named(offset, id_, due_ms))
+    copy, flight = copy_of(SHARD, body, 1600)
+    return Record(20, 1600, copy.key, copy.value, copy.headers), flight
+
+
+def bodies_of_far(record: Record) -> Body:
+    (body,) = take(record, settled=Key(9999, 9), now_ms=9999).late.values()
+    return body
+
+
+def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
+    record = request(3, extra=[("trace", b"1"), ("timer-id", b"x")])._replace(
+        headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"4000"), ("trace", b"1"), ("timer-id", b"x")]
+    )
+    copy, flight = copy_of(SHARD, bodies_of_far(record), 1600)
+    assert (copy.topic, copy.partition, copy.key, copy.value) == ("timer.requests", 2, b"k", b"v")
+    assert copy.headers == [
+        ("timer-topic", b"orders"),
+        ("timer-deliver-ms", b"5000"),
+        ("trace", b"1"),
+        ("timer-id", b"x"),
+        ("timer-origin", b"timer.requests/2/3"),
+        ("timer-rolls", b"1"),
+    ]
+    assert flight[:3] == (3, 1, 5000)
+
+
+def test_a_copy_that_is_awaited_is_a_timer_again_in_its_old_name() -> None:
+    copy, flight = rolled()
+    taken = take(copy, flights=[flight], now_ms=1600)
+    assert taken.batch.places() == [(2200, 3)]
+    assert (taken.landed, taken.refused) == ([(3, 1)], [])
+
+
+@pytest.mark.parametrize("change", ["value", "due", "origin", "rolls", "target", "shard", "none"])
+def test_a_forged_copy_is_not_ours(change: str) -> None:
+    copy, flight = rolled()
+    headers = dict(copy.headers)
+    match change:
+        case "value":
+            copy = copy._replace(value=b"other")
+        case "due":
+            headers["timer-deliver-ms"] = b"5001"
+        case "origin":
+            headers["timer-origin"] = b"timer.requests/2/03"
+        case "rolls":
+            headers["timer-rolls"] = b"2"
+        case "target":
+            headers["timer-topic"] = b"other"
+        case "shard":
+            headers["timer-origin"] = b"timer.requests/1/3"
+    copy = copy._replace(headers=list(headers.items()))
+    taken = take(copy, flights=[] if change == "none" else [flight])
+    assert [refusal.code for _, refusal in taken.refused] == ["not-ours"]
+    assert len(taken.batch) == 0
+
+
+def test_a_copy_lands_once() -> None:
+    copy, flight = rolled()
+    taken = take(copy, copy._replace(offset=21), flights=[flight])
+    assert len(taken.batch) == 1
+    assert [record.offset for record, _ in taken.refused] == [21]
+
+
+def test_case_18_a_cancel_ends_a_copy_on_its_way_and_the_copy_is_dropped_when_it_lands() -> None:
+    copy, flight = rolled()
+    taken = take(cancel(19), copy, flights=[flight], now_ms=1600)
+    assert (taken.ended, taken.landed, taken.dropped) == ([3], [(3, 1)], [20])
+    assert len(taken.batch) == 0
+    later = BatchIntake(Stored(), CopiesInFlight(SHARD, [flight], [3]), lambda _: False, 1600, RULES, 2000).take_in(
+        [copy]
+    )
+    assert (later.dropped, len(later.batch)) == ([20], 0)
+
+
+def test_what_replaces_a_copy_on_its_way_needs_no_room() -> None:
+    _, flight = rolled(3)
+    store, flights = Stored(), CopiesInFlight(SHARD, [flight], ())
+    intake = BatchIntake(store, flights, lambda _: False, 1000, RULES, 2000, room=0)
+    taken = intake.take_in([named(5), named(6, b"y")])
+    assert taken.ended == [3]
+    assert [(record.offset, why.code) for record, why in taken.refused] == [(6, "quota-exceeded")]
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_bodies_may_fill_the_room_to_the_byte(beyond: int) -> None:
+    (body,) = bodies(request(5))
+    room_bytes = frame_size(body) - beyond
+    taken = BatchIntake(
+        Stored(), CopiesInFlight(SHARD, (), ()), lambda _: False, 1000, RULES, 2000, room_bytes=room_bytes
+    ).take_in([request(5)])
+    assert len(taken.refused) == beyond
+
+
+def test_a_copy_that_landed_is_ended_as_any_timer() -> None:
+    copy, flight = rolled()
+    taken = take(copy, cancel(21), flights=[flight], now_ms=1600)
+    assert (taken.ended, taken.dropped, len(taken.batch)) == ([3], [], 0)
+
+
+def test_a_copy_that_lands_ends_nothing() -> None:
+    copy, flight = rolled()
+    taken = take(named(19), copy, flights=[flight], now_ms=1600)
+    assert taken.batch.places() == [(1500, 19)]
+    assert (taken.ended, taken.dropped) == ([3], [20])
+
+
+# -- replay
+
+
+def test_a_replay_keeps_what_lives_by_rule_and_journal() -> None:
+    copy, flight = rolled(0)
+    told = JournalRecord(
+        from_offset=0,
+        next_offset=9,
+        rules=RULES,
+        refused=(4,),
+        ended=(5,),
+        rolled=(flight,),
+        landed=((0, 1),),
+        held=(1,),
+    )
+    records = [request(n, 1500 + n) for n in range(7)] + [cancel(7), copy._replace(offset=8)]
+    batch = replay(records, Stored(Key(1502, 2)).is_unreleased, lambda _: (RULES, 9), Decisions([told]), lambda _: 0)
+    assert batch.places() == [(1501, 1), (1503, 3), (1506, 6), (2200, 0)]
+
+
+def test_a_replay_reads_each_request_by_the_rules_of_its_range() -> None:
+    later = Rules(max_delay_ms=10_000, roll_window_ms=1200)
+    records = [request(0, 3000), request(1, 3000), request(2, 3000), request(3, 3000)]
+    told = Decisions([JournalRecord(from_offset=0, next_offset=4, rules=RULES)])
+    batch = replay(records, Stored().is_unreleased, lambda at: (RULES, 2) if at < 2 else (later, 4), told, lambda _: 0)
+    visits = [visit_ms(3000, 1000, rules.roll_window_ms) for rules in (RULES, later)]
+    assert [visit for visit, _ in batch.places()] == [visits[0], visits[0], visits[1], visits[1]]
+    assert visits[0] != visits[1]
+
+
+# -- what leaves
+
+
+def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> None:
+    foreign: Headers = [("trace", b"1"), ("trace", b"1"), ("none", None)]
+    (body,) = bodies(request(7, extra=[*foreign, ("timer-key", b"other"), ("timer-partition", b"3")], value=None))
+    assert deliver(SHARD, body._replace(origin=5, rolls=2), 1600) == (
+        "orders",
+        3,
+        b"other",
+        None,
+        [
+            *foreign,
+            ("timer-origin", b"timer.requests/2/5"),
+            ("timer-deliver-ms", b"1500"),
+            ("timer-released-ms", b"1600"),
+            ("timer-rolls", b"2"),
+        ],
+        1600,
+    )
+
+
+def test_case_31_an_empty_value_is_not_a_null_one() -> None:
+    (body,) = bodies(request(value=b""))
+    assert deliver(SHARD, body, 1600).value == b""
+
+
+def test_what_is_rejected_is_kept_whole_with_the_reason_behind_it() -> None:
+    record = request(7, extra=[("timer-key", b"other"), ("trace", b"1")])
+    refusal = Refusal("unknown-topic", "because")
+    (body,) = bodies(record)
+    refused = refuse("timer.rejected", SHARD, record, refusal, 1600)
+    assert park("timer.rejected", SHARD, body, refusal, 1600) == refused
+    assert refused == (
+        "timer.rejected",
+        -1,
+        b"k",
+        b"v",
+        [
+            *record.headers,
+            ("timer-error", b"unknown-topic"),
+            ("timer-error-detail", b"because"),
+            ("timer-origin", b"timer.requests/2/7"),
+        ],
+        1600,
+    )
+
+
+def test_a_receipt_stands_under_its_id_or_else_its_origin() -> None:
+    said = receipt("timer.receipts", SHARD, ReceiptDraft("cancelled", 9, 4, b"x"), 1600)
+    assert (said.key, said.value) == (
+        b"x",
+        b'{"v":1,"kind":"cancelled","at_ms":1600,"request":"timer.requests/2/9","origin":"timer.requests/2/4","id":"x"}',
+    )
+    assert receipt("timer.receipts", SHARD, ReceiptDraft("accepted", 9, 9, b""), 1600).key == b"timer.requests/2/9"

@@ -1,0 +1,359 @@
+"""History over a reader outside the group. It tells what can no longer be undone, and waits for what still can.
+
+progress   OffsetFetch with require_stable: an open transaction's offsets are waited for
+journal    up to the end as it is now: that the coordinator answered "committed" does not mean that the marker has
+           reached the journal, so a read that stops at the last stable offset could miss the last decision
+a read     a consumer of its own, with one assignment: over the one that librdkafka 2.16 had just given up, a read of
+           the journal once left its first record out, which is a decision. Anew it takes no longer
+"""
+
+import math
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any, TypeVar
+
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
+from bridge.kafka import client_config as clients
+from bridge.kafka.client_config import explained, is_passing, make
+from bridge.kafka.consumer import GONE, UNDECODABLE, Message, record_of
+from bridge.kafka.retry import CALL_S, Patience, error_of, serve
+from bridge.ports import Record
+from schemas.journal import writer_key
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+T = TypeVar("T")
+
+_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+_BATCH = 2000
+_WAIT_S = 0.1
+_GLANCE_S = 0.5
+_NAP_S = 0.02
+LIMIT_S = 3.0
+"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A process of its own has no limit."""
+_LIMITED_CALL_S = 1.0
+"""Seconds for one call within such a read."""
+_UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
+"""librdkafka asks again by itself until the time-out."""
+_UNKNOWN = frozenset(
+    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+)
+
+
+class ConfluentHistory:
+    """journal_topics: timer topic -> its journal topic. Not thread-safe.
+
+    limit_s: seconds after which a read raises PartitionUnreadableError; None: a read waits.
+    Reads of timer topics hold at most the memory that `connection.fetched` allows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        journal_topics: Mapping[str, str],
+        patience: Patience,
+        limit_s: float | None = None,
+    ) -> None:
+        self._limit_s = limit_s
+        self._call_s = CALL_S if limit_s is None else _LIMITED_CALL_S
+        self._journal_topics = journal_topics
+        self._patience = patience
+        self._connection = connection
+        self._make_clients()
+
+    def _make_clients(self) -> None:
+        self._consumer: Any = self._new_consumer()
+        self._admin: Any = make(AdminClient, clients.plain(self._connection), self._patience)
+
+    def progress(self, shard: Shard) -> Progress | None:
+        def committed() -> TopicPartition:
+            found: TopicPartition
+            try:
+                (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=self._call_s)
+            finally:
+                serve(self._consumer)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        found = self._insist(f"{shard}: waiting for stable progress", committed)
+        return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._bounds(shard, IsolationLevel.READ_COMMITTED)
+
+    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
+        # Markers follow a commit within milliseconds: these are not worth a process of their own.
+        serve(self._consumer)
+        until_s = time.monotonic() + _GLANCE_S
+        while (found := self._undecided(shards)) and time.monotonic() < until_s:
+            time.sleep(_NAP_S)
+        return found
+
+    def _undecided(self, shards: Sequence[Shard]) -> set[Shard]:
+        """A broker that does not answer is none's transaction: whoever reads then waits for it."""
+        journals = {self._journal_of(shard): shard for shard in shards}
+        found = {journals[place] for place, (stable, end) in self.open_ends(list(journals)).items() if stable < end}
+        try:
+            answers = self._consumer.committed([TopicPartition(*shard) for shard in shards], timeout=_GLANCE_S)
+        except KafkaException as failure:
+            return set(shards) if error_of(failure).code() in _UNSTABLE else found
+        return found | {
+            Shard(answer.topic, answer.partition)
+            for answer in answers
+            if answer.error is not None and answer.error.code() in _UNSTABLE
+        }
+
+    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        journals = {self._journal_of(shard): shard for shard in shards}
+        answers = self._list_offsets(journals, _NEWEST)
+        found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
+        return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
+
+    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        answers = self._list_offsets(shards, _FIRST)
+        return {Shard(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _GLANCE_S)}
+
+    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        answers = [self._list_offsets(shards, _END, level) for level in levels]
+        until_s = time.monotonic() + _GLANCE_S
+        stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
+        return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
+
+    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+        found = self._ask(shard, OffsetSpec.for_timestamp(timestamp_ms))
+        return found if found >= 0 else self.bounds(shard)[1]
+
+    def requests(
+        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+    ) -> Iterator[list[Record]]:
+        for messages in self._read(shard, from_offset, to_offset, skipped):
+            yield [record_of(message) for message in messages]
+
+    def journal_end(self, shard: Shard) -> int:
+        return self._ask(self._journal_of(shard), _END)
+
+    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._bounds(self._journal_of(shard), IsolationLevel.READ_COMMITTED)
+
+    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+        journal = self._journal_of(shard)
+        end = self.journal_end(shard)
+        if from_offset is None:
+            from_offset = 0 if since_ms is None else self._ask(journal, OffsetSpec.for_timestamp(since_ms))
+        # No such time yet: the broker says -1.
+        for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
+            yield from (message.value() for message in messages)
+
+    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+        journals = {self._journal_of(shard): shard for shard in shards}
+        found: dict[Shard, list[tuple[bytes | None, bytes]]] = {shard: [] for shard in shards}
+        spans = self._insist("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
+        left = {place: end for place, (start, end) in spans.items() if start < end}
+        tries, until_s = 0, self._until_s()
+        with closing(self._new_consumer()) as consumer:
+            consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+            while left:
+                if time.monotonic() >= until_s:
+                    raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: not in {self._limit_s} s")
+                message = consumer.poll(_WAIT_S)
+                tries = tries + 1 if message is None else 0
+                if tries > 1 / _WAIT_S:
+                    self._patience.wait("reading the ends of journals", "no broker", 0)
+                if message is None:
+                    continue
+                place, error = Shard(message.topic(), message.partition()), message.error()
+                if error is None and message.offset() < left.get(place, 0):
+                    found[journals[place]].append((message.key(), message.value()))
+                if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in GONE:  # noqa: SLF001
+                    self._trouble(place, error)
+                elif error is not None or message.offset() + 1 >= left.get(place, 0):
+                    left.pop(place, None)
+        return found
+
+    def _tails(self, journals: Sequence[Shard], look_back: int) -> dict[Shard, tuple[int, int]]:
+        """Return for each journal the start of its last `look_back` kept offsets, and its last stable offset."""
+        levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
+        asked = [self._list_offsets(journals, *level) for level in levels]
+        try:
+            firsts, ends = (
+                {Shard(at.topic, at.partition): _told(each.result().offset) for at, each in answers.items()}
+                for answers in asked
+            )
+        except KafkaException:
+            for place in journals:  # as in `_ask`
+                self._demand_there(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+            raise
+        return {place: (max(firsts[place], ends[place] - look_back), ends[place]) for place in journals}
+
+    def journal_key(self, shard: Shard) -> bytes:
+        return writer_key(self._connection.group, shard.topic)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _journal_of(self, shard: Shard) -> Shard:
+        return Shard(self._journal_topics[shard.topic], shard.partition)
+
+    # -- asking
+
+    def _bounds(self, place: Shard, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> tuple[int, int]:
+        """The end is the next offset to be written, or (read committed) the last stable one."""
+        return self._ask(place, _FIRST), self._ask(place, _END, level)
+
+    def _ask(self, place: Shard, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        def ask() -> int:
+            (answer,) = self._list_offsets([place], spec, level).values()
+            try:
+                return _told(answer.result().offset)
+            except KafkaException:
+                # It asks the leader that it remembers: after an election the answer was FENCED_LEADER_EPOCH for ever.
+                self._demand_there(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+                raise
+
+        return self._insist(f"{place}: asking for offsets", ask)
+
+    def _list_offsets(
+        self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Mapping[TopicPartition, Any]:
+        """A future for each. One by one: what is asked together is answered together, and one leader may hang."""
+        serve(self._admin)
+        answers: dict[TopicPartition, Any] = {}
+        for place in places:
+            asked = {TopicPartition(*place): spec}
+            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
+        return answers
+
+    def _demand_there(self, place: Shard, cluster: Any) -> None:
+        """A journal's partition that is not made will not come by waiting. Raises TopicGrownError."""
+        found = cluster.topics.get(place.topic)
+        count = 0 if found is None else len(found.partitions)
+        if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
+            raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
+
+    def _insist(self, what: str, call: Callable[[], T]) -> T:
+        """Return what `call` returns. Makes the clients again if no broker answers: they may have lost all for good."""
+        while True:
+            until_s = time.monotonic() + (self._limit_s or clients.REPLACED_AFTER_S)
+
+            def is_asked_again(error: KafkaError, until_s: float = until_s) -> bool:
+                return is_passing(error) and time.monotonic() < until_s
+
+            try:
+                return self._patience.retry_until_success(what, call, is_asked_again)
+            except KafkaException as failure:
+                error = error_of(failure)
+                if not is_passing(error):
+                    raise explained(what, error) from failure
+                self._consumer.close()
+                self._make_clients()
+                if self._limit_s is not None:
+                    raise PartitionUnreadableError(f"{what}: {error.str()} for {self._limit_s} s") from failure
+
+    def _until_s(self) -> float:
+        return math.inf if self._limit_s is None else time.monotonic() + self._limit_s
+
+    # -- reading
+
+    def _new_consumer(self, place: Shard | None = None) -> Any:
+        is_bounded = place is not None and place.topic in self._journal_topics
+        return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._patience)
+
+    def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
+        """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided.
+
+        skipped: offsets to leave out if they cannot be decoded.
+        """
+        position = start
+        tries = 0
+        until_s = self._until_s()
+        # Retention goes on while we read.
+        while position < end and (position := max(position, self._ask(place, _FIRST))) < end:
+            with closing(self._new_consumer(place)) as consumer:
+                consumer.assign([TopicPartition(*place, position)])
+                is_kept = True
+                while is_kept and position < end:
+                    if time.monotonic() >= until_s:
+                        told = f"{place}: reading: at {position} of {end} after {self._limit_s} s"
+                        raise PartitionUnreadableError(f"{told}: much to read, an open transaction, or no broker")
+                    messages, position, is_kept = self._next_batch(consumer, place, position, end, skipped)
+                    if messages:
+                        tries = 0
+                        yield messages
+                    elif position < end:
+                        tries += 1
+                        if tries > 1 / _WAIT_S:
+                            self._patience.wait(
+                                f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
+                            )
+                        if tries > clients.REPLACED_AFTER_S / _WAIT_S:
+                            tries = 0
+                            break  # with a new consumer
+
+    def _next_batch(
+        self, consumer: Any, place: Shard, position: int, end: int, skipped: Container[int]
+    ) -> tuple[list[Message], int, bool]:
+        """Messages, the position behind them, and whether it is still kept."""
+        is_kept = True
+        first = consumer.poll(_WAIT_S)
+        messages = []
+        for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
+            error = message.error()
+            if error is None and message.offset() < end:
+                messages.append(message)
+                position = message.offset() + 1
+            elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                position = max(position, message.offset())
+            elif error.code() in GONE:
+                is_kept = False
+            elif error.code() in UNDECODABLE:
+                if messages:
+                    break  # yield these first; librdkafka repeats the error
+                position = max(position, message.offset())  # all before it was markers, or aborted
+                if position < end:
+                    position = self._beyond(consumer, place, position, skipped, error)
+            else:
+                self._trouble(place, error)
+        return messages, position, is_kept
+
+    def _beyond(self, consumer: Any, place: Shard, offset: int, skipped: Container[int], error: KafkaError) -> int:
+        """Seek to the record after `offset`, which cannot be decoded. Raises PartitionUnreadableError."""
+        if offset not in skipped:
+            raise PartitionUnreadableError(f"{place}: offset {offset} cannot be decoded: {error.str()}", offset)
+        consumer.seek(TopicPartition(*place, offset + 1))
+        return offset + 1
+
+    def _trouble(self, place: Shard, error: KafkaError) -> None:
+        if error.code() in _UNKNOWN:
+            raise BridgeError(f"{place} does not exist any more: start again, so that what is missing is made")
+        if not is_passing(error):
+            raise explained(f"{place}: reading", error)
+        self._patience.hear(error)
+
+
+def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
+    for place, result in _results_in_time(answers, until_s):
+        with suppress(KafkaException):
+            yield place, _told(result.offset)
+
+
+def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, Any]]:
+    """Those that come until then: a partition without a leader must not hold the others up."""
+    for place, answer in answers.items():
+        with suppress(KafkaException, TimeoutError):
+            yield place, answer.result(max(0.0, until_s - time.monotonic()))
+
+
+def _told(offset: int) -> int:
+    """An offset, or -1 for a time without one. While leaders change, one came that is neither, and no error."""
+    if offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has told an offset"))
+    return offset

@@ -1,0 +1,208 @@
+"""Redrive over Kafka: what lies on the rejected topic is looked at, and sent again with its mark in one transaction.
+
+    begin   the producer `<group>-redrive-0` starts: another one still at work is fenced, and what it had open ends
+    look    marks, then the rejected topic up to its end as of now
+    send    requests and their marks, transaction by transaction
+
+So whenever this ends, each record was sent with its mark, or neither stands.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+
+from bridge.config.kafka_config import Connection
+from bridge.config.topic_requirements import redriven_topic
+from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
+from bridge.kafka import client_config as clients
+from bridge.kafka.client_config import explained, is_denied
+from bridge.kafka.log_reader import ConfluentHistory
+from bridge.kafka.retry import Patience
+from bridge.kafka.topic_admin import ConfluentTopics
+from bridge.kafka.transactions.producer import Failed, TransactionalProducer, TransactionContents
+from bridge.kafka.transactions.rejection_finder import Culprits
+from bridge.ports import Outgoing
+from bridge.redrive.rules import Parked, RedrivePlan, Selection, chunks, mark_key, mark_of, marks_on, parked, request_of
+from schemas.headers import Rules
+from schemas.origin import Shard
+
+_MOST_RECORDS = 500
+_MOST_BYTES = 8 << 20
+_RUN_AGAIN = "run it again: what was sent is marked and not sent twice"
+_FENCED = "another `timer-bridge redrive --apply` has begun meanwhile and goes on where this one ended"
+
+
+@dataclass(slots=True)
+class RedriveResult:
+    """What `apply` comes to. `refused`: those that the timer topic does not take, with the code."""
+
+    count: int = 0
+    refused: list[tuple[Parked, str]] = field(default_factory=list)
+    gone: int = 0
+    """Retention took them from the rejected topic meanwhile."""
+
+
+@dataclass(eq=False)
+class ConfluentRedrive:
+    """One look and, if wanted, one `apply`. `connection` is that of the instance "redrive". Raises BridgeError."""
+
+    _connection: Connection
+    _rejected_topic: str
+    _marks_topic: str
+    _rules: Mapping[str, Rules]
+    _patience: Patience
+
+    def __post_init__(self) -> None:
+        self._topics = ConfluentTopics(self._connection, self._patience)
+        self._history = ConfluentHistory(self._connection, {}, self._patience)
+        self._producer: TransactionalProducer | None = None
+        self._culprits = Culprits(self._probe, self._partitions_of, compresses=clients.compresses(self._connection))
+
+    def begin(self, replication_factor: int) -> None:
+        """Before `look`, where `apply` is to follow."""
+        if self._topics.partitions(self._marks_topic) is None:
+            self._topics.create(self._marks_topic, 1, replication_factor, redriven_topic())
+        policy = self._topics.config(self._marks_topic)["cleanup.policy"]
+        if policy != "compact":
+            raise BridgeError(
+                f"{self._marks_topic}: cleanup.policy is {policy}: set it to compact, or what was sent again is"
+                f" forgotten and sent twice"
+            )
+        self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._patience)
+
+    def look(self, selection: Selection) -> RedrivePlan:
+        """Up to the last stable offset as of now."""
+        count = self._topics.partitions(self._rejected_topic)
+        if count is None:
+            raise BridgeError(
+                f"{self._rejected_topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run`"
+                f" makes it"
+            )
+        marks = marks_on(self._marks_topic, self._topics.partitions(self._marks_topic), self._history)
+        found = RedrivePlan(selection, marks)
+        for place in (Shard(self._rejected_topic, number) for number in range(count)):
+            first, end = self._history.bounds(place)
+            if selection.from_ms is not None:
+                first = max(first, self._history.offset_at(place, selection.from_ms))
+            for records in self._history.requests(place, first, end):
+                for record in records:
+                    found.add(parked(place, record, self._rules))
+        self._demand_shards(found.selected)
+        return found
+
+    def apply(
+        self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None] = lambda _: None
+    ) -> RedriveResult:
+        """Sends them in this order, and waits for a broker as long as it takes; `on_sent` is told of those that stand.
+
+        Raises FencedError where another one has begun.
+        """
+        self._patience.go_on()
+        sent = RedriveResult()
+        for chunk in chunks(records, most=_MOST_RECORDS, most_bytes=_MOST_BYTES):
+            requests = self._requests(chunk)
+            sent.gone += len(chunk) - len(requests)
+            self._send(requests, sent, on_sent)
+        return sent
+
+    def close(self) -> None:
+        self._history.close()
+        if self._producer is not None:
+            self._producer.close()
+
+    # -- looking
+
+    def _demand_shards(self, records: Sequence[Parked]) -> None:
+        for topic in sorted({record.shard.topic for record in records}):
+            count = self._topics.partitions(topic)
+            highest = max(record.shard.partition for record in records if record.shard.topic == topic)
+            if count is None:
+                raise BridgeError(f"{topic}, to send to, does not exist: start `timer-bridge run`, which makes it")
+            if highest >= count:
+                raise BridgeError(
+                    f"{topic}, to send to, has {count} partitions, but requests came from partition {highest}: give it"
+                    f" {highest + 1}, or leave those out with --origin"
+                )
+
+    def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
+        """Those that are still there, in order."""
+        wanted: defaultdict[Shard, dict[int, Parked]] = defaultdict(dict)
+        for each in chunk:
+            wanted[each.place][each.offset] = each
+        requests: dict[Parked, Outgoing] = {}
+        for place, at in wanted.items():
+            for records in self._history.requests(place, min(at), max(at) + 1):
+                for record in records:
+                    found = at.get(record.offset)
+                    if found is not None and parked(place, record, self._rules) == found:
+                        key, headers = request_of(record, found.code)
+                        requests[found] = Outgoing(*found.shard, key, record.value, headers, 0)
+        return [(each, requests[each]) for each in chunk if each in requests]
+
+    # -- sending
+
+    def _send(
+        self, requests: list[tuple[Parked, Outgoing]], sent: RedriveResult, on_sent: Callable[[Sequence[Parked]], None]
+    ) -> None:
+        tries = 0
+        while requests:
+            outgoing = [request for _, request in requests]
+            failed = self._publish(self._batch(requests))
+            if failed is None:
+                sent.count += len(requests)
+                on_sent([each for each, _ in requests])
+                return
+            self._demand_allowed(failed)
+            if (
+                self._sound().timed_out_while_sending and len(requests) > 1
+            ):  # too much for its time: as two, each by the same rule
+                self._sound().timed_out_while_sending = False
+                half = len(requests) // 2
+                self._send(requests[:half], sent, on_sent)
+                requests = requests[half:]
+                continue
+            # The marks' topic is ours: none of its records is ever too large for it.
+            named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
+            refused = self._culprits.find(outgoing, Failed(named, failed.cause))
+            sent.refused += [(requests[index][0], code) for index, code in sorted(refused.items())]
+            requests = [each for index, each in enumerate(requests) if index not in refused]
+            if not refused and not failed.is_followup_error:
+                self._patience.wait("sending again", str(failed), tries)
+                tries += 1
+
+    def _batch(self, requests: list[tuple[Parked, Outgoing]]) -> TransactionContents:
+        now_ms = time.time_ns() // 1_000_000
+        marks = [Outgoing(self._marks_topic, -1, mark_key(each), mark_of(each), [], now_ms) for each, _ in requests]
+        return TransactionContents([*(request for _, request in requests), *marks], {}, b"", self._culprits.narrow)
+
+    def _publish(self, batch: TransactionContents) -> Failed | None:
+        producer = self._sound()
+        try:
+            return producer.fill(batch) or producer.settle(batch)
+        except FencedError as wrong:
+            raise FencedError(_FENCED) from wrong
+        except OutcomeUnknownError as wrong:
+            raise OutcomeUnknownError(f"{wrong}; {_RUN_AGAIN}") from wrong
+
+    def _demand_allowed(self, failed: Failed) -> None:
+        """Raises BridgeError for what only the operator can mend."""
+        denied = [KafkaError(code) for code in failed.named.values()] + [failed.cause or KafkaError(0)]
+        for error in denied:
+            if is_denied(error):
+                raise explained("sending again", error)
+
+    def _sound(self) -> TransactionalProducer:
+        """Raises BridgeError where it is ill: behind a new one, others might have sent what we are about to send."""
+        assert self._producer is not None, "begin() first"
+        if self._producer.is_broken:
+            raise BridgeError(f"sending again broke off; {_RUN_AGAIN}")
+        return self._producer
+
+    def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
+        return self._sound().probe(records)
+
+    def _partitions_of(self, topic: str) -> int | KafkaError:
+        return self._sound().partitions_of(topic)

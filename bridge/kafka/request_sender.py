@@ -1,0 +1,191 @@
+"""What bridge.client sends by: a producer without transactions."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bridge.client import Sent
+from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
+from bridge.kafka.client_config import LIBRDKAFKA_LOG, NO_NEW_TOPICS, is_denied, not_taken
+from bridge.kafka.retry import CALL_S, error_of, reason, unwrapped
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
+_CUT_OFF = frozenset(
+    {KafkaError._FATAL, KafkaError._STATE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+)
+"""What a fatal error is told by where it does not come to light itself."""
+_POLL_S = 0.1
+_METADATA_AGE_S = 300.0
+"""After this it is asked again how many partitions a topic has: as often as Java's clients do."""
+
+
+class ConfluentOutbox:
+    """bridge.client's Outbox: a producer without transactions, whose answers are served by a thread of its own."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        if "transactional.id" in config:
+            raise SettingsError(
+                "transactional.id: keep your transactional producer, and give it bridge.client.headers_for's headers"
+            )
+        own = {
+            "client.id": "timer-client",
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 2,
+            "topic.metadata.propagation.max.ms": 5000,
+            **NO_NEW_TOPICS,
+            "error_cb": self._hear,
+        }
+        self._heard: str | None = None
+        self._fatal: KafkaError | None = None
+        try:
+            self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
+        except KafkaException as failure:
+            raise not_taken(failure) from failure
+        self._partitions: dict[str, tuple[int, float]] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+        self._failed = 0
+        self._first_failure: BridgeError | None = None
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="timer-client", daemon=True)
+        self._thread.start()
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> "Future[Sent]":
+        future: Future[Sent] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._count += 1
+        while self._fatal is None:
+            try:
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=partial(self._told, future, topic), headers=list(headers)
+                )
+            except BufferError:
+                self._call(self._producer.poll, _POLL_S)
+            except KafkaException as refused:
+                self._fail(future, topic, error_of(refused))
+                return future
+            else:
+                return future
+        self._fail(future, topic, self._fatal)
+        return future
+
+    def partitions(self, topic: str) -> int:
+        count, asked_s = self._partitions.get(topic, (0, 0.0))
+        if not count or time.monotonic() - asked_s >= _METADATA_AGE_S:
+            count = self._asked_partitions(topic)
+            self._partitions[topic] = count, time.monotonic()
+        return count
+
+    def flush(self, timeout_s: float | None) -> None:
+        left = self._left(timeout_s)
+        with self._lock:
+            first, failed, count = self._first_failure, self._failed, self._count
+            self._first_failure, self._failed, self._count = None, 0, 0
+        if first is not None:
+            raise BridgeError(f"{failed} of {count} were not taken: {first}") from first
+        if self._fatal is not None:
+            raise BridgeError(self._remedy(self._fatal))
+        if left:
+            raise BrokerUnavailableError(
+                f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
+            )
+
+    def close(self) -> None:
+        self._left(None)
+        self._is_closing.set()
+        self._thread.join()
+
+    @property
+    def is_broken(self) -> bool:
+        return self._fatal is not None
+
+    def _serve(self) -> None:
+        while not self._is_closing.is_set():
+            try:
+                self._call(self._producer.poll, _POLL_S)
+            except Exception:  # a callback of the sender's own: without this thread no future would ever end
+                log.exception("a callback in the producer's settings has failed: mend it")
+
+    def _left(self, timeout_s: float | None) -> int:
+        """How many are neither acknowledged nor refused when all are, or the time is over."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        left = None
+        while left is None:
+            left = self._call(self._producer.flush, -1 if end_s is None else max(0.0, end_s - time.monotonic()))
+        return left
+
+    def _call(self, serve: Callable[[float], int], timeout_s: float) -> int | None:
+        """None where it ended before its time: a fatal error is raised by whoever serves callbacks first.
+
+        So are errors by callbacks that the sender has given us. Reports of deliveries stand behind either.
+        """
+        try:
+            with unwrapped():
+                return serve(timeout_s)
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
+                self._fatal = error
+            else:
+                self._heard = reason(error, self._heard)
+            return None
+
+    def _hear(self, error: KafkaError) -> None:
+        """librdkafka's background threads tell here why they fail: the reason behind a time-out."""
+        self._heard = reason(error, self._heard)
+
+    def _told(self, future: "Future[Sent]", topic: str, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            future.set_result(Sent(topic, message.partition(), message.offset()))
+        else:
+            self._fail(future, topic, error)
+
+    def _fail(self, future: "Future[Sent]", topic: str, error: KafkaError) -> None:
+        failure = self._failure(topic, error)
+        with self._lock:
+            self._failed += 1
+            self._first_failure = self._first_failure or failure
+        future.set_exception(failure)
+
+    def _asked_partitions(self, topic: str) -> int:
+        try:
+            found = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
+        except KafkaException as failure:
+            why = self._heard or error_of(failure).str()
+            raise BrokerUnavailableError(f"how many partitions {topic} has: {why}") from failure
+        if found.error is not None:
+            raise self._failure(topic, found.error)
+        return len(found.partitions)
+
+    def _failure(self, topic: str, error: KafkaError) -> BridgeError:
+        if error is self._fatal or error.code() in _CUT_OFF:
+            return BridgeError(f"{topic}: {self._remedy(self._fatal or error)}")
+        if error.code() in _UNKNOWN:
+            return BridgeError(f"{topic}: there is no such topic: make it (timer-bridge run makes the timer topic)")
+        if is_denied(error):
+            return BridgeError(f"{topic}: {error.str()}: give the sender the right (an ACL) to write to it")
+        if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001
+            why = "" if self._heard is None else f": {self._heard}"
+            return BrokerUnavailableError(f"{topic}: no broker took it in time (message.timeout.ms){why}")
+        return BridgeError(f"{topic}: {error.str()}")
+
+    def _remedy(self, fatal: KafkaError) -> str:
+        first = "give the sender the right (an ACL), then " if is_denied(fatal) else ""
+        return f"{fatal.str()}: nothing more is sent by this client: {first}make a new TimerProducer"

@@ -1,0 +1,204 @@
+"""What librdkafka says in the place of a record, by a consumer that says what a test gives it."""
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import BridgeError, FencedError, MembershipLostError, NameTakenError
+from bridge.kafka.consumer import UNREADABLE, ConfluentSource, headers_of
+from bridge.kafka.retry import CALL_S, Patience
+from bridge.ports import Polled
+from schemas.origin import Shard
+
+GONE, FATAL, TOO_LONG, PASSING = (
+    KafkaError(KafkaError.OFFSET_OUT_OF_RANGE),
+    KafkaError(KafkaError._FATAL, KafkaError(KafkaError.FENCED_INSTANCE_ID).str()),
+    KafkaError(KafkaError._MAX_POLL_EXCEEDED),
+    KafkaError(KafkaError._TRANSPORT),
+)
+
+
+class Said:
+    """An error in the place of a record."""
+
+    def __init__(self, error: KafkaError) -> None:
+        self._error = error
+
+    def error(self) -> KafkaError:
+        return self._error
+
+    def topic(self) -> str:
+        return "timer.requests"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+
+class Saying:
+    """A consumer; `first` comes by poll, the rest together."""
+
+    def __init__(self, fence: object, said: tuple[KafkaError, ...]) -> None:
+        self._fence = fence
+        self._said = [Said(error) for error in said]
+        self.bounds: tuple[int, int] | None = (0, 9)
+
+    def poll(self, timeout_s: float) -> Said | None:
+        del timeout_s
+        return self._said.pop(0) if self._said else None
+
+    def consume(self, count: int, timeout_s: float) -> list[Said]:
+        del timeout_s
+        told, self._said = self._said[:count], self._said[count:]
+        return told
+
+    def consumer_group_metadata(self) -> object:
+        return self._fence
+
+    def be(self, generation: int, member: bytes) -> None:
+        """To the group."""
+        self._fence = b"CGMDv2:" + struct.pack("=i", generation) + b"group\0" + member + b"\0\1"
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None: ...
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None: ...
+
+    def seek(self, place: TopicPartition) -> None: ...
+
+    def resume(self, places: list[TopicPartition]) -> None: ...
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        assert (place.topic, place.partition, timeout) == ("timer.requests", 0, CALL_S)
+        if self.bounds is None:
+            raise KafkaException(PASSING)
+        return self.bounds
+
+
+def source(*said: KafkaError) -> Any:
+    made: Any = ConfluentSource(Connection("127.0.0.1:1"), ["timer.requests"], Patience())
+    real, fence = made._consumer, made._consumer.consumer_group_metadata()
+    real.close()
+    made._consumer = Saying(fence, said)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (GONE, BridgeError, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
+        (KafkaError(KafkaError.FENCED_INSTANCE_ID), FencedError, "another process is this member of the group"),
+        (FATAL, FencedError, "another process is this member of the group"),
+        (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), NameTakenError, "waiting for its session's end"),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic"),
+    ],
+)
+def test_what_is_said_in_the_place_of_a_record_ends_a_poll_and_a_check(
+    error: KafkaError, kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        source(error).poll(0, 10)
+    with pytest.raises(kind, match=told):
+        source(error).check()
+
+
+@pytest.mark.parametrize("look", [lambda member: member.poll(0, 10), lambda member: member.check()])
+def test_who_is_another_to_the_group_than_it_was_holds_nothing_any_more(look: Callable[[Any], Polled]) -> None:
+    """As a static member that slept past its session may be, by librdkafka 2.16, without a callback."""
+    member = source()
+    group, mine = member._consumer, [TopicPartition("timer.requests", number) for number in range(2)]
+    group.be(4, b"old")
+    member._assigned(group, mine)
+    assert [shard.partition for shard in look(member).ownership.assigned] == [0, 1]
+    group.be(5, b"old")  # others came and went
+    assert look(member).is_member
+    group.be(5, b"")  # unknown to the group, and about to join
+    look(member)
+    group.be(-1, b"new")
+    assert not look(member).is_member
+    group.be(7, b"new")
+    with pytest.raises(MembershipLostError, match=r"timer\.requests/0, timer\.requests/1 may have been another's"):
+        look(member)
+
+
+def test_behind_a_loss_that_was_told_another_id_is_no_trouble() -> None:
+    member = source()
+    group, mine = member._consumer, [TopicPartition("timer.requests", 0)]
+    group.be(4, b"old")
+    member._assigned(group, mine)
+    member.poll(0, 10)
+    group.be(4, b"new")
+    member._lost(group, mine)
+    assert [shard.partition for shard in member.poll(0, 10).ownership.lost] == [0]
+    group.be(7, b"new")
+    member._assigned(group, mine)
+    assert [shard.partition for shard in member.poll(0, 10).ownership.assigned] == [0]
+
+
+TRUNCATED = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"x: {KafkaError(KafkaError._LOG_TRUNCATION).str()} (broker 1)")
+TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: it goes on with what is left"
+CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
+
+
+@pytest.mark.parametrize(
+    ("error", "bounds", "told"),
+    [
+        (GONE, (9, 12), TAKEN),
+        (KafkaError(KafkaError._AUTO_OFFSET_RESET), (9, 12), TAKEN),
+        (GONE, (0, 5), CUT.format(5)),
+        (TRUNCATED, (0, 50), CUT.format(50)),
+        (GONE, None, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
+    ],
+)
+def test_requests_that_are_gone_are_told_with_the_way_to_go_on(
+    error: KafkaError, bounds: tuple[int, int] | None, told: str
+) -> None:
+    member = source(error)
+    member._consumer.bounds = bounds
+    with pytest.raises(BridgeError, match=told):
+        member.poll(0, 10)
+
+
+def test_what_passes_is_heard_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        polled = source(PASSING, TOO_LONG, PASSING).poll(0, 10)
+    assert (polled.records, bool(polled.ownership)) == ({}, False)
+    assert "a turn took longer than max.poll.interval.ms" in caplog.text
+    assert source(PASSING).check().records == {}
+
+
+@pytest.mark.parametrize("wrong", [SystemError("utf-8"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")])
+def test_headers_whose_names_nobody_can_read_are_bad_ones(wrong: Exception) -> None:
+    class Record:
+        def headers(self) -> None:
+            raise wrong
+
+    assert headers_of(Record()) == UNREADABLE
+
+
+UNREADABLE_RECORD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x4) of message at 7 failed")
+
+
+def test_a_record_that_cannot_be_decoded_is_told_until_the_partition_moves_on() -> None:
+    member = source(UNREADABLE_RECORD, UNREADABLE_RECORD, UNREADABLE_RECORD)
+    shard = Shard("timer.requests", 0)
+    assert member.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"
+    member._ours.add(shard)
+    member.start(shard, 5)
+    assert member.check().undecodable == {shard: 7}
+    assert member.poll(0, 1).undecodable == {shard: 7}, "markers lie between 5 and 7"
+    member._consumer._said = [Said(UNREADABLE_RECORD)]
+    member.rewind(shard, 8)
+    assert member.poll(0, 1).undecodable == {shard: 8}, "a batch is told by its first offset"
+    member.rewind(shard, 9)
+    assert member.poll(0, 1).undecodable == {}
+    member._consumer._said = [Said(UNREADABLE_RECORD)]
+    assert member.poll(0, 1).undecodable == {shard: 9}
+    member._lost(member._consumer, [TopicPartition(*shard)])
+    assert member.check().undecodable == {}

@@ -1,0 +1,64 @@
+"""What a redrive sends in one transaction, by a producer that takes no more than so much in its time."""
+
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from bridge.config.kafka_config import Connection
+from bridge.kafka.redrive import ConfluentRedrive, RedriveResult
+from bridge.kafka.retry import Patience
+from bridge.kafka.transactions.producer import Failed, TransactionContents
+from bridge.ports import Outgoing
+from bridge.redrive.rules import Parked
+from schemas.headers import Rules
+from schemas.origin import Shard
+
+TIMERS = "timer.requests"
+RULES = Rules(max_delay_ms=10**9, roll_window_ms=10**6, own_topics=frozenset({TIMERS}))
+LATE = KafkaError(KafkaError._TIMED_OUT)
+
+
+class Producer:
+    """`most`: requests of one transaction; a mark is with each."""
+
+    is_broken = False
+
+    def __init__(self, most: int) -> None:
+        self.timed_out_while_sending = False
+        self.taken: list[int] = []
+        self._most = most
+
+    def fill(self, batch: TransactionContents) -> Failed | None:
+        if len(batch.records) > 2 * self._most:
+            self.timed_out_while_sending = True
+            return Failed(cause=LATE)
+        return None
+
+    def settle(self, batch: TransactionContents) -> Failed | None:
+        self.taken.append(len(batch.records) // 2)
+        return None
+
+    def close(self) -> None: ...
+
+
+def test_what_does_not_fit_into_its_time_goes_by_parts() -> None:
+    redrive: Any = ConfluentRedrive(
+        Connection("127.0.0.1:1"), "timer.rejected", "timer.redriven", {TIMERS: RULES}, Patience()
+    )
+    redrive._producer = producer = Producer(most=30)
+    place, origin = Shard("timer.rejected", 0), Shard(TIMERS, 0)
+    requests = [
+        (
+            Parked(place, at, 1, "not-authorized", origin, at, "orders", None, 1, False),
+            Outgoing(TIMERS, 0, None, b"", [], 0),
+        )
+        for at in range(100)
+    ]
+    sent = RedriveResult()
+    told: list[Parked] = []
+    redrive._send(requests, sent, told.extend)
+    assert sent.count == 100
+    assert [each.offset for each in told] == list(range(100))
+    assert sum(producer.taken) == 100
+    assert max(producer.taken) <= 30
+    redrive.close()

@@ -1,0 +1,186 @@
+"""What becomes of requests whose client is of no use any more, by a producer that says what a test gives it."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.client import Sent, TimerProducer
+from bridge.config.settings import load
+from bridge.errors import BridgeError, BrokerUnavailableError
+from bridge.http.api.kafka import RealKafka
+from bridge.kafka import request_sender as outbox_module
+
+SOON_S = 2.0
+WHY = "the cluster does not let it"
+FATAL = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, WHY, fatal=True))
+PURGED, REFUSED = KafkaError(KafkaError._PURGE_QUEUE), KafkaException(KafkaError(KafkaError._FATAL))
+
+
+def wrapped() -> SystemError:
+    wrapping = SystemError("returned a result with an exception set")
+    wrapping.__cause__ = FATAL
+    return wrapping
+
+
+class Producer:
+    """As librdkafka: a fatal error is raised once, by whoever polls first; what was queued is purged behind it."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        del config
+        self.is_full = self.is_ill = False
+        self.queued: list[Callable[[KafkaError, None], None]] = []
+        self._wrong: Exception | None = None
+        self._news = threading.Event()
+
+    def fail(self, wrong: Exception) -> None:
+        self.is_ill = True
+        self.say(wrong)
+
+    def say(self, wrong: Exception) -> None:
+        """The next who polls raises it."""
+        self._wrong = wrong
+        self._news.set()
+
+    def poll(self, timeout_s: float) -> int:
+        self._news.wait(timeout_s)
+        self._news.clear()
+        self._tell()
+        return 0
+
+    def flush(self, timeout_s: float = -1.0) -> int:
+        del timeout_s
+        self._tell()
+        return len(self.queued)
+
+    def produce(self, *_: Any, on_delivery: Callable[[KafkaError, None], None], headers: Any) -> None:
+        del headers
+        if self.is_full:
+            raise BufferError
+        if self.is_ill and self._wrong is None:
+            raise REFUSED
+        self.queued.append(on_delivery)
+
+    def _tell(self) -> None:
+        wrong, self._wrong = self._wrong, None
+        if wrong is not None:
+            raise wrong
+        if self.is_ill:
+            told, self.queued = self.queued, []
+            for each in told:
+                each(PURGED, None)
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "Producer", Producer)
+
+
+def client() -> tuple[TimerProducer, Any]:
+    timers = TimerProducer({"bootstrap.servers": "127.0.0.1:1"})
+    fake: Any = timers._outbox
+    return timers, fake._producer
+
+
+def failure(future: "Future[Sent]") -> str:
+    wrong = future.exception(SOON_S)
+    assert isinstance(wrong, BridgeError)
+    return str(wrong)
+
+
+@pytest.mark.parametrize("raised", [FATAL, wrapped()])
+def test_what_a_fatal_error_cuts_off_is_told_by_its_future_and_by_flush(raised: Exception) -> None:
+    timers, producer = client()
+    waiting = timers.schedule("orders", b"v", delay="1h")
+    producer.fail(raised)
+    assert WHY in failure(waiting)
+    assert timers.is_broken
+    with pytest.raises(BridgeError, match=rf"1 of 1 were not taken: .*{WHY}.*make a new TimerProducer"):
+        timers.flush(SOON_S)
+    timers.close()
+
+
+def test_behind_a_fatal_error_a_request_fails_at_once() -> None:
+    timers, producer = client()
+    producer.fail(FATAL)
+    failure(timers.schedule("orders", b"v", delay="1h"))
+    later = timers.schedule("orders", b"v", delay="1h")
+    assert "make a new TimerProducer" in str(later.exception(0))
+    with pytest.raises(BridgeError, match="2 of 2"):
+        timers.flush()
+    timers.close()
+
+
+def test_a_fatal_error_that_comes_to_light_in_a_flush_is_ours() -> None:
+    timers, producer = client()
+    polls, producer.poll = producer.poll, lambda _: 0
+    waiting = timers.schedule("orders", b"v", delay="1h")
+    producer.fail(FATAL)
+    with pytest.raises(BridgeError, match=f"1 of 1 were not taken: .*{WHY}"):
+        timers.flush()
+    assert waiting.done()
+    with pytest.raises(BridgeError, match=WHY):
+        timers.flush()
+    producer.poll = polls
+    timers.close()
+
+
+def test_a_fatal_error_that_comes_to_light_at_the_end_lets_it_end() -> None:
+    timers, producer = client()
+    producer.poll = lambda _: 0
+    waiting = timers.schedule("orders", b"v", delay="1h")
+    producer.fail(FATAL)
+    timers.close()
+    assert WHY in failure(waiting)
+
+
+def test_who_waits_for_room_hears_of_a_fatal_error_too() -> None:
+    timers, producer = client()
+    producer.is_full = True
+    producer.fail(FATAL)
+    assert WHY in str(timers.schedule("orders", b"v", delay="1h").exception(0))
+    timers.close()
+
+
+def test_an_error_callback_that_raises_does_not_end_the_serving() -> None:
+    """A pattern of confluent_kafka's own examples."""
+    timers, producer = client()
+    producer.say(KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)))
+    timers.schedule("orders", b"v", delay="1h")
+    with pytest.raises(BrokerUnavailableError, match="not acknowledged"):
+        timers.flush(0)
+    assert not timers.is_broken
+    waiting = timers.schedule("orders", b"v", delay="1h")
+    producer.fail(FATAL)
+    assert WHY in failure(waiting)
+    timers.close()
+
+
+def test_a_callback_that_fails_is_logged_and_does_not_end_the_serving(caplog: pytest.LogCaptureFixture) -> None:
+    timers, producer = client()
+    producer.say(ValueError("somebody's stats_cb"))
+    waiting = timers.schedule("orders", b"v", delay="1h")
+    until_s = time.monotonic() + SOON_S
+    while "somebody's stats_cb" not in caplog.text and time.monotonic() < until_s:
+        threading.Event().wait(0.01)
+    assert "somebody's stats_cb" in caplog.text
+    producer.fail(FATAL)
+    assert WHY in failure(waiting)
+    timers.close()
+
+
+def test_the_page_makes_another_client_behind_a_fatal_error() -> None:
+    kafka = RealKafka(load({"bootstrap_servers": "127.0.0.1:1"}, {}, None))
+    first = kafka.producer("timer.requests")
+    assert kafka.producer("timer.requests") is first
+    fake: Any = first
+    fake._outbox._producer.fail(FATAL)
+    failure(first.schedule("orders", b"v", delay="1h"))
+    second = kafka.producer("timer.requests")
+    assert second is not first
+    assert not second.is_broken
+    kafka.close()

@@ -1,0 +1,78 @@
+"""Waiting for a broker: for as long as it takes, with few words, and no longer than it is allowed to."""
+
+import time
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.errors import BrokerUnavailableError
+from bridge.kafka import Patience
+from bridge.kafka.client_config import is_passing
+from bridge.kafka.retry import reason
+
+GONE = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
+
+
+class Broker:
+    """Gone for so many calls."""
+
+    def __init__(self, gone: int) -> None:
+        self.calls = 0
+        self._gone = gone
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self._gone:
+            raise GONE
+        return "here"
+
+
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time passes when somebody sleeps; what was slept."""
+    now_s, naps = [1000.0], []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        now_s[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    return naps
+
+
+def test_it_is_tried_for_ever_and_said_at_the_first_failure_and_each_minute(
+    no_naps: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker(gone=150)
+    assert Patience().retry_until_success("committing", broker, is_passing) == "here"
+    assert 120 < sum(no_naps) < 180
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "committing: all brokers are down; trying again"
+    assert len(said) == 3
+    assert all("times so far" in each for each in said[1:])
+
+
+def test_a_certificate_that_does_not_fit_has_its_remedy_however_it_is_told() -> None:
+    told = "ssl/statem/statem_clnt.c:2124: error:0A000086:SSL routines::certificate verify failed"
+    for code in (KafkaError._SSL, KafkaError._TRANSPORT):
+        assert "look at security.protocol and ssl.ca.location" in reason(KafkaError(code, told))
+    assert reason(KafkaError(KafkaError._TRANSPORT, "Connection refused")) == "Connection refused"
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    def call() -> None:
+        raise denied
+
+    with pytest.raises(KafkaException):
+        Patience().retry_until_success("committing", call, is_passing)
+
+
+def test_whoever_is_to_end_gives_up_with_the_reason(no_naps: list[float]) -> None:
+    patience = Patience()
+    patience.give_up_in(5)
+    with pytest.raises(BrokerUnavailableError, match="committing: all brokers are down"):
+        Patience(patience).retry_until_success("committing", Broker(gone=10_000), is_passing)
+    assert sum(no_naps) < 6

@@ -1,0 +1,1 @@
+"""Kafka transactions: two producers in order, rejections, at-least-once deliveries."""

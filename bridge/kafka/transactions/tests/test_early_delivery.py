@@ -1,0 +1,119 @@
+"""What becomes of deliveries that are sent ahead of their transaction, by a producer that says what a test gives it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.config.kafka_config import Connection
+from bridge.kafka.retry import Patience
+from bridge.kafka.transactions.early_delivery import Ahead
+from bridge.ports import Outgoing
+
+DENIED, TOO_LARGE = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def out(topic: str) -> Outgoing:
+    return Outgoing(topic, -1, None, b"v", [], 0)
+
+
+OUTGOING = [out("timer.rejected"), out("orders"), out("orders"), out("payments")]
+
+
+class Sending:
+    """`failures`: those that a broker tells; `wrong`: what ends the wait for it."""
+
+    def __init__(self, failures: Mapping[int, int], wrong: Exception | None = None) -> None:
+        self._told = failures
+        self._wrong = wrong
+        self.failures: dict[int, int] = {}
+        self.sent: list[int] = []
+
+    def begin(self) -> None:
+        self.failures = {}
+
+    def send(self, numbered: Sequence[tuple[int, Outgoing]]) -> None:
+        self.sent += [index for index, _ in numbered]
+
+    def send_narrowly(self, numbered: Sequence[tuple[int, Outgoing]], narrow: Mapping[str, int]) -> list[None]:
+        self.send([each for each in numbered if each[1].topic not in narrow])
+        self.send([each for each in numbered if each[1].topic in narrow])
+        return [None] if narrow else []
+
+    def await_acknowledgements(
+        self, records: Sequence[Outgoing], *, beyond_failures: bool, on_stall: Callable[[], None]
+    ) -> None:
+        assert (records, beyond_failures) == (OUTGOING, True)
+        on_stall()
+        if self._wrong is not None:
+            raise self._wrong
+        self.failures = dict(self._told)
+
+
+def ahead(failures: Mapping[int, int], wrong: Exception | None = None) -> Any:
+    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience(), lambda _: frozenset())
+    made._sending = Sending(failures, wrong)
+    return made
+
+
+def test_a_topic_that_was_not_acknowledged_in_time_is_named_if_others_were() -> None:
+    late = KafkaError._MSG_TIMED_OUT
+    assert ahead({3: late}).fill(OUTGOING, {}).failed.unavailable == {"payments"}
+    assert ahead({1: late, 2: late, 3: late}).fill(OUTGOING, {}).failed.unavailable == frozenset()
+
+
+def test_topics_that_the_cluster_names_end_the_wait_for_them() -> None:
+    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience(), frozenset)
+    made._sending = Sending({})
+    producer = made._producer
+    standing, failed = made.fill(OUTGOING, {})
+    assert (standing, failed.unavailable) == ([1, 2, 3], {"orders", "payments"})
+    assert made._producer is not producer
+
+
+def test_what_is_acknowledged_stands_though_others_fail() -> None:
+    each = ahead({2: TOO_LARGE})
+    producer = each._producer
+    sent = each.fill(OUTGOING, {"payments": 100})
+    assert each._sending.sent == [1, 2, 3]
+    assert (sent.standing, sent.failed.named, sent.failed.cause) == ([1, 3], {2: TOO_LARGE}, None)
+    assert each._producer is producer
+    each.close()
+
+
+def test_what_is_loaded_is_sent_once() -> None:
+    each = ahead({})
+    each.load(OUTGOING)
+    assert each.fill(OUTGOING, {}) == ([1, 2, 3], None)
+    assert each._sending.sent == [1, 2, 3]
+    each.close()
+
+
+def test_a_denied_topic_is_told_as_a_transaction_tells_it_which_names_nobody() -> None:
+    each = ahead({1: DENIED, 2: DENIED})
+    sent = each.fill(OUTGOING, {})
+    assert (sent.standing, sent.failed.named, sent.failed.cause.code()) == ([3], {}, DENIED)
+    each.close()
+
+
+@pytest.mark.parametrize("code", [KafkaError._FATAL, KafkaError._STATE])
+def test_a_producer_that_is_of_no_use_any_more_is_replaced(code: int) -> None:
+    each = ahead({3: code})
+    producer = each._producer
+    sent = each.fill(OUTGOING, {})
+    assert (sent.standing, sent.failed.named) == ([1, 2], {3: code})
+    assert each._producer is not producer
+    each.close()
+
+
+def test_of_what_a_fatal_error_cut_off_nothing_is_believed_to_stand() -> None:
+    fatal = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
+    wrapped = SystemError("returned a result with an exception set")
+    wrapped.__cause__ = fatal
+    each = ahead({}, wrapped)
+    producer = each._producer
+    sent = each.fill(OUTGOING, {})
+    assert (sent.standing, sent.failed.cause) == ([], fatal.args[0])
+    assert each._producer is not producer
+    each.close()

@@ -1,0 +1,58 @@
+"""Waiting for acknowledgements, by a producer and a clock of the test's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bridge.kafka.retry import Patience
+from bridge.kafka.transactions.produce import PendingSends
+from bridge.observe.status import LIVE_WITHIN_S, Status
+
+
+class Slow:
+    """A producer whose records are acknowledged at `at_s`; `look` is called each second until then."""
+
+    def __init__(self, at_s: float, look: Callable[[], None]) -> None:
+        self.now_s = 0.0
+        self._at_s = at_s
+        self._look = look
+
+    def flush(self, timeout_s: float) -> int:
+        before_s, self.now_s = self.now_s, self.now_s + timeout_s
+        if int(before_s) != int(self.now_s):
+            self._look()
+        return int(self.now_s < self._at_s)
+
+
+@pytest.mark.parametrize(("takes_s", "is_told"), [(LIVE_WITHIN_S * 3, True), (3.0, False)])
+def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
+    takes_s: float,
+    is_told: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A quota makes a transaction last for minutes: who ended the bridge for that would do so for ever."""
+    seen: list[tuple[str, str]] = []
+    producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
+    status = Status(lambda: producer.now_s)
+    monkeypatch.setattr("bridge.kafka.transactions.produce.time.monotonic", lambda: producer.now_s)
+    PendingSends(producer, Patience(status=status)).await_acknowledgements([], beyond_failures=False)
+    assert {live for live, _ in seen} == {""}
+    assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
+    assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
+    assert status.ready().reason != "waiting for the broker"
+
+
+def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stalling(Slow):
+        """One is acknowledged after 2 s, the other after 12 s."""
+
+        def flush(self, timeout_s: float) -> int:
+            return super().flush(timeout_s) and 1 + (self.now_s < 2)
+
+    producer: Any = Stalling(12.0, lambda: None)
+    monkeypatch.setattr("bridge.kafka.transactions.produce.time.monotonic", lambda: producer.now_s)
+    stalls: list[float] = []
+    sending = PendingSends(producer, Patience())
+    sending.await_acknowledgements([], beyond_failures=False, on_stall=lambda: stalls.append(round(producer.now_s)))
+    assert stalls == [5, 8, 11]

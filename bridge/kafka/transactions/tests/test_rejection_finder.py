@@ -1,0 +1,154 @@
+"""Who is proved to have made a transaction fail: by a broker that is a set of rules, under a clock of the test's."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from bridge.kafka.transactions import rejection_finder as culprits
+from bridge.kafka.transactions.producer import Failed
+from bridge.kafka.transactions.record_size import batch_bytes
+from bridge.kafka.transactions.rejection_finder import MEMORY_S, Culprits
+from bridge.ports import Outgoing
+
+Rule = Callable[[Outgoing], int | None]
+
+
+def out(topic: str, size: int = 10, partition: int = -1) -> Outgoing:
+    return Outgoing(topic, partition, None, b"v" * size, [], 0)
+
+
+class Broker:
+    """`rule`: the code by which a record fails. `codes`: what metadata says of a topic, time after time."""
+
+    def __init__(self, rule: Rule = lambda record: None) -> None:
+        self.rule = rule
+        self.codes: dict[str, list[int | KafkaError]] = {}
+        self.probes = 0
+        self.slept_s: list[float] = []
+        self.now_s = 1000.0
+        self.culprits = Culprits(self.probe, self.partitions_of)
+
+    def probe(self, records: Sequence[Outgoing]) -> Failed | None:
+        self.probes += 1
+        named = {index: code for index, record in enumerate(records) if (code := self.rule(record)) is not None}
+        return Failed(named) if named else None
+
+    def partitions_of(self, topic: str) -> int | KafkaError:
+        told = self.codes.get(topic, [4])
+        found = told.pop(0) if len(told) > 1 else told[0]
+        if isinstance(found, KafkaError) and found.code() == KafkaError._TRANSPORT:
+            raise KafkaException(found)
+        return found
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker()
+    monkeypatch.setattr(culprits, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.slept_s.append))
+    return made
+
+
+UNKNOWN = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def test_a_topic_in_the_making_is_asked_again_and_not_refused(broker: Broker) -> None:
+    broker.codes["new"] = [UNKNOWN, UNKNOWN, 3]
+    assert broker.culprits.known([out("new")]) == {}
+    assert len(broker.slept_s) == 2
+    assert not broker.culprits.needs_check([out("new", partition=2)])
+
+
+def test_names_that_nobody_knows_slow_others_down_once_a_second(broker: Broker) -> None:
+    broker.codes |= {"one": [UNKNOWN], "two": [UNKNOWN]}
+    assert broker.culprits.known([out("one"), out("known")]) == {0: "unknown-topic"}
+    waited = len(broker.slept_s)
+    assert broker.culprits.known([out("two")]) == {0: "unknown-topic"}
+    assert len(broker.slept_s) == waited > 0
+
+
+def test_metadata_of_a_denied_topic_is_proof_and_no_answer_is_none(broker: Broker) -> None:
+    broker.codes |= {
+        "denied": [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)],
+        "down": [KafkaError(KafkaError._TRANSPORT)],
+        "odd": [KafkaError(KafkaError.LEADER_NOT_AVAILABLE)],
+    }
+    assert broker.culprits.known([out("denied")]) == {0: "not-authorized"}
+    assert broker.culprits.known([out("down")]) == {}
+    assert broker.culprits.known([out("odd")]) == {}
+
+
+def test_what_was_too_large_is_refused_for_a_while_and_then_asked_again(broker: Broker) -> None:
+    broker.rule = lambda record: TOO_LARGE if len(record.value or b"") > 50 else None
+    sizes = [10, 60, 90]
+    records = [out("small", size) for size in sizes]
+    assert broker.culprits.known(records) == {}
+    assert broker.culprits.find(records, Failed({2: TOO_LARGE})) == {1: "too-large", 2: "too-large"}
+    asked = broker.probes
+    assert broker.culprits.known(records) == {1: "too-large", 2: "too-large"}
+    assert broker.culprits.known([out("small", 10)]) == {}
+    assert broker.probes == asked
+    broker.now_s += MEMORY_S
+    assert broker.culprits.known([out("small", 70), out("small", 10)]) == {0: "too-large"}
+    assert broker.probes == asked + 1
+    broker.now_s += MEMORY_S
+    broker.rule = lambda record: None
+    assert broker.culprits.known([out("small", 70)]) == {}
+    assert not broker.culprits.needs_check([out("small", 70)])
+
+
+def test_what_is_larger_by_its_headers_is_not_larger_for_kafka(broker: Broker) -> None:
+    """A thousand small headers take two bytes each beside their own, so the order of sizes has to be Kafka's."""
+    one = Outgoing("small", -1, None, b"v" * 20_100, [("h", b"")], 0)
+    many = Outgoing("small", -1, None, b"v" * 16_000, [(f"{n:03d}", b"") for n in range(700)], 0)
+    longer_name = Outgoing("small", -1, None, b"v" * 14_000, [("\u20ac" * 2_200, b"")], 0)
+    sizes = [batch_bytes(each.key, each.value, each.headers) for each in (one, many, longer_name)]
+    assert sizes == [20_175, 19_573, 20_675]
+    broker.rule = lambda r: TOO_LARGE if batch_bytes(r.key, r.value, r.headers) > 20_000 else None
+    records = [many, one]
+    broker.culprits.known(records)
+    assert broker.culprits.find(records, Failed({1: TOO_LARGE})) == {1: "too-large"}
+    assert broker.culprits.known(records) == {1: "too-large"}
+
+
+def test_where_each_was_sent_alone_who_was_named_is_asked_about_by_itself(broker: Broker) -> None:
+    """Whatever a broker goes by: a transaction that can never stand would hold everybody up."""
+    records = [out("odd", 10), out("odd", 60), out("odd", 90)]
+    broker.rule = lambda record: TOO_LARGE if record is records[1] else None
+    broker.culprits.known(records)
+    refused: dict[int, str] = {}
+    for _ in range(20):
+        refused = broker.culprits.find(records, Failed({1: TOO_LARGE}))
+        if refused:
+            break
+    assert refused == {1: "too-large"}
+
+
+def test_only_the_batch_was_too_large_so_it_is_halved_from_now_on(broker: Broker) -> None:
+    records = [out("small", 40), out("small", 40)]
+    broker.culprits.known(records)
+    assert broker.culprits.find(records, Failed({0: TOO_LARGE, 1: TOO_LARGE})) == {}
+    first = broker.culprits.narrow["small"]
+    broker.culprits.find(records, Failed({0: TOO_LARGE}))
+    assert broker.culprits.narrow["small"] == first // 2
+
+
+def test_a_probe_that_fails_for_another_reason_proves_nothing(broker: Broker) -> None:
+    broker.rule = lambda record: KafkaError.NOT_ENOUGH_REPLICAS
+    records = [out("a"), out("b")]
+    broker.culprits.known(records)
+    assert broker.culprits.find(records, Failed({0: TOO_LARGE})) == {}
+    assert broker.culprits.find(records, Failed({0: KafkaError.INVALID_RECORD})) == {}
+    denied = Failed(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert broker.culprits.find(records, denied) == {}
+
+
+def test_of_a_denial_that_names_nobody_the_topics_are_found_by_halving(broker: Broker) -> None:
+    broker.rule = lambda record: KafkaError.TOPIC_AUTHORIZATION_FAILED if record.topic in ("b", "d") else None
+    records = [out(topic) for topic in "abcdb"]
+    broker.culprits.known(records)
+    denied = Failed(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert broker.culprits.find(records, denied) == {1: "not-authorized", 3: "not-authorized", 4: "not-authorized"}
+    assert broker.culprits.known([out("b"), out("a")]) == {0: "not-authorized"}

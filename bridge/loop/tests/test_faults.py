@@ -1,0 +1,1382 @@
+"""Histories of faults that must hold, seen from outside. Named after their number in the case list."""
+
+import errno
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.errors import (
+    BridgeError,
+    BrokerUnavailableError,
+    OutcomeUnknownError,
+    PartitionUnreadableError,
+    ProgressLostError,
+    TopicGrownError,
+)
+from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
+from bridge.loop.tests.test_histories import (
+    RULES,
+    SHARD,
+    SMALL,
+    WINDOW_MS,
+    Trouble,
+    World,
+    crash,
+    go_on,
+    lose_disk,
+    lose_power,
+    two_partitions,
+)
+from bridge.ports import Aborted, Committed
+from bridge.recovery.recover import prepare, recover
+from bridge.release.target_rate_limits import TargetLimit
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
+from bridge.testing.timer_world import TIMERS
+from schemas.headers import CONTROL, Headers
+from schemas.journal import JournalRecord
+from schemas.levels import parse_levels
+from schemas.origin import Shard
+from schemas.profiles import PROFILES
+from schemas.progress import Progress
+from timer.files.disk import Syncing
+from timer.format.checkpoint import CLOSED, NAME
+from timer.format.file_names import BODIES, UNITS
+from timer.maintenance.shutdown_snapshot import RESUME
+from timer.store import Store
+
+TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
+
+
+@pytest.mark.thorough
+@TROUBLE
+def test_case_8_many_of_a_level_out_of_order_while_their_target_fails(trouble: Trouble) -> None:
+    """Timestamps of a log need not ascend: the order within a level is that of the due times."""
+    rules = RULES.model_copy(update={"levels_ms": tuple(parse_levels("1s 5s")), "roll_window_ms": 60_000})
+    store = StoreOptions(tick_ms=100, slots=2048, segment_bytes=1 << 20, checkpoint_interval_ms=500)
+    world = World(TurnOptions(rules=rules, store=store, commit_interval_ms=10), rng=Random(8))
+    log, level = world.kafka.partition(SHARD), [("timer-topic", b"orders"), ("timer-delay-level", b"2")]
+    for number in range(20_000):
+        log.skew_ms = -(number * 7919 % 1000)
+        world.kafka.produce(TIMERS, b"%d" % number, headers=level)
+    log.skew_ms = 0
+    world.bridge.run(3000)
+    world.bridge.set_faults(0.5)
+    world.bridge.run(1500)
+    trouble(world)
+    world.bridge.run(1000)
+    world.bridge.set_faults(0.0)
+    world.bridge.run(4000)
+    assert sorted(map(int, world.delivered())) == list(range(20_000))
+    dues = [int(headers["timer-deliver-ms"]) for headers in world.deliveries()]
+    releases = [int(headers["timer-released-ms"]) for headers in world.deliveries()]
+    assert all(due <= released for due, released in zip(dues, releases, strict=True))
+
+
+@pytest.mark.parametrize(("tick_ms", "slots"), [(1, 8192), (7, 1024), (100, 1024), (1000, 64), (10, 300)])
+@TROUBLE
+def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble, tick_ms: int, slots: int) -> None:
+    world = World()
+    start_ms = world.now_ms
+    for number in range(60):
+        world.send(str(number), 700 + 37 * number, id_=f"id-{number}")
+    world.bridge.run(200)
+    world.bridge.stop()
+    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
+    world.bridge.start()
+    world.bridge.run(100)
+    trouble(world)
+    world.cancel("id-59")
+    world.bridge.run(4000)
+    assert world.delivered() == [str(number) for number in range(59)]
+    late = [int(h["timer-released-ms"]) - int(h["timer-deliver-ms"]) for h in world.deliveries()]
+    assert min(late) >= 0
+    assert max(late) <= (100 if trouble is go_on else 500)
+    assert world.now_ms - start_ms < 5000
+
+
+@TROUBLE
+def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Timers, and a cancel of one that was read before."""
+    world = World()
+    world.send("cancelled", 700, id_="one")
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.cancel("one")
+    for number in range(3):
+        world.send(str(number), 600)
+    world.bridge.start()
+    assert world.bridge.source is not None
+    world.bridge.source.leaves_out = 2
+    world.bridge.run(100)
+    assert f"{SHARD}: the Kafka client left 2 requests out as it began, read anew" in caplog.messages
+    trouble(world)
+    world.bridge.run(2000)
+    assert world.delivered() == ["0", "1", "2"]
+
+
+@TROUBLE
+def test_where_the_client_leaves_out_all_that_is_there_it_begins_anew(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing leaves before it is read, and no other request has to come first."""
+    world = World()
+    world.send("cancelled", 700, id_="one")
+    world.send("not cancelled", 700)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.cancel("one")
+    world.send("new", 600)
+    world.bridge.start()
+    assert world.bridge.source is not None
+    world.bridge.source.leaves_out = 2
+    world.bridge.turn()
+    world.bridge.source.leaves_out = 0
+    world.bridge.run(4000)
+    assert world.delivered() == []
+    trouble(world)
+    world.bridge.run(6000)
+    assert sorted(world.delivered()) == ["new", "not cancelled"]
+    told = f"{SHARD}: the Kafka client has brought nothing from offset 2 on, though there is more: read anew"
+    assert (told in caplog.messages) == (trouble is go_on)
+
+
+def test_intake_that_those_which_are_held_pause_is_told_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.bridge.run(10)
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.release.partition._MOST_HELD", 0)
+        world.send(delay_ms=300)
+        world.bridge.run(100)
+    assert world.bridge.metrics.paused == {SHARD: "held"}
+    assert f"{SHARD}: intake pauses: 0 timers are held: it goes on when some have left or are rolled" in caplog.messages
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
+    assert world.bridge.metrics.paused == {}
+
+
+@pytest.mark.parametrize("is_full", [True, False], ids=["full", "nearly full"])
+def test_case_27_a_full_disk_stops_intake_and_not_delivery(
+    is_full: bool,  # noqa: FBT001
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    for number in range(20):
+        world.send(f"before {number}", 300)
+    world.bridge.run(100)
+    disk = world.bridge.disks[SHARD]
+    if is_full:
+        disk.fail_append(0)
+    else:
+        disk.free = 1
+    for number in range(20):
+        world.send(f"after {number}", 600)
+    with caplog.at_level(logging.WARNING):
+        world.bridge.run(250)
+    assert world.delivered() == [f"before {number}" for number in range(20)]
+    assert "intake pauses" in caplog.text
+    assert world.bridge.source is not None
+    assert world.bridge.source.paused == {SHARD}
+    disk.mend()
+    disk.free = 1 << 40
+    world.bridge.run(600)
+    assert world.bridge.source.paused == set()
+    assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
+
+
+def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    kafka, shards, instance = two_partitions()
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
+    for number in range(2):
+        for shard in shards:
+            instance.disks[shard].free = 1
+            kafka.produce(TIMERS, b"%d" % number, headers=headers, partition=shard.partition)
+        instance.run(500)
+        for shard in shards:
+            instance.disks[shard].free = 1 << 40
+        instance.run(500)
+    told = [record.getMessage() for record in caplog.records]
+    pause = "intake pauses: [Errno 28] 1 bytes are free, min_free_bytes is"
+    assert [[line.partition(":")[0] for line in told if pause in line].count(str(shard)) for shard in shards] == [2, 2]
+    assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"0", b"1", b"1"]
+
+
+def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.send("waits", 300)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.lose_disks()
+    world.bridge.start()
+    assert world.bridge.bridge is not None
+    assert not world.bridge.bridge.ready, "nothing is opened yet"
+    disk = world.bridge.disk_for(SHARD)
+    disk.fail_append(0)
+    with caplog.at_level(logging.WARNING):
+        world.bridge.run(20_000)
+    (told,) = [record.getMessage() for record in caplog.records if "cannot be made ready" in record.getMessage()]
+    assert "free room on the disk of data_dir" in told
+    assert world.delivered() == []
+    assert world.bridge.bridge is not None
+    assert not world.bridge.bridge.ready
+    disk.mend()
+    world.bridge.run(6000)
+    assert world.delivered() == ["waits"]
+    caplog.clear()
+    del world.bridge.disks[SHARD]
+    world.bridge.disk_for(SHARD).fail_append(0)
+    world.bridge.leave_the_group()
+    world.bridge.run(1000)
+    assert "cannot be made ready" in caplog.text, "at once: it was over"
+
+
+def test_a_disk_that_cannot_be_opened_is_tried_every_5_seconds_and_at_once_behind_a_clock_that_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    tried_ms: list[int] = []
+
+    def noted(shard: Shard) -> SimDisk:
+        tried_ms.append(world.kafka.timeline.now_ms)
+        return world.bridge.disk_for(shard)
+
+    world.send("waits", 100_000)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.disk_for(SHARD).fail_append(0)
+    monkeypatch.setattr(world.bridge.bridge, "_disk_for", noted)
+    world.bridge.run(16_000)
+    assert len(tried_ms) == 4
+    assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
+    world.bridge.clock.error_ms = -10_000
+    world.bridge.run(100)
+    assert len(tried_ms) == 5
+
+
+def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka = FakeKafka(Timeline(), transaction_timeout_ms=600_000)
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
+    instance = FakeInstance(kafka, group, replace(World().options, receipts="none"))
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"100")]
+
+    def send(value: bytes, partition: int, transaction: FakeTransaction | None = None) -> None:
+        kafka.produce(TIMERS, value, headers=headers, partition=partition, transaction=transaction)
+
+    def delivered() -> set[bytes | None]:
+        return {entry.value for entry in kafka.read("orders")}
+
+    def look() -> None:
+        assert instance.bridge is not None
+        instance.bridge.look_at_open_transactions()
+
+    instance.run(0)
+    hung = kafka.begin("sender")
+    send(b"before", 0)
+    send(b"hung", 0, hung)
+    send(b"behind", 0)
+    send(b"other", 1)
+    instance.run(1000)
+    assert delivered() == {b"before", b"other"}
+    look()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    instance.run(20_000)
+    send(b"later", 1)
+    instance.run(1000)
+    assert delivered() == {b"before", b"other", b"later"}
+    look()
+    assert f"{TIMERS}/0: a sender's transaction has been open for 21 s: the 2 offsets behind its first" in caplog.text
+    assert f"{TIMERS}/1: a sender" not in caplog.text
+    assert instance.bridge is not None
+    assert instance.metrics.hanging.keys() == {Shard(TIMERS, 0)}
+    kafka.commit(hung)
+    instance.run(1000)
+    look()
+    assert instance.metrics.hanging == {}
+    assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
+
+
+def reset_by_hand(world: World) -> None:
+    world.kafka.commit_offset("timers", SHARD, 1)
+
+
+def expired(world: World) -> None:
+    del world.kafka._offsets["timers", SHARD]
+
+
+@pytest.mark.parametrize("loses_disk", [False, True])
+@pytest.mark.parametrize("lost", [reset_by_hand, expired])
+@pytest.mark.parametrize(("word", "again"), [("earliest", ["a", "b", "c"]), ("time", ["b", "c"]), ("latest", [])])
+def test_case_37_the_operators_word_is_where_lost_progress_begins_again(
+    word: str,
+    again: list[str],
+    lost: Callable[[World], None],
+    loses_disk: bool,  # noqa: FBT001
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.send("a", 0)
+    world.bridge.run(1000)
+    between_ms = world.now_ms
+    world.bridge.run(1000)
+    world.send("b", 0)
+    world.send("c", 900)
+    world.bridge.run(100)
+    assert world.delivered() == ["a", "b"]
+    world.bridge.stop()
+    lost(world)
+    if loses_disk:
+        world.bridge.lose_disks()
+    world.bridge.start()
+    with pytest.raises(ProgressLostError, match=r"progress is lost.*--adopt-progress earliest"):
+        world.bridge.turn()
+    world.bridge.options = replace(world.options, adopt_progress=str(between_ms) if word == "time" else word)
+    world.bridge.start()
+    world.bridge.run(100)
+    assert "by the operator's word" in caplog.text
+    world.bridge.options = world.options
+    world.bridge.start()
+    world.send("new", 100)
+    world.bridge.run(1000)
+    assert sorted(world.delivered()) == sorted(["a", "b", "new", *again])
+
+
+@pytest.mark.parametrize("where", ["history.journal", "history.progress", "history.journal_bounds"])
+def test_a_first_opening_that_another_owner_overtakes_is_no_lost_progress(where: str) -> None:
+    """The first owner sleeps in a read, and its successor commits the first transactions of the partition."""
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    successor: list[FakeInstance] = []
+
+    def meanwhile(at: str) -> None:
+        if at == where and not successor:
+            first.leave_the_group()
+            successor.append(FakeInstance(kafka, group, options, name="second"))
+            successor[0].run(1000)
+
+    first = FakeInstance(kafka, group, options, name="first", meanwhile=meanwhile)
+    kafka.produce(TIMERS, b"a", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"5")])
+    first.run(100)
+    successor[0].run(100)
+    first.run(100)
+    assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+
+
+def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (one, _), instance = two_partitions()
+    history: Any = instance.history
+    progress, answers, closed = history.progress, [True, False], list[Store]()
+    close = Store.close
+
+    def answer(shard: Shard) -> object:
+        if not answers.pop(0):
+            raise PartitionUnreadableError(f"{shard}: no answer in time")
+        return progress(shard)
+
+    def noted(store: Store) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(history, "progress", answer)
+    monkeypatch.setattr(Store, "close", noted)
+    with pytest.raises(PartitionUnreadableError):
+        recover(one, SimDisk(), history, SMALL)
+    assert (len(closed), answers) == (1, [])
+
+
+@pytest.mark.parametrize("where", ["history.progress", "history.journal_bounds"])
+def test_a_checkpoint_knows_all_that_its_journal_offset_says(where: str) -> None:
+    """The owner sleeps in a checkpoint, and its successor rolls: its store must not claim to know that record."""
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    successor: list[FakeInstance] = []
+    armed: list[str] = []
+
+    def meanwhile(at: str) -> None:
+        if at in armed:
+            armed.clear()
+            first.leave_the_group()
+            kafka.timeline.advance(WINDOW_MS)
+            successor.append(FakeInstance(kafka, group, options, name="second"))
+            while len(kafka.read(TIMERS)) < 2:
+                successor[0].turn()
+            successor[0].kill()
+
+    first = FakeInstance(kafka, group, options, name="first", meanwhile=meanwhile)
+    kafka.produce(TIMERS, b"a", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"1500")])
+    first.run(90)
+    assert first.source is not None
+    first.source.lag = 3
+    armed.append(where)
+    first.run(100)
+    assert successor, "no checkpoint"
+    first.run(5000)
+    assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+    assert kafka.read("timer.rejected") == []
+
+
+@pytest.mark.parametrize("step", range(18))
+def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> None:
+    """A preparation reads progress and journal, and the owner rolls at one of these calls."""
+    world = World(replace(SMALL, receipts="none"))
+    world.send("a", 1500)
+    world.bridge.run(90)
+    steps: list[str] = []
+
+    def meanwhile(at: str) -> None:
+        steps.append(at)
+        if len(steps) == step + 1:
+            world.kafka.timeline.advance(WINDOW_MS)
+            while len(world.kafka.read(TIMERS)) < 2:
+                world.bridge.turn()
+
+    disk = SimDisk()
+    with suppress(PartitionUnreadableError):
+        prepare(SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options)
+    assert len(steps) > step, "nothing happened meanwhile"
+    history = FakeHistory(world.kafka, world.group, "timer.journal")
+    store, flights, _ = recover(SHARD, disk, history, world.options)
+    assert (store.pending, [flight.origin for flight in flights.all()]) == (0, [0])
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_store_is_not_opened_with_a_journal_that_tells_more_than_its_progress(step: int) -> None:
+    """Another owner commits between the two reads: the clean store would count what has left, and seem damaged."""
+    options = replace(SMALL, receipts="none", targets={"orders": TargetLimit(3)})
+    world = World(options)
+    for number in range(5):
+        world.send(str(number), 500)
+    world.bridge.run(90)
+    steps: list[str] = []
+
+    def meanwhile(at: str) -> None:
+        steps.append(at)
+        if len(steps) == step + 1:
+            world.bridge.run(600)
+
+    disk, now_ms = SimDisk(), world.now_ms
+    plain = FakeHistory(world.kafka, world.group, "timer.journal")
+    prepare(SHARD, disk, plain, options)
+    try:
+        recovered = recover(
+            SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), options
+        )
+    except PartitionUnreadableError:
+        recovered = recover(SHARD, disk, plain, options)
+    left = len(world.delivered())
+    due = recovered.store.due(now_ms + 700, 99, 1 << 20)
+    assert [body.value for body in recovered.store.bodies(due.rows)] == [b"%d" % number for number in range(left, 5)]
+
+
+def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.send(delay_ms=300)
+    world.bridge.run(100)
+    world.send(delay_ms=200)
+    world.bridge.turn()
+    before = world.bridge.disks[SHARD].contents().get("checkpoint")
+    world.bridge.leave_the_group()
+    world.bridge.turn()
+    assert f"{SHARD}: the group has put us out: it may be another's by now" in caplog.messages
+    assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "it may be another's"
+    world.bridge.run(500)
+    assert world.delivered() == ["m", "m"]
+
+
+def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = FakeKafka(Timeline())
+    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
+    with caplog.at_level(logging.INFO):
+        one = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="one")
+        one.run(100)
+        one.metrics.paused = dict.fromkeys(group.owner, "disk")
+        two = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="two")
+        for _ in range(3):
+            one.run(0)
+            two.run(0)
+    assert two.bridge is not None
+    (given,) = two.bridge.shards
+    assert f"{given}: given up" in caplog.messages
+    assert one.metrics.paused.keys() == group.owner.keys() - {given}
+
+
+def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.send(delay_ms=300)
+    world.bridge.run(10)
+    world.bridge.disks[SHARD].fail_sync()
+    world.bridge.stop()
+    (told,) = (line for line in caplog.messages if "at the end" in line)
+    assert told.startswith(f"{SHARD}: no checkpoint at the end ([Errno 5]")
+    assert told.endswith("; the next start reads more")
+    world.bridge.disks[SHARD].mend()
+    world.bridge.start()
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
+
+
+def test_an_end_at_which_a_failed_sync_cannot_be_made_good_is_told_and_loses_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it was to write cannot even be read any more."""
+    world = World()
+    world.send(delay_ms=3000)
+    world.bridge.run(10)
+    disk = world.bridge.disks[SHARD]
+    disk.fail_sync()
+    world.bridge.run(SMALL.store.checkpoint_interval_ms + 10)
+    assert any("no checkpoint: [Errno 5]" in line for line in caplog.messages)
+    world.send(delay_ms=3000)
+    world.bridge.run(10)
+    disk.fail_read("timer")
+    world.bridge.stop()
+    assert any("no checkpoint at the end" in line and "cannot be read" in line for line in caplog.messages)
+    disk.mend()
+    world.bridge.start()
+    world.bridge.run(4000)
+    assert world.delivered() == ["m", "m"]
+
+
+def test_a_clean_end_waits_for_the_checkpoint_on_its_way_and_makes_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    disk = world.bridge.disk_for(SHARD)
+    monkeypatch.setattr(disk, "still_busy", lambda: True)  # nothing is durable before somebody waits for it
+    for value in ("a", "b"):
+        world.send(value, 5000)
+        world.bridge.run(300)
+    world.bridge.stop()
+    kept = disk.contents()
+    assert kept["closed"] == kept["checkpoint"]
+    assert b'"pending":2' in kept["checkpoint"]
+
+
+def test_a_clean_end_amid_deliveries_commits_what_is_stored_and_makes_its_last_checkpoint() -> None:
+    """What leaves in its order needs no journal, so its requests would wait for their commit."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
+    world.bridge.run(0)
+    for _ in range(45):
+        world.send("m", 300)
+        world.bridge.run(10)
+    progress = world.kafka.stable_offset("timers", SHARD)
+    assert progress is not None
+    assert progress[0] < 45
+    world.bridge.stop()
+    kept = world.bridge.disk_for(SHARD).contents()
+    assert kept["closed"] == kept["checkpoint"]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_partition_from_committing_its_requests() -> None:
+    kafka, shards, instance = two_partitions()
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"900000")]
+    for shard in shards:
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+    instance.turn()
+    instance.clock.error_ms = -3_600_000
+    instance.run(50)
+    progress = [kafka.stable_offset("timers", shard) for shard in shards]
+    assert [found is not None and found[0] for found in progress] == [1, 1]
+
+
+def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
+    kafka, shards, instance = two_partitions()
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"300")]
+    for shard in shards:
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+        instance.disks[shard].fail_sync()
+    instance.run(500)
+    told = [record.getMessage() for record in caplog.records]
+    assert [sum(line.startswith(f"{shard}: no checkpoint: [Errno 5]") for line in told) for shard in shards] == [1, 1]
+    assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
+
+
+def test_damage_that_a_compaction_meets_costs_its_own_partition_a_rebuild_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """20 leave, the one behind them in its file is to move, and the file's last byte is gone."""
+    kafka, shards, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
+
+    def send(shard: Shard, value: bytes, delay_ms: int) -> None:
+        headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+        kafka.produce(TIMERS, 100 * value, headers=headers, partition=shard.partition)
+
+    for shard in shards:
+        for _ in range(20):
+            send(shard, b"soon", 300)
+        send(shard, b"late", 900)
+    instance.run(10)
+    for shard in shards:
+        send(shard, b"next", 600)
+    instance.run(289)
+    disk = instance.disks[shards[1]]
+    full, _ = sorted(disk.names("body"))
+    file = disk.open(f"body/{full}")
+    file.truncate(file.size() - 1)
+    instance.run(200)
+    told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+    (line,) = told
+    assert line.startswith(f"{shards[1]}: the local store is damaged (body at ")
+    assert len(kafka.read("orders")) == 40
+    instance.run(500)
+    assert len(kafka.read("orders")) == 44
+
+
+def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    for end in (world.bridge.stop, world.bridge.kill, world.bridge.lose_disks):
+        world.send(delay_ms=300)
+        world.bridge.run(200)
+        end()
+        world.bridge.start()
+        world.bridge.run(200)
+    assert world.delivered() == ["m"] * 3
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_stop_is_heard_while_no_transaction_is_taken() -> None:
+    tries: list[str] = []
+
+    def tell_to_stop(step: str) -> None:
+        tries.append(step)
+        if len(tries) == 50 and world.bridge.bridge is not None:
+            world.bridge.bridge.request_stop()
+
+    world = World(rng=Random(1), meanwhile=tell_to_stop)
+    world.send(delay_ms=100)
+    world.bridge.set_faults(1.0)
+    while len(tries) < 50:
+        world.bridge.turn()
+    world.bridge.stop()
+    assert world.delivered() == []
+    world.bridge.set_faults(0.0)
+    world.bridge.start()
+    world.bridge.run(500)
+    assert world.delivered() == ["m"]
+
+
+def truncated(world: World) -> int:
+    """The timer topic loses all that it holds now, live or not. Returns how many records."""
+    log = world.kafka.partition(SHARD)
+    count = log.end - log.first
+    log.delete_before(log.end)
+    return count
+
+
+def test_case_28_a_start_that_is_brought_nothing_does_not_begin_below_what_retention_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client would find no such offset, which ends the bridge."""
+    begun: list[int] = []
+    real = FakeSource.rewind
+
+    def rewind(source: FakeSource, shard: Shard, offset: int) -> None:
+        begun.append(offset)
+        real(source, shard, offset)
+
+    monkeypatch.setattr(FakeSource, "rewind", rewind)
+    world = World()
+    world.send("before", 100)
+    world.bridge.run(300)
+    world.bridge.stop()
+    for number in range(5):
+        world.send(str(number), 600)
+    first = world.kafka.partition(SHARD).end - 3
+    world.kafka.partition(SHARD).delete_before(first)
+    world.bridge.start()
+    assert world.bridge.source is not None
+    world.bridge.source.leaves_out = 3
+    world.bridge.turn()
+    world.bridge.run(6000)
+    assert begun == [first]
+    assert world.delivered() == ["before", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("trouble", [go_on, crash, lose_power])
+def test_case_28_what_retention_took_is_delivered_from_the_local_store(
+    trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    for number in range(5):
+        world.send(f"old {number}", 900)
+    world.bridge.run(300)
+    assert world.bridge.bridge is not None
+    world.bridge.bridge.look_at_retention()
+    assert world.bridge.metrics.lost_to_retention == {SHARD: 0}
+    truncated(world)
+    world.bridge.bridge.look_at_retention()
+    assert world.bridge.metrics.lost_to_retention == {SHARD: 5}
+    assert "but a lost disk would lose them" in caplog.text
+    trouble(world)
+    world.send("new", 100)
+    world.bridge.run(2000)
+    assert sorted(world.delivered()) == ["new", *(f"old {number}" for number in range(5))]
+
+
+IS_RUNNING = pytest.mark.parametrize("is_running", [True, False])
+PREPARE_FROM = pytest.mark.parametrize("prepare_from", [1, 1_000_000])
+
+
+@IS_RUNNING
+@PREPARE_FROM
+def test_case_28_what_only_this_disk_has_is_not_given_up_for_reads_that_fail_for_a_while(
+    is_running: bool,  # noqa: FBT001
+    prepare_from: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(replace(SMALL, prepare_from=prepare_from))
+    keep_alone(world, "old")
+    if not is_running:
+        world.bridge.stop()
+    world.bridge.disks[SHARD].fail_read(BODIES)
+    if not is_running:
+        world.bridge.start()
+    world.bridge.run(40_000)
+    assert world.delivered() == []
+    assert f"{SHARD}: its local store cannot be read (body/" in caplog.text
+    world.bridge.disks[SHARD].mend()
+    world.bridge.run(6000)
+    assert sorted(world.delivered()) == [f"old {number}" for number in range(5)]
+    assert "damaged" not in caplog.text
+    assert "lost" not in caplog.text
+
+
+@IS_RUNNING
+@PREPARE_FROM
+def test_case_28_what_only_this_disk_has_is_given_up_when_no_read_has_succeeded_for_a_minute(
+    is_running: bool,  # noqa: FBT001
+    prepare_from: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else its partition would wait for ever. Troubles that were over before do not count."""
+    world = World(replace(SMALL, prepare_from=prepare_from))
+    for trouble in range(3):
+        keep_alone(world, f"old {trouble}")
+        world.bridge.disks[SHARD].fail_read(BODIES)
+        world.bridge.run(10_000)
+        world.bridge.disks[SHARD].mend()
+        world.bridge.run(30_000)
+    assert len(world.delivered()) == 15
+    assert "damaged" not in caplog.text
+    keep_alone(world, "lost")
+    if not is_running:
+        world.bridge.stop()
+    world.bridge.disks[SHARD].fail_read(BODIES)
+    if not is_running:
+        world.bridge.start()
+    world.bridge.run(50_000)
+    assert "damaged" not in caplog.text
+    world.send("new", 100)
+    world.bridge.run(20_000)
+    assert f"{SHARD}: the local store is damaged (body/" in caplog.text
+    assert "those of them that were pending are lost" in caplog.text
+    world.bridge.run(1000)
+    assert world.delivered()[15:] == ["new"]
+
+
+def keep_alone(world: World, name: str) -> None:
+    """Five timers that Kafka no longer has."""
+    for number in range(5):
+        world.send(f"{name} {number}", 900)
+    world.bridge.run(300)
+    truncated(world)
+
+
+def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look is the turn's thread's: while it waits, nothing is delivered by any partition."""
+    kafka, (silent, other), instance = two_partitions()
+    for shard in (silent, other):
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+    instance.run(50)
+    bridge = instance.bridge
+    assert bridge is not None
+    bridge.look_at_retention()
+    assert instance.metrics.lost_to_retention == {silent: 0, other: 0}
+    for shard in (silent, other):
+        kafka.partition(shard).delete_before(1)
+    bounds, firsts = FakeHistory.bounds, FakeHistory.firsts
+
+    def waits(self: FakeHistory, shard: Shard) -> tuple[int, int]:
+        assert shard != silent, "no answer, for ever"
+        return bounds(self, shard)
+
+    monkeypatch.setattr(FakeHistory, "bounds", waits)
+    monkeypatch.setattr(FakeHistory, "firsts", lambda self, shards: firsts(self, [s for s in shards if s != silent]))
+    bridge.look_at_retention()
+    assert instance.metrics.lost_to_retention == {silent: 0, other: 1}
+    assert f"{other}: retention has taken requests that are pending" in caplog.text
+
+
+def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    for number in range(5):
+        world.send(f"old {number}", 900)
+    world.bridge.run(300)
+    world.bridge.kill()
+    world.bridge.disks = {}
+    world.send("never read", 100)
+    truncated(world)
+    world.bridge.start()
+    world.send("new", 100)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+    assert "taken up to 5 requests that are not in the local store, offsets 0 to 4" in caplog.text
+    assert (
+        f"{SHARD}: retention has taken 1 offsets that were never read, from 5 on: their requests are lost; raise"
+        " retention.ms to 3 roll windows"
+    ) in caplog.messages
+
+
+@pytest.mark.parametrize("word", [None, "earliest"])
+@pytest.mark.parametrize("loses_disk", [False, True])
+def test_a_start_behind_an_unclean_election_ends_with_the_way_to_go_on_and_does_so_again(
+    word: str | None,
+    loses_disk: bool,  # noqa: FBT001
+) -> None:
+    """Else it would wait for what is no more, and take new requests at old offsets for settled ones."""
+    world = World()
+    for number in range(5):
+        world.send(f"old {number}", 900)
+    world.bridge.run(300)
+    world.bridge.stop()
+    world.kafka.partition(SHARD).cut(2)
+    if loses_disk:
+        world.bridge.lose_disks()
+    world.bridge.options = replace(world.options, adopt_progress=word)
+    told = (
+        r"timer\.requests/0 has lost its end below offset 5, .* ends at 2 now.*unclean.*stop all instances.*"
+        r"--delete-offsets --group GROUP --topic timer\.requests.*--adopt-progress"
+    )
+    for _ in range(2):
+        world.bridge.start()
+        with pytest.raises(ProgressLostError, match=told):
+            world.bridge.turn()
+    world.bridge.kill()
+    expired(world)
+    world.bridge.options = replace(world.options, adopt_progress="latest")
+    world.bridge.start()
+    world.bridge.run(100)
+    world.send("new", 100)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+
+
+def test_progress_beyond_an_open_transaction_is_no_lost_end() -> None:
+    """An operator's time may name a request that is not decided yet."""
+    world = World()
+    world.send("a", 0)
+    world.bridge.run(100)
+    world.bridge.stop()
+    expired(world)
+    hung = world.kafka.begin("sender")
+    world.kafka.produce(TIMERS, b"hung", headers=[("timer-topic", b"orders")], transaction=hung)
+    world.kafka.timeline.advance(1)
+    world.bridge.options = replace(world.options, adopt_progress=str(world.now_ms))
+    world.send("b", 500)
+    world.bridge.start()
+    world.bridge.run(100)
+    world.bridge.options = world.options
+    world.bridge.start()
+    world.bridge.run(100)
+    world.kafka.commit(hung)
+    world.bridge.run(1000)
+    assert world.delivered() == ["a", "b"]
+
+
+@TROUBLE
+def test_case_25_what_the_rejected_topic_does_not_take_whole_is_told_there_and_delays_nobody(trouble: Trouble) -> None:
+    """A sender that compresses may write more than anybody can pass on."""
+    world = World()
+    world.kafka.create("timer.rejected", max_bytes=1000)
+    world.kafka.create("small", max_bytes=100)
+    to_small = [("timer-topic", b"small"), ("timer-delay-ms", b"300")]
+    world.kafka.produce(TIMERS, b"x" * 5000, key=b"k", headers=[("timer-topic", b"orders")])
+    world.kafka.produce(TIMERS, b"y" * 5000, key=b"k", headers=[*to_small, ("trace", b"1")])
+    world.kafka.produce(TIMERS, b"z" * 200, headers=to_small)
+    world.send("on time", 300)
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(400)
+    assert world.delivered() == ["on time"]
+    assert sorted(map(repr, world.rejected())) == sorted(
+        map(repr, [(b"missing-time", None), (b"too-large", None), (b"too-large", b"z" * 200)])
+    )
+    bare = [dict(entry.headers) for entry in world.kafka.read("timer.rejected") if entry.value is None]
+    assert [headers["timer-origin"] for headers in bare] == [b"timer.requests/0/0", b"timer.requests/0/1"]
+    assert all(b"left at timer-origin" in (headers["timer-error-detail"] or b"") for headers in bare)
+    assert sorted(world.receipts("accepted")) == [("delivered", 3), ("rejected", 0), ("rejected", 1), ("rejected", 2)]
+
+
+@pytest.mark.parametrize("name", sorted(CONTROL.union(*(profile.control for profile in PROFILES.values()))))
+def test_what_is_told_of_a_request_is_short_whatever_its_headers_are(name: str) -> None:
+    """It goes beside the request to a topic that takes little more than that."""
+    world = World(replace(World().options, rules=RULES.model_copy(update={"profiles": ("native", *PROFILES)})))
+    world.kafka.produce(TIMERS, b"v", headers=[(name, b"\xff" * 50_000)])
+    world.bridge.run(10)
+    (rejected,) = world.kafka.read("timer.rejected")
+    assert sum(len(header) + len(content or b"") for header, content in rejected.headers[1:]) < 1000
+
+
+def unknown(_under_way: object) -> Committed | Aborted:
+    raise OutcomeUnknownError("a commit broke off")
+
+
+def test_behind_an_unknown_outcome_the_life_ends_whole_and_the_next_one_has_all_partitions() -> None:
+    """Else a member that nobody polls keeps partitions of the group, and their stores stay open."""
+    world = World()
+    for number in range(4):
+        world.send(str(number), 300 + 20 * number)
+    world.bridge.run(10)
+    sink, bridge = world.bridge.sink, world.bridge.bridge
+    assert sink is not None
+    assert bridge is not None
+    sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
+    with pytest.raises(OutcomeUnknownError):
+        world.bridge.run(1000)
+    bridge.stop()
+    assert (world.group.members, bridge.pending) == ([], {})
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["0", "1", "2", "3"]
+
+
+def test_an_outcome_that_turns_out_unknown_at_the_end_is_told_when_all_is_closed() -> None:
+    world = World()
+    world.send("a", 300)
+    world.bridge.run(299)
+    sink, bridge = world.bridge.sink, world.bridge.bridge
+    assert sink is not None
+    assert bridge is not None
+    sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
+    world.kafka.timeline.wait(1, lambda: False)
+    bridge.turn()
+    with pytest.raises(OutcomeUnknownError):
+        bridge.stop()
+    assert (world.group.members, bridge.pending) == ([], {})
+
+
+def test_a_broker_that_is_gone_at_the_end_leaves_no_partition_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka, shards, instance = two_partitions()
+    for shard in shards:
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+    instance.run(50)
+    bridge = instance.bridge
+    assert bridge is not None
+
+    def gone(shard: Shard) -> tuple[int, int]:
+        raise BrokerUnavailableError(f"{shard}: no broker answers")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeHistory, "journal_bounds", lambda _, shard: gone(shard))
+        bridge.stop()
+    for shard in shards:
+        assert f"{shard}: no checkpoint at the end ({shard}: no broker answers)" in caplog.text
+    assert bridge.pending == {}
+    instance.start()
+    instance.run(1000)
+    assert len(kafka.read("orders")) == 2
+
+
+@TROUBLE
+def test_a_header_whose_name_no_frame_has_room_for_is_refused_and_delays_nobody(trouble: Trouble) -> None:
+    """Kafka takes it: it ended the bridge, and whoever had the partition next."""
+    world = World()
+    world.send("long", 100, id_="a", extra=[("x" * 70_000, b"v")])
+    world.send("longest that goes", 100, extra=[("x" * 65_535, b"v")])
+    world.send("next", 100)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(200)
+    assert world.delivered() == ["longest that goes", "next"]
+    assert world.rejected() == [(b"bad-header", b"long")]
+
+
+def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
+    world = World()
+    asked = world.send("m", 3 * WINDOW_MS)
+    world.bridge.run(10)
+    hung = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"", transaction=hung)
+    added = [("timer-origin", f"{SHARD}/{asked.offset}".encode()), ("timer-rolls", b"1"), ("x" * 70_000, b"")]
+    headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (world.now_ms + 3 * WINDOW_MS)), *added]
+    world.kafka.produce(TIMERS, b"m", headers=headers)
+    world.bridge.run(WINDOW_MS)  # its copy is written behind the forgery, which nobody may read yet
+    world.kafka.abort(hung)
+    world.bridge.run(3 * WINDOW_MS)
+    assert world.delivered() == ["m"]
+    assert [code for code, _ in world.rejected()] == [b"not-ours"]
+
+
+@TROUBLE
+def test_a_request_is_as_large_as_its_bytes_are_not_its_characters(trouble: Trouble) -> None:
+    """Counted by characters it was taken; its copy, which no topic takes, ended each bridge that came to roll it."""
+    world = World(replace(SMALL, max_message_bytes=10_000))
+    long = [("\u20ac" * 3_200, b"")]
+    world.send("large", 3 * WINDOW_MS, extra=long)
+    world.send("now", 300, extra=long)
+    world.send("next", 300)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(4 * WINDOW_MS)
+    assert world.rejected() == [(b"too-large", b"large")]
+    assert sorted(world.delivered()) == ["next", "now"]
+
+
+def test_a_cancel_that_comes_twice_is_told_that_nothing_is_there_whatever_was_delivered_before() -> None:
+    world = World()
+    world.send("first", 0, id_="a")
+    world.bridge.run(100)
+    late = world.cancel("a")
+    world.bridge.run(100)
+    world.send("second", 900, id_="a")
+    world.bridge.run(100)
+    first, again = world.cancel("a"), world.cancel("a")
+    world.bridge.run(100)
+    third = world.cancel("a")
+    world.bridge.run(1000)
+    assert world.receipts("accepted", "delivered") == [
+        ("too-late", late.offset),
+        ("cancelled", first.offset),
+        ("not-found", again.offset),
+        ("not-found", third.offset),
+    ]
+
+
+def test_what_could_not_be_delivered_is_not_too_late_to_be_cancelled() -> None:
+    world = World()
+    world.kafka.produce(
+        TIMERS, b"m", headers=[("timer-topic", b"nowhere"), ("timer-delay-ms", b"0"), ("timer-id", b"a")]
+    )
+    world.bridge.run(100)
+    assert [code for code, _ in world.rejected()] == [b"unknown-topic"]
+    missed = world.cancel("a")
+    world.bridge.run(100)
+    assert ("not-found", missed.offset) in world.receipts()
+
+
+def test_what_a_sender_aborted_is_no_lag() -> None:
+    """Nobody ever brings it, so it would be told until another record comes."""
+    world = World()
+    world.bridge.run(10)
+    gone = world.kafka.begin("somebody")
+    for _ in range(2_000):
+        world.kafka.produce(TIMERS, b"m", headers=[], transaction=gone)
+    world.kafka.abort(gone)
+    world.bridge.run(100)
+    bridge = world.bridge.bridge
+    assert bridge is not None
+    lags = []
+    for _ in range(3):
+        bridge.look_at_open_transactions()
+        lags.append(world.bridge.metrics.ends[SHARD].lag)
+    assert lags == [2_001, 0, 0]
+    world.send("a", 0)
+    world.bridge.run(100)
+    bridge.look_at_open_transactions()
+    assert (world.delivered(), world.bridge.metrics.ends[SHARD].lag) == (["a"], 0)
+
+
+def test_one_journal_record_tells_no_more_than_two_turns_decide() -> None:
+    """Of what is no output nothing else makes it short of `commit_interval`, and its topic takes so many bytes."""
+    options = replace(SMALL, receipts="none", max_poll_records=5, commit_interval_ms=1_000_000)
+    world = World(replace(options, store=replace(SMALL.store, checkpoint_interval_ms=1_000_000)))
+    for number in range(200):
+        world.send(str(number), 900, id_="a")
+    world.bridge.run(100)
+    told = [JournalRecord.from_bytes(entry.value or b"") for entry in world.kafka.read("timer.journal")]
+    assert 150 < sum(len(each.ended) for each in told) < 200
+    assert max(len(each.ended) for each in told) <= 10
+    world.bridge.run(1000)
+    assert world.delivered() == ["199"]
+
+
+def test_a_rebuild_looks_back_as_far_as_records_of_one_transaction_may_stand_apart() -> None:
+    """Their leaders' clocks by a minute, and they themselves as long as it takes."""
+    assert SMALL.clock_skew_margin_ms >= 60_000 + LONGEST_TRANSACTION_MS
+
+
+def test_without_the_journal_of_what_may_be_pending_nothing_is_released() -> None:
+    """What it had said is nowhere else: a cancelled timer would leave behind its `cancelled`."""
+    world = World()
+    world.send("long", 3 * WINDOW_MS // 2)
+    world.send("ended", 300, id_="a")
+    world.cancel("a")
+    world.bridge.run(100)
+    assert world.receipts("accepted") == [("cancelled", 2)]
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal.delete_before(journal.end)
+    world.bridge.lose_disks()
+    world.bridge.start()
+    with pytest.raises(BridgeError, match=f"{SHARD}: the journal says nothing of what may be pending from offset 0 on"):
+        world.bridge.run(1000)
+    assert world.delivered() == []
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_store_that_may_be_the_last_copy_is_not_touched_before_that_is_refused(is_made_anew: bool) -> None:  # noqa: FBT001
+    """It is what an operator exports then."""
+    world = World()
+    world.send("a", 900)
+    world.send("b", 900)
+    world.bridge.run(200)
+    world.send("c", 900)
+    world.bridge.run(20)
+    world.bridge.kill()
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    if is_made_anew:
+        journal.cut(0)
+    else:
+        journal.delete_before(journal.end)
+    before = world.bridge.disks[SHARD].contents()
+    world.bridge.start()
+    with pytest.raises(BridgeError, match="the journal says nothing of what may be pending"):
+        world.bridge.run(1000)
+    assert world.bridge.disks[SHARD].contents() == before
+
+
+def test_a_journal_is_read_from_its_beginning_where_brokers_clocks_stood_far_apart() -> None:
+    """The lowest timer's leader was ahead by more than is reckoned with."""
+    world = World()
+    log = world.kafka.partition(SHARD)
+    log.skew_ms = 2 * SMALL.clock_skew_margin_ms
+    for id_ in ("a", "b"):
+        due = ("timer-deliver-ms", b"%d" % (world.now_ms + 900))
+        world.kafka.produce(TIMERS, id_.encode(), headers=[("timer-topic", b"orders"), due, ("timer-id", id_.encode())])
+    world.cancel("a")
+    world.bridge.run(100)
+    log.skew_ms = 0
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(2 * SMALL.clock_skew_margin_ms + 1000)
+    assert world.delivered() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("era_ms", "commits", "told"),
+    [
+        (7, 6, "the local store is of another time"),
+        (7, 1, "the local store is of another time"),
+        (0, 1, "of another journal"),
+    ],
+)
+def test_a_store_of_topics_that_were_made_anew_is_not_believed(
+    era_ms: int, commits: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stayed with a former owner, and its offsets alone look as if it were of now.
+
+    Without an era, as older bridges have none, the journal tells, where it is shorter than it was.
+    """
+    world = World()
+    for number in range(3):
+        world.send(f"old {number}", 900)
+        world.bridge.run(30)
+    world.bridge.stop()
+    of_then = world.bridge.disks[SHARD]
+    for name in (TIMERS, "timer.journal"):
+        world.kafka.partition(Shard(name, 0)).cut(0)
+    expired(world)
+    world.bridge.lose_disks()
+    world.bridge.options = replace(world.options, era_ms=era_ms)
+    world.bridge.start()
+    for number in range(6):
+        world.send(f"new {number}", 900)
+        if commits > 1:
+            world.bridge.run(30)
+    world.bridge.run(100)
+    world.bridge.stop()
+    world.bridge.disks[SHARD] = of_then
+    world.bridge.options = replace(world.options, era_ms=era_ms and era_ms + 1)
+    world.bridge.start()
+    world.bridge.run(2000)
+    assert sorted(world.delivered()) == [f"new {number}" for number in range(6)]
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_full: bool,  # noqa: FBT001
+) -> None:
+    """Also where the disk does not take at once that the store is done for."""
+
+    def refuses(name: str, data: bytes) -> Syncing:
+        raise OSError(errno.EROFS, f"{name}: {len(data)} bytes refused")
+
+    kafka, (broken, other), instance = two_partitions()
+    for shard in (broken, other):
+        for number in range(3):
+            to = ("timer-topic", b"orders")
+            due = ("timer-delay-ms", b"%d" % (500 + number))
+            kafka.produce(TIMERS, str(shard).encode(), headers=[to, due], partition=shard.partition)
+    instance.run(50)
+    instance.disks[broken].fail_read(BODIES)
+    with monkeypatch.context() as patched:
+        if is_full:
+            patched.setattr(instance.disks[broken], "start_replace", refuses)
+        instance.run(1000)
+    assert f"{broken}: the local store is damaged (body/" in caplog.text
+    delivered = kafka.read("orders")
+    assert Counter(entry.value for entry in delivered)[str(broken).encode()] == (0 if is_full else 3)
+    of_other = [dict(entry.headers) for entry in delivered if entry.value == str(other).encode()]
+    assert len(of_other) == 3
+    assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in of_other)
+    instance.run(10_000)
+    assert Counter(e.value for e in kafka.read("orders")) == {str(shard).encode(): 3 for shard in (broken, other)}
+
+
+def test_damage_that_a_start_meets_costs_its_partition_a_rebuild_and_the_others_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Behind a clean end nothing but L's own body is read at a start."""
+    kafka, shards, instance = two_partitions()
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+    for shard in shards:
+        for _ in range(3):
+            kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
+    instance.run(50)
+    instance.stop()
+    instance.disks[shards[0]].fail_read(BODIES)
+    instance.start()
+    instance.run(1000)
+    assert f"{shards[0]}: the local store is damaged (body/" in caplog.text
+    delivered = kafka.read("orders")
+    assert Counter(entry.value for entry in delivered) == {str(shard).encode(): 3 for shard in shards}
+    told = [dict(entry.headers) for entry in delivered]
+    assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in told)
+
+
+@pytest.mark.parametrize("name", [NAME, CLOSED, RESUME])
+def test_a_small_file_that_cannot_be_read_costs_its_partition_a_rebuild_at_most(name: str) -> None:
+    """What the checkpoint says may be all that is left, so that is tried for a minute; the others are short ways."""
+    world = World()
+    world.send("m", 900)
+    world.bridge.run(300)
+    world.bridge.stop()
+    world.bridge.disks[SHARD].fail_read(name)
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ([] if name == NAME else ["m"])
+    world.bridge.run(70_000)
+    assert world.delivered() == ["m"]
+
+
+def test_an_id_that_was_damaged_on_disk_is_ended_by_a_cancel_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.send("a", 900, id_="one")
+    world.send("b", 900)
+    world.bridge.run(100)
+    disk = world.bridge.disks[SHARD]
+    (name,) = disk.names(BODIES)
+    file = disk.open(f"{BODIES}/{name}")
+    file.overwrite(0, file.read(0, file.size()).replace(b"one", b"ono"))
+    world.cancel("one")
+    world.bridge.run(2000)
+    assert f"{SHARD}: the local store is damaged (body log at" in caplog.text
+    assert world.delivered() == ["b"]
+    assert ("cancelled", 2) in world.receipts()
+
+
+def test_progress_does_not_follow_a_damaged_body_beyond_what_lives(caplog: pytest.LogCaptureFixture) -> None:
+    """A bit of the offset of the lowest timer: a start would look for nothing below what it says."""
+    world = World()
+    world.send("a", 300)
+    world.send("b", 900)
+    world.bridge.run(100)
+    disk, bridge = world.bridge.disks[SHARD], world.bridge.bridge
+    assert bridge is not None
+    position = int(bridge.shards[SHARD].store._units.read(1, 2)["body"][0])
+    (name,) = disk.names(BODIES)
+    file = disk.open(f"{BODIES}/{name}")
+    file.overwrite(position + 17, bytes([file.read(position + 17, 1)[0] ^ 0x40]))
+    world.bridge.run(400)
+    assert f"{SHARD}: the local store is damaged (body log at" in caplog.text
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["a", "b"]
+
+
+def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -> None:
+    world = World()
+    world.send("a", 500, id_="a")
+    world.bridge.run(50)
+    world.bridge.disks[SHARD].fail_read(BODIES)
+    world.cancel("a")
+    world.send("b", 100)
+    world.bridge.run(1000)
+    assert (world.delivered(), world.receipts("accepted", "delivered")) == (["b"], [("cancelled", 1)])
+
+
+def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status and metrics outlive it, and the next life may be given other partitions."""
+    _, shards, instance = two_partitions()
+    real = FakeHistory.progress
+
+    def progress(history: FakeHistory, shard: Shard) -> Progress | None:
+        if shard == shards[0]:
+            raise TopicGrownError(f"{shard}: its journal has fewer partitions")
+        return real(history, shard)
+
+    instance.start()
+    bridge = instance.bridge
+    assert bridge is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeHistory, "progress", progress)
+        with pytest.raises(TopicGrownError):
+            instance.run(100)
+        assert shards[0] in instance.status.shards()
+        instance.metrics.pauses_intake(shards[0], "disk")
+        bridge.stop()
+    assert instance.status.shards() == {}
+    assert instance.metrics.paused == {}
+
+
+@TROUBLE
+def test_where_each_timer_is_replaced_before_it_leaves_files_go_all_the_same(trouble: Trouble) -> None:
+    """A watchdog's load: nothing is ever delivered, so no delivery tells that a time is over."""
+    world, sizes = World(), []
+    for number in range(60):
+        for name in range(20):
+            world.send(f"{name} {number}", 300, id_=str(name))
+        world.bridge.run(200)
+        if number == 30:
+            trouble(world)
+            world.bridge.run(0)
+        kept = world.bridge.disk_for(SHARD).contents()
+        sizes.append(sum(len(kept[name]) for name in kept if name.startswith((UNITS, BODIES))))
+    assert world.delivered() == []
+    assert max(sizes[40:]) < 2 * max(sizes[5:15])
+    world.bridge.run(1000)
+    assert sorted(world.delivered()) == sorted(f"{name} 59" for name in range(20))

@@ -1,0 +1,225 @@
+"""A timer topic that grows with timers pending, as docs/growing.md says: from 4 partitions to 8."""
+
+import json
+from concurrent.futures import Future
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bridge.client import Headers, Sent, TimerProducer, partition_for
+from bridge.client.tests.test_client import FakeOutbox
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.errors import BridgeError, SettingsError, TopicGrownError
+from bridge.release.target_rate_limits import TargetLimit
+from bridge.testing.fakes import FakeGroup, FakeInstance, FakeKafka, Timeline
+from schemas.headers import Rules
+from schemas.origin import Shard
+
+TIMERS, JOURNAL = "timer.requests", "timer.journal"
+WINDOW_MS = 10_000
+MOVED = [id_ for id_ in map(str, range(40)) if partition_for(id_, 4) != partition_for(id_, 8)]
+
+
+class World:
+    """Four partitions, a bridge, and senders whose ids are placed as they are told."""
+
+    def __init__(self) -> None:
+        self.kafka = FakeKafka(Timeline())
+        self.kafka.create(TIMERS, 4)
+        self.kafka.create(JOURNAL, 4)
+        for topic in ("timer.rejected", "timer.receipts", "orders"):
+            self.kafka.create(topic)
+        self.group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(4)])
+        rules = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS)
+        options = TurnOptions(rules=rules, store=StoreOptions(slots=1 << 12), max_wait_ms=3_600_000)
+        self.bridge = FakeInstance(self.kafka, self.group, options)
+        self.bridge.run(0)
+
+    def sender(self, partitions: int | None = None, other_partitions: int | None = None) -> TimerProducer:
+        outbox = FakeOutbox(self.kafka)
+        return TimerProducer({}, partitions=partitions, other_partitions=other_partitions, outbox=outbox)
+
+    def grow(self, *, lose_disk: bool = False) -> None:
+        """And the bridge starts again."""
+        self.bridge.stop()
+        if lose_disk:
+            self.bridge.lose_disks()
+        self.kafka.grow(TIMERS, 8)
+        self.kafka.grow(JOURNAL, 8)
+        self.group.add([Shard(TIMERS, number) for number in range(4, 8)])
+        self.bridge.start()
+        self.bridge.run(0)
+
+    def values(self) -> list[str]:
+        return sorted((entry.value or b"").decode() for entry in self.kafka.read("orders"))
+
+    def receipts(self, id_: str) -> list[str]:
+        told = [json.loads(entry.value or b"{}") for entry in self.kafka.read("timer.receipts")]
+        return sorted(each["kind"] for each in told if each.get("id") == id_)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_sender_that_does_not_know_of_it_misses_what_is_pending(world: World) -> None:
+    """Why the rest is needed."""
+    world.sender().schedule("orders", "still comes", delay=5000, id=MOVED[0])
+    world.grow()
+    world.sender().cancel(MOVED[0])
+    world.bridge.run(6000)
+    assert (world.values(), world.receipts(MOVED[0])) == (["still comes"], ["not-found"])
+
+
+def test_a_cancel_by_the_command_for_all_partitions_meets_it(world: World) -> None:
+    world.sender().schedule("orders", "gone", delay=5000, id=MOVED[0])
+    world.grow()
+    world.sender().cancel_everywhere(MOVED[0])
+    world.bridge.run(6000)
+    assert (world.values(), world.receipts(MOVED[0])) == ([], ["cancelled", *["not-found"] * 7])
+
+
+def test_a_move_meets_what_was_placed_by_the_other_count(world: World) -> None:
+    world.sender().schedule("orders", "early", delay=9000, id=MOVED[0])
+    world.grow()
+    world.sender(other_partitions=4).release(MOVED[0])
+    world.bridge.run(1000)
+    assert (world.values(), world.receipts(MOVED[0])) == (["early"], ["moved", "not-found"])
+
+
+@pytest.mark.parametrize("lose_disk", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_while_senders_change_over_nothing_is_lost_or_comes_twice(world: World, seed: int, *, lose_disk: bool) -> None:
+    """First all place by 4 and know of 8; then it grows; then one after the other they place by 8 and know of 4."""
+    rng = Random(seed)
+    before, behind = world.sender(4, 8), world.sender(8, 4)
+    expected = {}
+
+    def ask(sender: TimerProducer, id_: str, text: str) -> None:
+        match rng.choice(["schedule", "replace", "cancel", "nothing"]):
+            case "schedule":
+                sender.schedule("orders", text, delay=rng.randint(50_000, 90_000), id=id_).result(0)
+                expected[id_] = text
+            case "replace":
+                sender.replace(id_, "orders", text, delay=rng.randint(50_000, 90_000)).result(0)
+                expected[id_] = text
+            case "cancel":
+                sender.cancel(id_).result(0)
+                expected.pop(id_, None)
+
+    ids = [str(number) for number in range(40)]
+    for id_ in ids:  # they roll several times meanwhile
+        before.schedule("orders", f"{id_} first", delay=rng.randint(50_000, 90_000), id=id_)
+        expected[id_] = f"{id_} first"
+    world.bridge.run(rng.randint(0, 2 * WINDOW_MS))
+    world.grow(lose_disk=lose_disk)
+    for step in range(3):
+        for id_ in ids:
+            ask(rng.choice([before, behind]), id_, f"{id_} step {step}")
+        world.bridge.run(rng.randint(0, WINDOW_MS))
+    for id_ in ids:
+        ask(behind, id_, f"{id_} last")
+    world.bridge.run(200_000)
+    assert world.values() == sorted(expected.values())
+    assert world.kafka.read("timer.rejected") == []
+
+
+def test_a_sender_may_know_of_what_is_to_come_before_it_grows(world: World) -> None:
+    sender = world.sender(4, 8)
+    for id_ in MOVED:
+        assert sender.schedule("orders", id_, delay=5000, id=id_).result(0).partition == partition_for(id_, 4)
+    world.bridge.run(6000)
+    assert world.values() == sorted(MOVED)
+
+
+def test_ids_that_stay_pinned_do_not_move(world: World) -> None:
+    """Without other_partitions: new partitions take what has no id."""
+    sender = world.sender(4)
+    sender.schedule("orders", "gone", delay=5000, id=MOVED[0])
+    world.grow()
+    assert sender.partition_of(MOVED[0]) == partition_for(MOVED[0], 4)
+    sender.cancel(MOVED[0])
+    for number in range(16):
+        sender.schedule("orders", f"{number:02}", key=str(number), delay=100)
+    world.bridge.run(6000)
+    assert world.values() == [f"{number:02}" for number in range(16)]
+    assert world.receipts(MOVED[0]) == ["cancelled"]
+
+
+def test_a_partition_that_was_added_begins_a_new_life_which_knows_all_of_it(world: World) -> None:
+    """Nothing is asked of its journal, which may be missing: that would be waited for."""
+    options = replace(world.bridge.options, partitions=4)
+    world.bridge.options = options
+    world.bridge.start()
+    world.kafka.grow(TIMERS, 5)
+    world.group.add([Shard(TIMERS, 4)])
+    with pytest.raises(TopicGrownError, match=r"timer\.requests/4: the topic has grown, it had 4 partitions"):
+        world.bridge.run(0)
+    world.kafka.grow(JOURNAL, 5)
+    world.bridge.options = replace(options, partitions=5)
+    world.bridge.start()
+    world.sender(5).schedule("orders", "served", delay=5, id=next(i for i in map(str, range(99)) if _by(i, 5) == 4))
+    world.bridge.run(100)
+    assert world.values() == ["served"]
+
+
+def _by(id_: str, partitions: int) -> int:
+    return partition_for(id_, partitions)
+
+
+def test_an_instance_without_new_partitions_shares_its_limits_out_again_and_goes_on(world: World) -> None:
+    options = replace(world.bridge.options, partitions=4, max_pending=2)
+    world.bridge.options = options
+    world.bridge.start()
+    ids = [id_ for id_ in map(str, range(99)) if _by(id_, 4) == 0][:3]
+    for id_ in ids[:1]:
+        world.sender(4).schedule("orders", id_, delay=5000, id=id_)
+    world.bridge.run(0)
+    assert world.bridge.bridge is not None
+    world.bridge.bridge.use(replace(options, partitions=8, max_pending=1, targets={"*": TargetLimit(1)}))
+    for id_ in ids[1:]:
+        world.sender(4).schedule("orders", id_, delay=5000, id=id_)
+    world.bridge.run(6000)
+    assert world.values() == ids[:1]
+    assert [dict(entry.headers)["timer-error"] for entry in world.kafka.read("timer.rejected")] == [
+        b"quota-exceeded",
+        b"quota-exceeded",
+    ]
+
+
+class FailingOutbox(FakeOutbox):
+    """`failing` is a partition that no broker leads."""
+
+    failing = -1
+
+    def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> "Future[Sent]":
+        if partition != self.failing:
+            return super().send(topic, partition, key, value, headers)
+        future: Future[Sent] = Future()
+        future.set_exception(BridgeError("no broker took it in time"))
+        return future
+
+
+@pytest.mark.parametrize("by", [4, 8])
+def test_what_only_one_partition_took_is_told_and_may_be_sent_again(world: World, by: int) -> None:
+    world.sender().schedule("orders", "old", delay=5000, id=MOVED[0])
+    world.grow()
+    outbox = FailingOutbox(world.kafka)
+    sender = TimerProducer({}, partitions=8, other_partitions=4, outbox=outbox)
+    outbox.failing = partition_for(MOVED[0], by)
+    with pytest.raises(BridgeError, match="no broker"):
+        sender.replace(MOVED[0], "orders", "new", delay=5000).result(0)
+    outbox.failing = -1
+    assert sender.replace(MOVED[0], "orders", "new", delay=5000).result(0).partition == partition_for(MOVED[0], 8)
+    world.bridge.run(6000)
+    assert world.values() == ["new"]
+
+
+@pytest.mark.parametrize("given", [{"partitions": 0}, {"other_partitions": -1}])
+def test_no_partitions_at_all_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(SettingsError, match="give 1 or more"):
+        TimerProducer({}, partitions=given.get("partitions"), other_partitions=given.get("other_partitions"))

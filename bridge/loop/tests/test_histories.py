@@ -1,0 +1,1103 @@
+"""Histories that must hold, seen from outside: requests in, records out. Named after their number in the case list."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.errors import BridgeError
+from bridge.ports import Polled
+from bridge.recovery.recover import read_checkpoint
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
+from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
+from bridge.testing.timer_world import TIMERS, TimerWorld
+from schemas.headers import Headers, Rules
+from schemas.levels import parse_levels
+from schemas.origin import Shard
+
+SHARD = Shard(TIMERS, 0)
+WINDOW_MS = 1000
+LAP_MS = 10_240
+RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset({TIMERS}))
+SMALL = TurnOptions(
+    rules=RULES,
+    store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
+    receipts="all",
+    commit_interval_ms=10,
+)
+"""Small numbers of everything."""
+
+
+class World(TimerWorld):
+    """With one real topic."""
+
+    def __init__(
+        self,
+        options: TurnOptions | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
+    ) -> None:
+        super().__init__("orders", options=options or SMALL, rng=rng, meanwhile=meanwhile)
+
+    def send(
+        self,
+        value: str = "m",
+        delay_ms: int = 500,
+        *,
+        id_: str | None = None,
+        action: str | None = None,
+        extra: Headers = (),
+    ) -> Entry:
+        headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+        if id_ is not None:
+            headers.append(("timer-id", id_.encode()))
+        if action is not None:
+            headers.append(("timer-action", action.encode()))
+        return self.kafka.produce(TIMERS, value.encode(), headers=[*headers, *extra])
+
+    def cancel(self, id_: str) -> Entry:
+        return self.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), ("timer-id", id_.encode())])
+
+    def delivered(self) -> list[str]:
+        return [(entry.value or b"").decode() for entry in self.kafka.read("orders")]
+
+    def deliveries(self) -> list[dict[str, str]]:
+        return [{name: (value or b"").decode() for name, value in e.headers} for e in self.kafka.read("orders")]
+
+    def receipts(self, *without: str) -> list[tuple[str, int]]:
+        """(kind, offset of the request), but for kinds in `without`."""
+        said = [json.loads(entry.value or b"{}") for entry in self.kafka.read("timer.receipts")]
+        return [(r["kind"], int(r["request"].rpartition("/")[2])) for r in said if r["kind"] not in without]
+
+    def rejected(self) -> list[tuple[bytes | None, bytes | None]]:
+        return [(dict(entry.headers)["timer-error"], entry.value) for entry in self.kafka.read("timer.rejected")]
+
+    def counts(self) -> dict[str, int]:
+        assert self.bridge.bridge is not None
+        return dict(self.bridge.bridge.pending_by_topic()[SHARD])
+
+    def pending(self) -> int:
+        assert self.bridge.bridge is not None
+        return sum(self.bridge.bridge.pending.values())
+
+
+def crash(world: World) -> None:
+    world.bridge.start()
+
+
+def lose_power(world: World) -> None:
+    world.bridge.lose_power()
+    world.bridge.start()
+
+
+def lose_disk(world: World) -> None:
+    world.bridge.lose_disks()
+    world.bridge.start()
+
+
+def die(instance: FakeInstance, where: str, nth: int = 1, *, within_ms: int = 5000) -> None:
+    """Run the bridge until its `nth` call of `where`, which ends it. Fail if that call does not come in time."""
+    instance.fuse.arm(nth, where)
+    with pytest.raises(Crash):
+        instance.run(within_ms)
+    assert instance.fuse.where == where, f"the name of call {nth} begins with {where!r}, but it is another one"
+
+
+def two_partitions(store: StoreOptions = SMALL.store, count: int = 2) -> tuple[FakeKafka, list[Shard], FakeInstance]:
+    """One bridge with both (or `count`), and no receipts."""
+    kafka = FakeKafka(Timeline())
+    for topic, partitions in ((TIMERS, count), ("timer.journal", count), ("timer.rejected", 1), ("orders", 1)):
+        kafka.create(topic, partitions)
+    shards = [Shard(TIMERS, number) for number in range(count)]
+    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none", store=store))
+    instance.run(0)
+    return kafka, shards, instance
+
+
+def go_on(world: World) -> None:
+    """Nothing happens."""
+
+
+TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
+Trouble = Callable[[World], None]
+
+
+# -- Time
+
+
+@pytest.mark.parametrize("tick_ms", [10, 100, 200, 500, 1000])
+def test_case_1_never_before_the_millisecond(tick_ms: int) -> None:
+    world = World(TurnOptions(rules=RULES, store=StoreOptions(tick_ms=tick_ms, slots=1024)))
+    start_ms = world.now_ms
+    for at in (500, 501, 999, 1000):
+        world.send(str(at), at)
+    for at in (500, 501, 999, 1000):
+        world.bridge.run(start_ms + at - 1 - world.now_ms)
+        assert str(at) not in world.delivered()
+        world.bridge.run(1)
+        assert world.delivered()[-1] == str(at)
+
+
+def test_case_2_overdue_ones_and_level_0_leave_in_the_next_turn() -> None:
+    world = World()
+    due = ("timer-deliver-ms", b"%d" % (world.now_ms - 1000))
+    for n in range(10):
+        world.kafka.produce(TIMERS, b"%d" % n, headers=[("timer-topic", b"orders"), due])
+    world.kafka.produce(TIMERS, b"level", headers=[("timer-topic", b"orders"), ("timer-delay-level", b"0")])
+    world.bridge.turn()
+    assert world.delivered() == [*map(str, range(10)), "level"]
+
+
+def test_case_5_a_clock_that_went_back_holds_nobody_else_and_releases_nobody_early() -> None:
+    world = World()
+    hour = 3_600_000
+    world.bridge.clock.error_ms = hour
+    world.send("ahead", 10)
+    world.bridge.run(20)
+    assert world.delivered() == ["ahead"]
+    world.bridge.clock.error_ms = 0
+    world.send("ten seconds", 500)
+    world.bridge.run(499)
+    assert world.delivered() == ["ahead"]
+    world.bridge.run(1)
+    assert world.delivered() == ["ahead", "ten seconds"]
+
+
+@TROUBLE
+def test_case_5_what_is_held_survives(trouble: Trouble) -> None:
+    world = World()
+    world.bridge.clock.error_ms = 5000
+    world.send("ahead", 0)
+    world.bridge.run(200)
+    world.bridge.clock.error_ms = 0
+    world.send("held", 500)
+    world.send("held too", 600, id_="x")
+    world.bridge.run(200)
+    trouble(world)
+    world.cancel("x")
+    world.bridge.run(299)
+    assert world.delivered() == ["ahead"]
+    world.bridge.run(500)
+    assert world.delivered() == ["ahead", "held"]
+
+
+def test_case_5_what_was_held_rolled_and_held_again_is_one_timer_also_on_an_old_disk() -> None:
+    world = World()
+    world.bridge.options = replace(world.options, rules=RULES.model_copy(update={"roll_window_ms": 5 * WINDOW_MS}))
+    world.bridge.start()
+    world.bridge.clock.error_ms = 5 * WINDOW_MS
+    world.send("ahead", 5 * WINDOW_MS)
+    world.bridge.run(200)
+    world.bridge.options = world.options
+    world.bridge.start()
+    world.bridge.clock.error_ms = 0
+    world.send("held", 3 * WINDOW_MS)
+    world.bridge.run(200)
+    old = world.bridge.disks[SHARD].copy()
+    world.bridge.run(WINDOW_MS)
+    world.bridge.kill()
+    world.bridge.disks[SHARD] = old
+    world.bridge.start()
+    world.bridge.run(0)
+    assert world.counts() == {"orders": 1}
+    world.bridge.run(3 * WINDOW_MS)
+    assert world.delivered() == ["ahead", "held"]
+
+
+def test_case_5_an_old_disk_does_not_bring_back_what_was_held_when_the_journal_of_then_is_gone() -> None:
+    """Nothing was read since, so the requests do not tell that the disk is old."""
+    world = World()
+    world.bridge.clock.error_ms = WINDOW_MS
+    world.send("ahead", WINDOW_MS)
+    world.bridge.run(200)
+    world.bridge.clock.error_ms = 0
+    world.send("held", 500)
+    world.bridge.run(200)
+    old = world.bridge.disks[SHARD].copy()
+    world.bridge.run(400)
+    assert world.delivered() == ["ahead", "held"]
+    world.bridge.kill()
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal.delete_before(journal.end)
+    world.bridge.disks[SHARD] = old
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["ahead", "held"]
+    assert world.counts() == {}
+
+
+@TROUBLE
+def test_case_5_a_clock_far_ahead_of_the_brokers_rolls_no_timer_without_end(trouble: Trouble) -> None:
+    """A copy's place is reckoned from the brokers' time: by such a clock it is to be rolled again at once."""
+    world = World()
+    world.send("near", 500)
+    world.send("far", 4 * LAP_MS)
+    world.send("cancelled", 4 * LAP_MS, id_="x")
+    world.bridge.run(20)
+    world.bridge.clock.error_ms = LAP_MS + LAP_MS // 2
+    world.bridge.run(20)
+    assert world.delivered() == ["near"]
+    rolled = len(world.kafka.read(TIMERS)) - 3
+    world.bridge.run(WINDOW_MS)
+    assert len(world.kafka.read(TIMERS)) - 3 <= rolled + 2 * 10
+    world.cancel("x")
+    trouble(world)
+    world.bridge.run(20)
+    world.bridge.clock.error_ms = 0
+    world.send("behind", 500)
+    trouble(world)
+    world.bridge.run(500)
+    assert world.delivered() == ["near", "behind"]
+    world.bridge.run(4 * LAP_MS)
+    assert world.delivered() == ["near", "behind", "far"]
+    assert world.counts() == {}
+
+
+@TROUBLE
+def test_case_5_a_clock_nearly_a_window_ahead(trouble: Trouble) -> None:
+    world = World()
+    world.bridge.clock.error_ms = WINDOW_MS - 1
+    world.send("far", 10 * WINDOW_MS)
+    world.bridge.run(WINDOW_MS)
+    assert len(world.kafka.read(TIMERS)) <= 1 + 10
+    trouble(world)
+    world.bridge.run(8 * WINDOW_MS + 1)
+    assert world.delivered() == ["far"]
+    assert world.counts() == {}
+
+
+# -- Levels
+
+
+def test_case_7_each_level_at_its_time_and_a_changed_setting_leaves_what_is_pending() -> None:
+    rules = RULES.model_copy(update={"levels_ms": parse_levels("1s 2s 3s"), "roll_window_ms": 5000})
+    world = World(TurnOptions(rules=rules, store=StoreOptions(tick_ms=10, slots=4096)))
+    for level in (1, 2, 3, 4):
+        headers = [("timer-topic", b"orders"), ("timer-delay-level", b"%d" % level)]
+        world.kafka.produce(TIMERS, b"%d" % level, headers=headers)
+    world.bridge.run(1500)
+    changed = rules.model_copy(update={"levels_ms": parse_levels("9s")})
+    world.bridge.options = TurnOptions(rules=changed, store=world.options.store)
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(499)
+    assert world.delivered() == ["1"]
+    world.bridge.run(1)
+    assert world.delivered() == ["1", "2"]
+    world.bridge.run(1000)
+    assert world.delivered() == ["1", "2", "3", "4"]
+
+
+# -- Roll
+
+
+@TROUBLE
+@pytest.mark.parametrize(
+    ("delay_ms", "rolls"), [(1000, 0), (1001, 1), (1332, 1), (1334, 1), (2000, 1), (2001, 2), (20_000, 19)]
+)
+def test_case_14_a_long_delay_is_rolled_and_delivered_once_on_time(delay_ms: int, rolls: int, trouble: Trouble) -> None:
+    world = World()
+    sent = world.send("far", delay_ms, extra=[("trace", b"1")])
+    world.bridge.run(delay_ms // 2)
+    trouble(world)
+    world.bridge.run(delay_ms - 1 - delay_ms // 2)
+    assert world.delivered() == []
+    world.bridge.run(1)
+    (headers,) = world.deliveries()
+    assert headers["timer-origin"] == f"timer.requests/0/{sent.offset}"
+    assert headers["timer-deliver-ms"] == str(sent.append_ms + delay_ms)
+    assert headers["timer-rolls"] == str(rolls)
+    assert headers["trace"] == "1"
+    world.bridge.run(5000)
+    assert len(world.delivered()) == 1
+
+
+def test_case_14_forty_days_with_windows_of_two() -> None:
+    day_ms = 86_400_000
+    rules = Rules(max_delay_ms=366 * day_ms, roll_window_ms=2 * day_ms)
+    world = World(TurnOptions(rules=rules, store=StoreOptions(), max_wait_ms=day_ms))
+    world.send("far", 40 * day_ms)
+    world.bridge.run(40 * day_ms - 1)
+    assert world.delivered() == []
+    world.bridge.run(1)
+    assert [headers["timer-rolls"] for headers in world.deliveries()] == ["19"]
+
+
+def test_case_15_random_excess_does_not_pile_up_behind_a_roll() -> None:
+    world = World()
+    delays = [1000 + 5 * n for n in range(1, 200)]
+    for delay_ms in delays:
+        world.send(str(delay_ms), delay_ms)
+    start_ms = world.now_ms
+    world.bridge.run(2100)
+    released = [int(headers["timer-released-ms"]) - start_ms for headers in world.deliveries()]
+    assert released == delays
+
+
+STEPS_OF_A_ROLL = [
+    ("sink.begin", 1),
+    *(("sink.produce", nth) for nth in range(1, 6)),  # one copy each
+    *((f"sink.{step}", 1) for step in ("journal", "end", "offsets", "offsets done", "commit", "commit asked")),
+    ("sink.commit done", 1),
+    *((f"disk.append {step}", nth) for nth in range(1, 4) for step in ("half", "done")),  # the copies are read
+]
+
+
+@pytest.mark.parametrize(("where", "nth"), STEPS_OF_A_ROLL)
+@pytest.mark.parametrize("trouble", [crash, lose_power, lose_disk])
+def test_case_15_a_crash_in_the_middle_of_a_roll_neither_loses_nor_doubles(
+    where: str, nth: int, trouble: Trouble
+) -> None:
+    world = World(rng=Random(f"{where} {nth}"))
+    for n in range(5):
+        world.send(str(n), 1500 + n)
+    world.bridge.run(WINDOW_MS - 100)
+    assert len(world.kafka.read(TIMERS)) == 5, "no copy yet"
+    die(world.bridge, where, nth, within_ms=300)
+    if where != "sink.commit asked":  # there nobody knows
+        stands = where == "sink.commit done" or where.startswith("disk.")
+        assert len(world.kafka.read(TIMERS)) == (10 if stands else 5)
+    trouble(world)
+    world.bridge.run(2000)
+    assert sorted(world.delivered()) == ["0", "1", "2", "3", "4"]
+    assert world.pending() == 0
+
+
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_a_forged_copy_is_refused_and_the_true_one_delivered(seen: str) -> None:
+    world = World()
+    world.send("true", 2000)
+    if seen == "after":
+        world.bridge.run(1500)
+    forged = [
+        ("timer-topic", b"orders"),
+        ("timer-deliver-ms", b"%d" % (world.now_ms + 100)),
+        ("timer-origin", b"timer.requests/0/0"),
+        ("timer-rolls", b"1"),
+    ]
+    world.kafka.produce(TIMERS, b"forged", headers=forged)
+    world.bridge.run(3000)
+    assert world.delivered() == ["true"]
+    assert world.rejected() == [(b"not-ours", b"forged")]
+
+
+@pytest.mark.parametrize("trouble", [crash, lose_disk])
+def test_a_forged_copy_is_refused_while_the_true_one_is_not_published_yet(trouble: Callable[[World], None]) -> None:
+    """It has the very bytes of the copy that the move before it makes, and is read in the same batch."""
+    world = World()
+    world.send("m", 3000, id_="x")
+    world.bridge.run(50)
+    due_ms = world.now_ms + 5000
+    world.kafka.produce(
+        TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), ("timer-delay-ms", b"5000")]
+    )
+    forged = [
+        ("timer-topic", b"orders"),
+        ("timer-deliver-ms", b"%d" % due_ms),
+        ("timer-id", b"x"),
+        ("timer-origin", b"timer.requests/0/0"),
+        ("timer-rolls", b"1"),
+    ]
+    world.kafka.produce(TIMERS, b"m", headers=forged)
+    world.bridge.run(50)
+    copies = [e.headers for e in world.kafka.read(TIMERS) if "timer-rolls" in dict(e.headers)]
+    assert copies == [forged, forged], "the second is the true one"
+    trouble(world)
+    world.bridge.run(10_000)
+    assert world.delivered() == ["m"]
+    assert world.rejected() == [(b"not-ours", b"m")]
+
+
+# -- Cancel and replace
+
+
+def test_case_17_exactly_the_cancelled_ones_do_not_leave() -> None:
+    world = World()
+    for n in range(100):
+        world.send(str(n), 500, id_=f"id-{n}")
+    world.bridge.run(100)
+    for n in range(50):
+        world.cancel(f"id-{n}")
+    world.bridge.run(100)
+    assert world.pending() == 50
+    world.bridge.run(500)
+    assert world.delivered() == [str(n) for n in range(50, 100)]
+
+
+def test_case_17_a_cancel_in_the_same_batch_as_its_target() -> None:
+    world = World()
+    world.send("gone", 0, id_="x")
+    world.cancel("x")
+    world.send("here", 0, id_="y")
+    world.bridge.run(10)
+    assert world.delivered() == ["here"]
+
+
+@TROUBLE
+@pytest.mark.parametrize("rolls", [1, 2, 3])
+def test_case_18_a_cancel_after_rolls_wins(rolls: int, trouble: Trouble) -> None:
+    world = World()
+    sent = world.send("gone", 10 * WINDOW_MS, id_="x")
+    world.bridge.run(rolls * WINDOW_MS + 100)
+    trouble(world)
+    cancelled = world.cancel("x")
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(20 * WINDOW_MS)
+    assert world.delivered() == []
+    assert world.receipts("accepted") == [("cancelled", cancelled.offset)]
+    assert sent.offset == 0
+
+
+@TROUBLE
+def test_case_18_a_cancel_while_the_copy_is_on_its_way_wins(trouble: Trouble) -> None:
+    world = World()
+    world.send("gone", 3 * WINDOW_MS, id_="x")
+    world.bridge.run(WINDOW_MS - 1)
+    hung = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    world.send("other", 3 * WINDOW_MS)
+    cancelled = world.cancel("x")
+    world.bridge.run(1)  # the copy is written behind the cancel, and none of them can be read yet
+    trouble(world)
+    world.bridge.run(50)
+    world.kafka.abort(hung)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(10 * WINDOW_MS)
+    assert world.delivered() == ["other"]
+    assert world.receipts("accepted", "delivered") == [("cancelled", cancelled.offset)]
+
+
+@TROUBLE
+def test_case_18_downtime_over_both_roll_and_due_does_not_beat_a_cancel(trouble: Trouble) -> None:
+    world = World()
+    world.send("gone", 3 * WINDOW_MS, id_="x")
+    world.send("late", 3 * WINDOW_MS, id_="y")
+    world.bridge.run(100)
+    world.bridge.kill()
+    world.cancel("x")
+    world.kafka.timeline.advance(10 * WINDOW_MS)
+    world.bridge.start()
+    trouble(world)
+    world.bridge.run(100)
+    assert world.delivered() == ["late"]
+
+
+def test_case_19_a_cancel_is_told_what_truly_happened() -> None:
+    world = World()
+    unknown = world.cancel("nobody")
+    world.send("soon", 100, id_="x")
+    world.bridge.run(200)
+    late = world.cancel("x")
+    world.send("later", 1000, id_="y")
+    first, second = world.cancel("y"), world.cancel("y")
+    world.bridge.run(10)
+    assert world.receipts("accepted", "delivered") == [
+        ("not-found", unknown.offset),
+        ("too-late", late.offset),
+        ("cancelled", first.offset),
+        ("not-found", second.offset),
+    ]
+
+
+@TROUBLE
+def test_case_19_a_schedule_sent_twice_is_one_delivery(trouble: Trouble) -> None:
+    world = World()
+    world.send("once", 500, id_="x")
+    world.bridge.run(100)
+    trouble(world)
+    world.send("once", 400, id_="x")
+    world.bridge.run(2000)
+    assert world.delivered() == ["once"]
+
+
+STEPS_OF_A_CANCEL = [
+    *((f"disk.append {step}", nth) for nth in (1, 2) for step in ("half", "done")),
+    *((f"sink.{step}", 1) for step in ("begin", "produce", "journal", "end", "offsets", "offsets done", "commit")),
+    ("sink.commit asked", 1),
+    ("sink.commit done", 1),
+    *((f"disk.{step}", 1) for step in ("start_sync", "start_replace")),  # of the checkpoint
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("where", "nth"), STEPS_OF_A_CANCEL)
+def test_case_19_a_store_ahead_of_the_commit_tells_cancelled_once(where: str, nth: int, seed: int) -> None:
+    world = World(rng=Random(seed))
+    world.send("gone", 900, id_="x")
+    world.bridge.run(150)
+    cancelled = world.cancel("x")
+    die(world.bridge, where, nth, within_ms=200)
+    crash(world)
+    world.bridge.run(2000)
+    assert world.delivered() == []
+    assert world.receipts("accepted") == [("cancelled", cancelled.offset)]
+
+
+@TROUBLE
+@pytest.mark.parametrize("delay_ms", [100, 700, -1])
+def test_case_20_a_replaced_time_never_fires(delay_ms: int, trouble: Trouble) -> None:
+    world = World()
+    world.send("old", 400, id_="x")
+    world.bridge.run(50)
+    extra = [("timer-deliver-ms", b"1")]
+    if delay_ms >= 0:
+        replaced = world.send("new", delay_ms, id_="x", action="replace")
+    else:
+        headers = [("timer-topic", b"orders"), ("timer-id", b"x"), ("timer-action", b"replace"), *extra]
+        replaced = world.kafka.produce(TIMERS, b"new", headers=headers)
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+    assert world.receipts("accepted", "delivered") == [("replaced", replaced.offset)]
+
+
+@TROUBLE
+def test_case_21_delete_markers_survive_and_are_given_back(trouble: Trouble) -> None:
+    world = World()
+    for n in range(200):
+        world.send(str(n), 900, id_=f"id-{n}")
+    world.bridge.run(100)
+    for n in range(200):
+        world.cancel(f"id-{n}")
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(1500)
+    assert world.delivered() == []
+    world.send("after", 10)
+    world.bridge.run(2000)
+    assert world.delivered() == ["after"]
+    assert stored_bytes(world) < 10_000
+
+
+def stored_bytes(world: World) -> int:
+    disk = world.bridge.disks[SHARD]
+    assert isinstance(disk, SimDisk)
+    return sum(len(data) for name, data in disk.contents().items() if name != "wheel")
+
+
+def test_case_17_a_cancel_wins_over_a_late_one_also_where_the_batch_goes_in_by_parts() -> None:
+    world = World(TurnOptions(rules=RULES, store=StoreOptions(tick_ms=10, slots=20), receipts="all"))
+    world.bridge.clock.error_ms = 500
+    world.send("ahead", 300)
+    world.bridge.run(20)
+    far = world.send("far", 700, id_="f")
+    world.bridge.run(20)
+    world.send("late", 0, id_="x")
+    first = world.cancel("f")
+    lap = ("timer-deliver-ms", b"%d" % (far.append_ms + 900))
+    world.kafka.produce(TIMERS, b"a lap later", headers=[("timer-topic", b"orders"), lap])
+    second = world.cancel("x")
+    world.bridge.run(1000)
+    assert world.delivered() == ["ahead", "a lap later"]
+    assert world.receipts("accepted", "delivered") == [("cancelled", first.offset), ("cancelled", second.offset)]
+
+
+def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=0)
+    world = World(TurnOptions(rules=RULES, store=store, max_poll_records=1, max_wait_ms=1, commit_interval_ms=0))
+    world.send("gone", 3 * WINDOW_MS, id_="x")
+    world.bridge.run(WINDOW_MS - 1)
+    world.send("other", 800)
+    world.bridge.run(1)
+    hung = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    world.cancel("x")
+    world.bridge.run(20)  # the copy is written behind the cancel
+    world.kafka.abort(hung)
+    disks = []
+    for _ in range(8):
+        world.bridge.turn()
+        disks.append(world.bridge.disks[SHARD].copy())
+    for disk in disks:
+        world.bridge.kill()
+        world.bridge.disks[SHARD] = disk
+        world.bridge.start()
+        world.bridge.turn()
+        assert world.counts() == {"orders": 1}
+    world.bridge.run(5 * WINDOW_MS)
+    assert world.delivered() == ["other"]
+
+
+def test_case_18_a_checkpoint_of_one_that_slept_does_not_pass_over_what_its_successor_decided() -> None:
+    """The journal ends behind the successor's records by then, of which the sleeper knows nothing."""
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
+    world.bridge.run(10)
+    world.send("stays", 600)
+    world.send("gone", 500, id_="x")
+    world.bridge.run(10)
+    assert world.bridge.source is not None
+    world.group.expire(world.bridge.source.member)
+    successor = FakeInstance(world.kafka, world.group, world.options, name="successor")
+    world.cancel("x")
+    successor.run(20)
+    world.bridge.stop()
+    successor.kill()
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.delivered() == ["stays"]
+
+
+def test_what_is_given_up_in_order_is_left_as_it_stands_in_kafka() -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
+    world.bridge.run(10)
+    world.send("stays", 600)
+    world.bridge.run(10)
+    (shard,) = world.bridge.disks
+    world.group.move(shard, world.group.join("another"))
+    world.bridge.run(10)
+    found = read_checkpoint(world.bridge.disks[shard])
+    assert found is not None
+    assert (found.progress.next_offset, found.pending) == (1, 1)
+
+
+# -- Settings
+
+
+def changing_wheel(tick_ms: int = 10, slots: int = 1024, *, clean: bool) -> World:
+    """Timers on both sides of K in several files, one of them cancelled; the next start has another wheel."""
+    store = StoreOptions(tick_ms=10, slots=1024, segment_bytes=200, checkpoint_interval_ms=0)  # 3 units a file
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=10))
+    for number in range(20):
+        world.send(f"m{number}", 900 - 40 * number, id_=f"id-{number}")
+        world.send("later", 950 + number % 3 * 10)
+    world.cancel("id-3")
+    world.bridge.run(200)
+    if clean:
+        world.bridge.stop()
+    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
+    return world
+
+
+def demand_all_leaves_once(world: World) -> None:
+    world.bridge.run(100)
+    assert world.counts() == {"orders": 20 + sum(900 - 40 * n > 300 for n in range(20) if n != 3)}
+    world.bridge.run(700)
+    assert world.delivered() == [f"m{number}" for number in range(19, -1, -1) if number != 3] + ["later"] * 20
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_case_12_other_slots_need_nothing_of_kafka(*, clean: bool) -> None:
+    world = changing_wheel(slots=16, clean=clean)
+    world.bridge.start()
+    log = world.kafka.partition(SHARD)
+    log.delete_before(log.end)  # if it had to read again, it could not
+    demand_all_leaves_once(world)
+
+
+@pytest.mark.parametrize(("tick_ms", "slots"), [(7, 1024), (5000, 1024), (1, 10)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_case_12_a_changed_tick_rebuilds_the_store_from_kafka(tick_ms: int, slots: int, *, clean: bool) -> None:
+    world = changing_wheel(tick_ms, slots, clean=clean)
+    world.bridge.start()
+    demand_all_leaves_once(world)
+
+
+def journal_forgets(world: World) -> None:
+    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal.delete_before(journal.end - 1)
+
+
+def requests_are_gone(world: World) -> None:
+    log = world.kafka.partition(SHARD)
+    log.delete_before(log.end)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("is_gone", "told"),
+    [
+        (requests_are_gone, "retention has taken the requests before .*: start with tick_ms 10"),
+        (journal_forgets, "the journal says nothing of what may be pending"),
+    ],
+)
+def test_case_12_a_changed_tick_is_refused_without_what_a_rebuild_needs_and_the_store_stays(
+    is_gone: Callable[[World], None], told: str, *, clean: bool
+) -> None:
+    world = changing_wheel(tick_ms=7, clean=clean)
+    world.bridge.kill()
+    is_gone(world)
+    before = {shard: disk.contents() for shard, disk in world.bridge.disks.items()}
+    world.bridge.start()
+    with pytest.raises(BridgeError, match=told):
+        world.bridge.run(10)
+    world.bridge.kill()
+    assert {shard: disk.contents() for shard, disk in world.bridge.disks.items()} == before
+    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=10))
+    world.bridge.start()
+    demand_all_leaves_once(world)
+
+
+def test_case_36_each_request_keeps_the_meaning_it_was_read_with() -> None:
+    world = World()
+    for window_ms in (1000, 300, 5000):
+        rules = RULES.model_copy(update={"roll_window_ms": window_ms})
+        world.bridge.options = TurnOptions(rules=rules, store=world.options.store)
+        world.bridge.start()
+        for n in range(5):
+            world.send(f"{window_ms}-{n}", 900 + 400 * n, id_=f"{window_ms}-{n}")
+        world.bridge.run(150)
+    world.bridge.lose_disks()
+    world.bridge.start()
+    world.bridge.run(5000)
+    assert len(world.delivered()) == len(set(world.delivered())) == 15
+
+
+# -- Figures
+
+
+@TROUBLE
+def test_case_34_pending_counts_are_exact(trouble: Trouble) -> None:
+    world = World()
+    topics = [f"topic-{n}" for n in range(10)]
+    for topic in topics:
+        world.kafka.create(topic)
+    for n in range(50):
+        extra = [("timer-topic", topics[n % 10].encode()), ("timer-delay-ms", b"%d" % (500 + 60 * n))]
+        world.kafka.produce(TIMERS, b"", headers=[*extra, ("timer-id", b"%d" % n)])
+    world.bridge.run(100)
+    assert world.counts() == dict.fromkeys(topics, 5)
+    for n in range(10):
+        world.cancel(str(n))
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(20)
+    assert world.counts() == dict.fromkeys(topics, 4)
+    world.bridge.run(1400)  # those beyond the window have rolled, the first 18 are over
+    trouble(world)
+    world.bridge.run(20)
+    left = [topics[n % 10] for n in range(10, 50) if 500 + 60 * n > world.now_ms - 1_000_000]
+    assert world.counts() == {topic: left.count(topic) for topic in topics if topic in left}
+    world.bridge.run(5000)
+    assert world.counts() == {}
+
+
+@TROUBLE
+def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble: Trouble) -> None:
+    hour_ms = 3_600_000
+    rules = RULES.model_copy(update={"roll_window_ms": hour_ms})
+    world = World(TurnOptions(rules=rules, store=StoreOptions(slots=10_000), max_wait_ms=hour_ms))
+    start_ms = world.now_ms
+    sent = {f"id-{n}": 700 + n * 2 * hour_ms for n in range(6)}
+    for id_, delay_ms in sent.items():
+        world.send(delay_ms=delay_ms, id_=id_)
+
+    def is_told() -> bool:
+        bridge, dues = world.bridge.bridge, [start_ms + delay_ms for delay_ms in sent.values()]
+        assert bridge is not None
+        hours = Counter(due_ms // hour_ms * hour_ms for due_ms in dues)
+        ranges = {"orders": (len(dues), min(dues), max(dues))}
+        return bridge.due_ranges() == ranges and bridge.due_hours() == {"orders": hours}
+
+    world.bridge.run(20)
+    assert is_told()
+    for ended in ("id-0", "id-5"):
+        world.cancel(ended)
+        del sent[ended]
+        world.bridge.run(20)
+        assert is_told()
+    trouble(world)
+    world.bridge.run(3 * hour_ms)  # over many rolls; the first has left
+    del sent["id-1"]
+    assert is_told()
+
+
+# -- Two transactions under way
+
+
+def slow(world: World, faults: int = 0) -> None:
+    """What is begun from now on stays under way until somebody waits for it; so many are aborted then."""
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow, world.bridge.sink.faults = True, faults
+
+
+def turns(world: World, *values: str) -> None:
+    """Each of `values` is sent, due at once, and read in a turn of its own."""
+    for value in values:
+        world.send(value, 0)
+        world.bridge.turn()
+
+
+def test_a_second_transaction_is_begun_while_the_first_is_under_way() -> None:
+    world = World()
+    slow(world)
+    turns(world, "a", "b")
+    assert world.delivered() == []
+    turns(world, "c")  # waits for the first
+    assert world.delivered() == ["a"]
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("faults", [1, 2, 3])
+def test_what_was_aborted_is_repeated_in_order_before_anything_new(faults: int) -> None:
+    world = World()
+    slow(world, faults)
+    turns(world, "a", "b", "c", "d")
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b", "c", "d"]
+    assert world.receipts("delivered") == [("accepted", n) for n in range(4)]
+
+
+def test_a_crash_with_two_under_way_loses_and_doubles_nothing() -> None:
+    world = World()
+    slow(world)
+    turns(world, "a", "b")
+    crash(world)
+    world.bridge.run(100)
+    assert world.delivered() == ["a", "b"]
+
+
+@TROUBLE
+def test_requests_that_wait_are_journalled_once_an_interval_and_not_with_each_delivery(trouble: Trouble) -> None:
+    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
+    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=200))
+    for number in range(100):
+        world.send(f"{number}", 300)
+        world.bridge.run(10)
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == [f"{number}" for number in range(100)]
+    assert len(world.kafka.read("timer.journal")) <= 10
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one under way"])
+def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_slow: bool) -> None:
+    """Else the next start would read all that has come since the last quiet moment."""
+    world = World()
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow = is_slow
+    for number in range(1500):
+        world.send(str(number), 0)
+        world.kafka.timeline.advance(20)
+        world.bridge.turn()
+    found = read_checkpoint(world.bridge.disks[SHARD])
+    assert found is not None
+    assert found.progress.next_offset > 900
+    crash(world)
+    world.bridge.run(100)
+    assert world.delivered() == [str(number) for number in range(1500)]
+
+
+def test_a_poll_waits_until_something_is_to_be_done_and_briefly_while_a_start_is_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit marker behind the last request is never read: that nothing comes is all there is to see of it."""
+    asked: list[int] = []
+    poll = FakeSource.poll
+
+    def noted(source: FakeSource, timeout_ms: int, max_records: int) -> Polled:
+        asked.append(timeout_ms)
+        return poll(source, timeout_ms, max_records)
+
+    monkeypatch.setattr(FakeSource, "poll", noted)
+    world = World(replace(SMALL, max_wait_ms=400, commit_interval_ms=200))
+    sender = world.kafka.begin("sender")
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"1000")]
+    world.kafka.produce(TIMERS, b"m", headers=headers, transaction=sender)
+    world.kafka.commit(sender)
+    world.bridge.kill()
+    world.bridge.start()
+    del asked[:]
+    for _ in range(4):
+        world.bridge.turn()
+    world.send("behind it", 2000)
+    while len(world.delivered()) < 2:
+        world.bridge.turn()
+    assert asked == [400, 10, 10, 400, 400, 10, 400, 190, 10, 390, 10, 200, 10, 400, 390]
+
+
+@pytest.mark.parametrize("lose_disk", [False, True])
+def test_what_was_held_behind_a_clock_that_went_back_leaves_once(lose_disk: bool) -> None:  # noqa: FBT001
+    """A rebuild begins before it, as an older timer still lives."""
+    world = World()
+    world.send("lives", 5000)
+    world.bridge.run(50)
+    world.bridge.stop()
+    world.bridge.start()
+    world.bridge.clock.error_ms = 900
+    world.send("early", 800)
+    world.bridge.run(100)
+    world.bridge.clock.error_ms = 0
+    world.send("held", 500)
+    world.bridge.run(600)
+    assert sorted(world.delivered()) == ["early", "held"]
+    world.restart(lose_disk=lose_disk)
+    world.bridge.run(1000)
+    assert sorted(world.delivered()) == ["early", "held"]
+
+
+def test_a_checkpoint_knows_which_copies_on_their_way_were_ended() -> None:
+    world = World()
+    world.send("m", 3000, id_="a")
+    world.bridge.run(100)
+    first = world.kafka.begin("somebody")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=first)
+    world.cancel("a")
+    second = world.kafka.begin("another")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=second)
+    world.bridge.run(2000)  # the copy is written behind both
+    world.kafka.abort(first)
+    world.bridge.run(50)
+    assert ("cancelled", 2) in world.receipts()
+    world.bridge.stop()
+    found = read_checkpoint(world.bridge.disks[SHARD])
+    assert found is not None
+    assert found.ended_flights == (0,)
+    world.bridge.start()
+    world.kafka.abort(second)
+    world.bridge.run(4000)
+    assert world.delivered() == []
+
+
+def test_a_receipt_tells_its_request_its_timer_and_when_that_was_due() -> None:
+    world = World()
+    start_ms = world.now_ms
+    world.send("plain", 100)
+    world.send("ended", 200, id_="a")
+    world.send("new", 300, id_="a")
+    world.bridge.run(50)
+    world.cancel("a")
+    world.cancel("b")
+    world.kafka.produce(TIMERS, b"bad", headers=[("timer-topic", b"orders")])
+    world.bridge.run(500)
+    receipts = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
+    told = [
+        (each["kind"], each["request"][-1], (each.get("origin") or "-")[-1], each.get("id"), each.get("due_ms"))
+        for each in receipts
+    ]
+    assert told == [
+        ("accepted", "0", "0", None, start_ms + 100),
+        ("accepted", "1", "1", "a", start_ms + 200),
+        ("replaced", "2", "1", "a", start_ms + 200),
+        ("accepted", "2", "2", "a", start_ms + 300),
+        ("cancelled", "3", "2", "a", None),
+        ("not-found", "4", "-", "b", None),
+        ("rejected", "5", "5", None, None),
+        ("delivered", "0", "0", None, start_ms + 100),
+    ]
+    assert [each.get("code") for each in receipts] == [*[None] * 6, "missing-time", None]
+
+
+def test_requests_wait_for_their_commit_as_long_as_they_may() -> None:
+    """By then others share it. Nothing has to leave."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
+    world.send(delay_ms=5000)
+    world.bridge.run(500)
+    committed, began_ms = world.kafka.stable_offset("timers", SHARD), world.now_ms
+    world.send(delay_ms=5000)
+    while world.kafka.stable_offset("timers", SHARD) == committed:
+        world.bridge.turn()
+    assert world.delivered() == []
+    assert 200 <= world.now_ms - began_ms <= 210
+
+
+def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
+    world = World(replace(SMALL, receipts="none"))
+    found = []
+    for _ in range(50):
+        world.send(delay_ms=0)
+        world.bridge.run(20)
+        found.append(read_checkpoint(world.bridge.disks[SHARD]))
+    assert 8 <= len({checkpoint.progress.next_offset for checkpoint in found if checkpoint is not None}) <= 20
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_quiet_partition_does_not_keep_checkpoints_of_a_busy_one_from_being_made(busy: int) -> None:
+    kafka, shards, instance = two_partitions()
+    assert instance.sink is not None
+    instance.sink.is_slow = True
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
+    for number in range(1500):
+        kafka.produce(TIMERS, b"%d" % number, headers=headers, partition=busy)
+        kafka.timeline.advance(20)
+        instance.turn()
+    found = read_checkpoint(instance.disks[shards[busy]])
+    assert found is not None
+    assert found.progress.next_offset > 900
+
+
+@pytest.mark.parametrize("faults", [0, 1])
+def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int) -> None:
+    world = World()
+    world.send("a", 0, id_="one")
+    world.bridge.run(1)
+    world.send("b", 5, id_="two")
+    world.bridge.turn()
+    slow(world, faults)
+    world.kafka.timeline.advance(5)
+    world.bridge.turn()  # "b" is under way
+    assert world.delivered() == ["a"]
+    world.cancel("two")
+    world.bridge.turn()
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b"]
+    assert world.receipts("accepted", "delivered") == [("too-late", 2)]
+
+
+def test_a_cancel_that_has_waited_for_a_transaction_is_answered_when_its_fate_is_known() -> None:
+    waits: list[int] = []
+
+    def meanwhile(where: str) -> None:
+        if where == "sink.commit" and waits:
+            world.kafka.timeline.advance(waits.pop())
+
+    world = World(meanwhile=meanwhile)
+    world.send("a", 5, id_="x")
+    world.bridge.turn()
+    slow(world)
+    world.kafka.timeline.advance(5)
+    world.bridge.turn()  # "a" is under way, and a broker is away
+    waits.append(30_000)
+    world.cancel("x")
+    asked_ms = world.kafka.timeline.now_ms
+    world.bridge.turn()
+    world.bridge.stop()
+    told = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
+    assert [each["at_ms"] - asked_ms for each in told if each["kind"] == "too-late"] == [30_000]
+
+
+def test_no_checkpoint_is_made_of_what_was_stored_behind_the_last_commit() -> None:
+    """The bridge ends while a request is stored and not committed: its store reads it again."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=10_000))
+    world.send("a", 0)
+    world.bridge.run(10)
+    slow(world)
+    world.send("b", 0)
+    world.bridge.turn()
+    world.send("c", 500)
+    world.bridge.turn()
+    assert (world.delivered(), world.pending()) == (["a"], 1), "b is under way, c is stored"
+    assert world.bridge.bridge is not None
+    world.bridge.bridge.stop()  # without a last turn
+    assert world.delivered() == ["a", "b"]
+    world.bridge.start()
+    world.bridge.run(2000)
+    assert world.delivered() == ["a", "b", "c"]
+
+
+def test_what_was_polled_before_a_shard_was_opened_anew_is_read_once() -> None:
+    def meanwhile(where: str) -> None:
+        if where == "sink.abort":
+            world.bridge.leave_the_group()
+
+    world = World(meanwhile=meanwhile)
+    slow(world, faults=1)
+    turns(world, "a", "b")
+    assert world.bridge.sink is not None
+    world.bridge.sink.is_slow = False
+    world.send("bad", 0, extra=[("timer-rolls", b"x")])
+    world.bridge.run(
+        100
+    )  # both are aborted behind the poll; the group takes the shard away meanwhile, and gives it back
+    world.bridge.stop()
+    assert world.delivered() == ["a", "b"]
+    assert [value for _, value in world.rejected()] == [b"bad"]

@@ -1,0 +1,278 @@
+"""A record that no Kafka client can decode, and a read without an answer: only their own partition waits."""
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from itertools import count, pairwise
+from typing import Any
+
+import pytest
+
+from bridge.loop.tests.test_histories import SHARD, SMALL, TROUBLE, Trouble, World, lose_disk, two_partitions
+from bridge.loop.tests.test_monitors import running
+from bridge.observe.metrics import End
+from bridge.ports import UndecodableRecord
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, Timeline
+from bridge.testing.fakes import Crash, FakeInstance
+from bridge.testing.timer_world import TIMERS
+from schemas.origin import Shard
+
+
+def poison(kafka: FakeKafka, shard: Shard) -> int:
+    """Append a record that cannot be decoded. Return its offset."""
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"1")]
+    entry = kafka.produce(shard.topic, b"zeros", headers=headers, partition=shard.partition, is_undecodable=True)
+    return entry.offset
+
+
+def send(kafka: FakeKafka, shard: Shard, value: str, delay_ms: int, id_: str | None = None) -> Entry:
+    headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+    if id_ is not None:
+        headers.append(("timer-id", id_.encode()))
+    return kafka.produce(shard.topic, value.encode(), headers=headers, partition=shard.partition)
+
+
+def delivered(kafka: FakeKafka) -> list[str]:
+    return [(entry.value or b"").decode() for entry in kafka.read("orders")]
+
+
+def rejected(kafka: FakeKafka) -> list[Entry]:
+    return kafka.read("timer.rejected")
+
+
+def parked_at(kafka: FakeKafka) -> list[str]:
+    """Return the positions of the parked undecodable records. Check that each has a reason and no contents."""
+    found = []
+    for entry in rejected(kafka):
+        assert (entry.key, entry.value) == (None, None)
+        headers = dict(entry.headers)
+        assert headers.keys() == {"timer-error", "timer-error-detail", "timer-origin"}
+        assert headers["timer-error"] == b"undecodable"
+        found.append((headers["timer-origin"] or b"").decode())
+    return found
+
+
+def test_the_partition_stops_status_and_log_name_it_and_all_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka, (one, other), instance = two_partitions()
+    send(kafka, one, "stored", 300)
+    offset = poison(kafka, one)
+    send(kafka, one, "hidden", 10)
+    instance.run(100)
+    for number in range(20):
+        send(kafka, other, f"other {number}", 10)
+        instance.run(20)
+        running(instance).look_at_open_transactions()
+    assert delivered(kafka) == [*(f"other {number}" for number in range(10)), "stored"] + [
+        f"other {number}" for number in range(10, 20)
+    ]
+    remedy = (
+        f"{one}: the record at offset {offset} cannot be decoded, so nothing after it is read; run"
+        f" `timer-bridge skip timer.requests 0 {offset}` to go on without it"
+    )
+    assert instance.status.ready() == ("intake paused: undecodable", f"{one}: {remedy}")
+    assert instance.metrics.undecodable == {one: offset}
+    assert instance.metrics.paused == {one: "undecodable"}
+    assert instance.metrics.hanging == {}, "no sender has a transaction open"
+    assert instance.metrics.ends[one] == End(2, 0)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING].count(remedy) == 1
+    kafka.skip(one, offset)
+    running(instance).wake()
+    instance.run(20)
+    assert delivered(kafka)[-1] == "hidden"
+    assert parked_at(kafka) == [f"{one}/{offset}"]
+    assert instance.status.ready().reason == ""
+    assert (instance.metrics.undecodable, instance.metrics.paused) == ({}, {})
+
+
+@TROUBLE
+def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_leave(trouble: Trouble) -> None:
+    world = World()
+    world.send("first", 10)
+    world.bridge.run(50)
+    world.send("stored", 500)
+    offset = poison(world.kafka, SHARD)
+    world.send("hidden", 10)
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == ["first", "stored"]
+    assert world.bridge.metrics.undecodable == {SHARD: offset}
+    trouble(world)  # no timer is live below the record, so a rebuild begins with it
+    world.kafka.skip(SHARD, offset)
+    world.bridge.run(1000)
+    trouble(world)
+    world.bridge.run(1000)
+    assert world.delivered() == ["first", "stored", "hidden"]
+    assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+
+
+def test_a_rebuild_passes_over_skipped_records() -> None:
+    world = World(replace(SMALL, receipts="none"))
+    world.send("far", 5000)
+    offsets = [poison(world.kafka, SHARD), poison(world.kafka, SHARD)]
+    world.send("cancelled", 3000, id_="a")
+    offsets.append(poison(world.kafka, SHARD))
+    world.cancel("a")
+    for offset in offsets:
+        world.kafka.skip(SHARD, offset)
+    world.bridge.run(100)
+    for _ in range(3):
+        lose_disk(world)
+        world.bridge.run(700)
+    world.bridge.run(6000)
+    assert world.delivered() == ["far"]
+    assert parked_at(world.kafka) == [f"{SHARD}/{offset}" for offset in offsets]
+
+
+@pytest.mark.parametrize(
+    ("part", "crashes"), [("source.", 16), ("sink.", 20), ("history.", 14), ("disk.", 50), ("control.", 7)]
+)
+def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(part: str, crashes: int) -> None:
+    """Each call of `part`, from the opening of the partition on, is the last one of a life: `crashes` at least."""
+    places: list[str] = []
+    for step in count(1):
+        world = World()
+        world.send("far", 400)
+        world.bridge.run(20)
+        offset = poison(world.kafka, SHARD)
+        world.send("after", 10)
+        world.bridge.run(20)
+        world.restart()
+        world.kafka.skip(SHARD, offset)
+        fuse = world.bridge.fuse
+        fuse.arm(step, part)
+        try:
+            world.bridge.run(100)
+        except Crash:
+            places.append(fuse.where)
+            world.restart(lose_disk=len(places) % 2 == 0)
+        fuse.disarm()
+        world.bridge.run(1000)
+        assert sorted(world.delivered()) == ["after", "far"], (part, step, fuse.where)
+        assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+        assert Counter(world.receipts("accepted"))[("rejected", offset)] == 1
+        if not fuse.burnt:  # there are no more calls
+            break
+    assert len(places) >= crashes, places
+    assert all(place.startswith(part) for place in places)
+
+
+def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
+    kafka = FakeKafka(Timeline())
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    first = FakeInstance(kafka, group, options, name="first")
+    first.run(10)
+    second = FakeInstance(kafka, group, options, name="second")
+    send(kafka, SHARD, "stored", 100)
+    offset = poison(kafka, SHARD)
+    send(kafka, SHARD, "hidden", 10)
+    first.run(20)
+    assert first.metrics.undecodable == {SHARD: offset}
+    assert first.sink is not None
+    first.sink.is_slow = True
+    kafka.skip(SHARD, offset)
+    running(first).wake()
+    first.turn()  # the first one parks the record, in a transaction that is not committed yet
+    group.move(SHARD, second.source.member if second.source else "")
+    group.expire(first.source.member if first.source else "")
+    for _ in range(10):
+        second.run(50)
+        first.run(50)
+    assert sorted(delivered(kafka)) == ["hidden", "stored"]
+    assert parked_at(kafka) == [f"{SHARD}/{offset}"]
+
+
+def test_a_skipped_record_waits_for_the_backlog_before_it() -> None:
+    world = World(replace(SMALL, max_requests_per_s=20, receipts="none"))
+    for number in range(40):
+        world.send(f"{number}", 1)
+    offset = poison(world.kafka, SHARD)
+    world.send("last", 1)
+    world.kafka.skip(SHARD, offset)
+    world.bridge.run(10_000)
+    assert world.delivered() == [*map(str, range(40)), "last"]
+    assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+
+
+def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_on() -> None:
+    kafka, (one, other), instance = two_partitions()
+    send(kafka, one, "one", 1000)
+    send(kafka, other, "other", 1000)
+    instance.run(100)
+    instance.kill()
+    instance.start()
+    assert instance.history is not None
+    instance.history.silent.add(one)
+    instance.run(2000)
+    assert delivered(kafka) == ["other"]
+    assert instance.status.ready().reason == f"recovering {one}"
+    instance.history.silent.clear()
+    instance.run(6000)
+    assert sorted(delivered(kafka)) == ["one", "other"]
+    assert instance.status.ready().reason == ""
+
+
+def test_many_partitions_that_do_not_answer_hold_up_no_turn_for_the_sum_of_their_reads() -> None:
+    """Each read takes 4 s until it gives up; a poll that comes too late would put the instance out of the group."""
+    kafka, shards, instance = two_partitions(count=20)
+    instance.run(1000)
+    instance.kill()
+    instance.start()
+    history: Any = instance.history
+    source: Any = instance.source
+    history.silent.update(shards)
+    polled_ms: list[int] = []
+    poll, demand_answer = source.poll, history._demand_answer
+
+    def slow(shard: Shard) -> None:
+        if shard in history.silent:
+            kafka.timeline.advance(4000)
+        demand_answer(shard)
+
+    def noted(*arguments: int) -> object:
+        polled_ms.append(kafka.timeline.now_ms)
+        return poll(*arguments)
+
+    history._demand_answer, source.poll = slow, noted
+    instance.holds_preparations = True
+    instance.run(120_000)
+    assert max(later - earlier for earlier, later in pairwise(polled_ms)) < 10_000
+    history.silent.clear()
+    instance.holds_preparations = False
+    instance.run(10_000)
+    assert instance.status.ready().reason == ""
+
+
+def test_checkpoints_of_a_partition_that_does_not_answer_are_retried_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, (one, _), instance = two_partitions()
+    history: Any = instance.history
+    history.silent.add(one)
+    asked: list[Shard] = []
+    real = history.journal_bounds
+
+    def journal_bounds(shard: Shard) -> tuple[int, int]:
+        asked.append(shard)
+        bounds: tuple[int, int] = real(shard)
+        return bounds
+
+    monkeypatch.setattr(history, "journal_bounds", journal_bounds)
+    for number in range(100):
+        send(kafka, one, f"{number}", 1)
+        instance.run(500)
+    assert asked.count(one) == 1
+    assert len(delivered(kafka)) == 100
+    history.silent.clear()
+    for number in range(60):
+        send(kafka, one, f"{number}", 1)
+        instance.run(500)
+    assert asked.count(one) > 2
+
+
+def test_a_stand_in_holds_an_offset_and_nothing_else() -> None:
+    assert tuple(UndecodableRecord(7, 0, None, None, ())) == (7, 0, None, None, ())

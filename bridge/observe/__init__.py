@@ -1,0 +1,1 @@
+"""Status, logs and metrics."""

@@ -1,0 +1,132 @@
+"""Lines on standard error, for people or as JSON; times are UTC.
+
+    2026-12-24T18:00:00.123Z INFO bridge.recovery.recover timer.requests/3: recovered to offset 40, 7 timers pending
+    {"time": "2026-12-24T18:00:00.123Z", "level": "INFO", "logger": "bridge.recovery.recover",
+     "message": "timer.requests/3: recovered to offset 40, 7 timers pending",
+     "shard": "timer.requests/3", "topic": "timer.requests", "partition": 3}
+
+1. A shard among the arguments of a line is told as fields too, so who writes a line has nothing to remember.
+2. librdkafka's settings may be secrets. Nobody writes them, but an error of a library may quote one: the values of
+   those that `is_secret` are taken out of every line and traceback.
+"""
+
+import logging
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from types import FrameType, TracebackType
+from typing import Literal
+
+from schemas.origin import Shard
+
+Format = Literal["text", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+_FIELDS = {"asctime": "time", "levelname": "level", "name": "logger", "message": "message"}
+_SECRET = re.compile(r"password|passphrase|secret|\bpem\b|\.key$|token|jaas|oauthbearer\.config", re.IGNORECASE)
+_SHORTEST = 4
+"""What is shorter is no secret, and to take it out would take words apart."""
+HIDDEN = "(hidden)"
+SWITCHES = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals of `switch_by_signals`."""
+
+log = logging.getLogger(__name__)
+
+
+_kafka: dict[str, str] = {}
+"""The librdkafka settings of this process."""
+
+
+def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[str, str] | None = None) -> None:
+    """For the whole process, in place of what was configured before. `kafka`: librdkafka settings, see rule 2."""
+    hide(kafka or {})
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_json() if format_ == "json" else _text())
+    handler.addFilter(_Line())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    sys.excepthook = _log_mistake if format_ == "json" else sys.__excepthook__
+
+
+def switch_by_signals(configured: Level) -> None:
+    """SIGUSR1: log from `debug` on. SIGUSR2: as configured again. To be called in the main thread."""
+
+    def switch(number: int, _frame: FrameType | None) -> None:
+        level = "debug" if number == signal.SIGUSR1 else configured
+        # By a thread: a handler may interrupt a line that is being written, which cannot be begun again.
+        threading.Thread(target=_switch, args=(level, signal.Signals(number).name), name="log-level").start()
+
+    for number in SWITCHES:
+        signal.signal(number, switch)
+
+
+def _switch(level: str, by: str) -> None:
+    root = logging.getLogger()
+    root.setLevel(logging.DEBUG)  # so that this line is seen, whatever the level was and will be
+    log.warning("log level: %s from now on, by %s", level, by)
+    root.setLevel(level.upper())
+
+
+def is_secret(name: str) -> bool:
+    """Whether this librdkafka setting says something that nobody may read."""
+    return _SECRET.search(name) is not None
+
+
+def _text() -> logging.Formatter:
+    return _in_utc(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+
+
+def _json() -> logging.Formatter:
+    from pythonjsonlogger.json import JsonFormatter  # only here: a client's command needs none
+
+    return _in_utc(JsonFormatter(list(_FIELDS), rename_fields=_FIELDS, json_ensure_ascii=False))
+
+
+def _in_utc(formatter: logging.Formatter) -> logging.Formatter:
+    formatter.converter = time.gmtime
+    formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+    return formatter
+
+
+def hide(kafka: Mapping[str, str]) -> None:
+    """From now on, what may be a secret in these librdkafka settings."""
+    _kafka.clear()
+    _kafka.update(kafka)
+
+
+def redact(text: str) -> str:
+    """`text` as this process may show it."""
+    return without_secrets(text, _kafka)
+
+
+def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
+    """`text` without the values of those settings that may be secrets, and without any word of them.
+
+    librdkafka quotes the rest of a value, from the word on that it does not understand.
+    """
+    values = [value for name, value in kafka.items() if is_secret(name)]
+    secrets = {part for value in values for part in (value, *value.split()) if len(part) >= _SHORTEST}
+    if not secrets:
+        return text
+    return re.sub("|".join(map(re.escape, sorted(secrets, key=len, reverse=True))), HIDDEN, text)
+
+
+class _Line(logging.Filter):
+    """Rules 1 and 2, before a line is laid out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for argument in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(argument, Shard):
+                record.shard, record.topic, record.partition = str(argument), argument.topic, argument.partition
+        record.msg, record.args = redact(record.getMessage()), None
+        if record.exc_info:
+            trace = logging.Formatter().formatException(record.exc_info)
+            record.exc_text, record.exc_info = redact(trace), None
+        return True
+
+
+def _log_mistake(kind: type[BaseException], wrong: BaseException, trace: TracebackType | None) -> None:
+    """In place of Python's own traceback, which is not one line."""
+    log.critical("ended by a mistake of its own", exc_info=(kind, wrong, trace))

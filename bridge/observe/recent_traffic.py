@@ -1,0 +1,111 @@
+"""What goes in and out, and how late, over the last minutes; told by the turn's thread, asked by any.
+
+    10 s slots, 30 of them:   | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
+
+Lateness is from a timer's due time to the end of its transaction, when readers see it, in steps of a tenth; not of
+those that waited as their target was paused, or beyond its rate.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+
+from timer.format.unit import counted
+
+SLOT_MS = 10_000
+_SLOTS = 30
+_RATE_SLOTS = 6
+_STEP = 1.1
+_MOST_STEPS = 264
+"""A hundred days; what is later counts as that."""
+_BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_MOST_STEPS)).astype(np.int64))
+
+
+class Traffic(BaseModel):
+    """`in_per_s`, `out_per_s`: requests read, timers delivered; over the last minute."""
+
+    in_per_s: float
+    out_per_s: float
+    late: dict[int, int] = Field(description="Delivered in the last 5 minutes: at most so many ms late, and how many.")
+
+    def late_ms(self, share: float) -> int | None:
+        """So large a share of them was at most so late; None where none was delivered."""
+        wanted, seen = share * sum(self.late.values()), 0
+        for bound_ms, count in sorted(self.late.items()):
+            seen += count
+            if seen >= wanted:
+                return bound_ms
+        return None
+
+
+def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
+    """Of several instances."""
+    all_ = list(parts)
+    late: Counter[int] = Counter()
+    for each in all_:
+        late.update(each.late)
+    return Traffic(
+        in_per_s=sum(each.in_per_s for each in all_), out_per_s=sum(each.out_per_s for each in all_), late=late
+    )
+
+
+@dataclass(slots=True)
+class _Slot:
+    number: int
+    taken_in: int = 0
+    delivered: int = 0
+    late: Counter[int] = field(default_factory=Counter)
+
+
+class TrafficMeter:
+    """`now_ms`: the bridge's clock, which may jump: what lies ahead of it is forgotten."""
+
+    def __init__(self) -> None:
+        self._slots: deque[_Slot] = deque(maxlen=_SLOTS)
+        self._began_ms: int | None = None
+        self._lock = threading.Lock()
+
+    def took_in(self, requests: int, now_ms: int) -> None:
+        with self._lock:
+            self._slot(now_ms).taken_in += requests
+
+    def delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
+        """Timers that were due then, and so many that `waited` for their target, whose lateness was wanted."""
+        late_ms = np.maximum(0, now_ms - due_ms)
+        at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
+        bounds, counts = counted(_BOUNDS_MS[at])
+        with self._lock:
+            slot = self._slot(now_ms)
+            slot.delivered += len(due_ms) + waited
+            slot.late.update(dict(zip(bounds.tolist(), counts.tolist(), strict=True)))
+
+    def lately(self, now_ms: int) -> Traffic:
+        with self._lock:
+            number = now_ms // SLOT_MS
+            slots = [slot for slot in self._slots if number - _SLOTS < slot.number <= number]
+            of_a_minute = [slot for slot in slots if number - _RATE_SLOTS < slot.number]
+            began_ms = max(now_ms if self._began_ms is None else self._began_ms, (number - _RATE_SLOTS + 1) * SLOT_MS)
+            span_s = max(1.0, (now_ms - began_ms) / 1000)
+            late: Counter[int] = Counter()
+            for slot in slots:
+                late.update(slot.late)
+        return Traffic(
+            in_per_s=sum(slot.taken_in for slot in of_a_minute) / span_s,
+            out_per_s=sum(slot.delivered for slot in of_a_minute) / span_s,
+            late=late,
+        )
+
+    def _slot(self, now_ms: int) -> _Slot:
+        number = now_ms // SLOT_MS
+        if self._began_ms is None or now_ms < self._began_ms:
+            self._began_ms = now_ms
+        while self._slots and self._slots[-1].number > number:
+            self._slots.pop()
+        if not self._slots or self._slots[-1].number < number:
+            self._slots.append(_Slot(number))
+        return self._slots[-1]

@@ -1,0 +1,186 @@
+"""Log lines as whoever collects them gets them: on standard error, one line each, without secrets."""
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.dev.embedded_kafka import HOST
+from bridge.observe import logs
+from bridge.observe.log_throttle import LogThrottle
+from schemas.origin import Shard
+
+SHARD = Shard("timer.requests", 3)
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+SECRETS = {
+    "sasl.password": 's3cr3t "word"',
+    "ssl.key.pem": "-----BEGIN KEY-----\nabc\n-----END KEY-----",
+    "sasl.oauthbearer.client.secret": "s3cr3t",
+}
+
+log = logging.getLogger("bridge.test")
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    root, hook = logging.getLogger(), sys.excepthook
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in list(root.handlers):
+        if handler not in handlers:
+            root.removeHandler(handler)
+    for handler in handlers:
+        if handler not in root.handlers:
+            root.addHandler(handler)
+    root.setLevel(level)
+    sys.excepthook = hook
+    for number in logs.SWITCHES:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_line_of_text_has_time_level_logger_and_message(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("text")
+    log.info("%s: recovered", SHARD)
+    assert re.fullmatch(f"{TIME} INFO bridge.test timer.requests/3: recovered\n", capsys.readouterr().err)
+
+
+def test_a_line_of_json_tells_the_shard_as_fields_too(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json")
+    log.info("%s: recovered to offset %d", SHARD, 40)
+    log.warning("grüße\n%d%%", 7)
+    first, second = lines(capsys)
+    assert re.fullmatch(TIME, first.pop("time"))
+    assert first == {
+        "level": "INFO",
+        "logger": "bridge.test",
+        "message": "timer.requests/3: recovered to offset 40",
+        "shard": "timer.requests/3",
+        "topic": "timer.requests",
+        "partition": 3,
+    }
+    assert second["message"] == "grüße\n7%"
+    assert "shard" not in second
+
+
+def test_what_lasts_is_told_with_its_shard(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json")
+    complaints = LogThrottle(log)
+    for now_ms in (0, 1000, 60_000):
+        complaints.say(now_ms, "full", "%s: intake pauses: %s", SHARD, "100% full")
+    first, second = lines(capsys)
+    assert (first["message"], first["shard"]) == ("timer.requests/3: intake pauses: 100% full", "timer.requests/3")
+    assert second["message"] == "timer.requests/3: intake pauses: 100% full (3 times so far)"
+
+
+def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json", "warning")
+    log.info("quiet")
+    log.warning("loud")
+    assert [line["message"] for line in lines(capsys)] == ["loud"]
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    for thread in threading.enumerate():
+        if thread.name == "log-level":
+            thread.join()
+
+
+@pytest.mark.parametrize("configured", ["info", "error"])
+def test_signals_change_the_level_and_each_change_is_logged(
+    configured: logs.Level, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("json", configured)
+    logs.switch_by_signals(configured)
+    for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2):
+        send(number)
+        log.debug("after %s", number.name)
+    assert [line["message"] for line in lines(capsys)] == [
+        "log level: debug from now on, by SIGUSR1",
+        "after SIGUSR1",
+        "log level: debug from now on, by SIGUSR1",
+        "after SIGUSR1",
+        f"log level: {configured} from now on, by SIGUSR2",
+    ]
+    assert logging.getLogger().level == getattr(logging, configured.upper())
+
+
+@pytest.mark.thorough
+def test_a_running_bridge_heeds_them(tmp_path: Path) -> None:
+    """It waits for a broker meanwhile."""
+    call = [
+        sys.executable,
+        "-u",
+        "-c",
+        "from bridge.cli.app import main; main()",
+        "run",
+        "--data-dir",
+        str(tmp_path / "d"),
+    ]
+    given = ["--bootstrap-servers", f"{HOST}:1", "--log-level", "warning"]
+    with subprocess.Popen([*call, *given], stderr=subprocess.PIPE, text=True) as bridge:
+        assert bridge.stderr is not None
+        told = iter(bridge.stderr.readline, "")
+        assert any("waiting for a broker" in line for line in told)
+        for number, level in ((signal.SIGUSR1, "debug"), (signal.SIGUSR2, "warning")):
+            bridge.send_signal(number)
+            assert any(f"log level: {level} from now on, by {number.name}" in line for line in told)
+        bridge.terminate()
+        bridge.stderr.read()
+    assert bridge.returncode == 0
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_no_secret_is_in_any_line_though_a_library_quotes_it(
+    format_: logs.Format, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(format_, "debug", {**SECRETS, "sasl.username": "bridge", "client.id": "us"})
+    for secret in SECRETS.values():
+        log.debug("invalid value: %s", secret)
+        log.error(f"invalid value: {secret}")
+        try:
+            raise ValueError(secret)
+        except ValueError:
+            log.exception("bridge could not connect us")
+    shown = capsys.readouterr().err
+    for secret in SECRETS.values():
+        assert secret not in shown
+        assert json.dumps(secret)[1:-1] not in shown
+    assert shown.count("(hidden)") >= 9
+    assert shown.count("bridge could not connect us") == 3
+
+
+def test_a_part_of_a_secret_is_none_the_less_one() -> None:
+    """As librdkafka says it: "Unrecognized sasl.oauthbearer.config beginning at: ..."."""
+    told = logs.without_secrets("beginning at: word2=b c", {"sasl.oauthbearer.config": "word1=a word2=b c"})
+    assert told == f"beginning at: {logs.HIDDEN} c"
+
+
+def test_what_is_secret() -> None:
+    secret = {*SECRETS, "ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.config", "ssl.key.pem"}
+    assert all(map(logs.is_secret, secret))
+    assert not any(map(logs.is_secret, ["sasl.mechanism", "ssl.ca.location", "ssl.key.location", "linger.ms"]))
+
+
+def test_a_mistake_of_ours_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json")
+    try:
+        raise RuntimeError("a bug")
+    except RuntimeError as bug:
+        sys.excepthook(RuntimeError, bug, bug.__traceback__)
+    (line,) = lines(capsys)
+    assert line["level"] == "CRITICAL"
+    assert line["exc_info"].endswith("RuntimeError: a bug")

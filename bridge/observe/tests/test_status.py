@@ -1,0 +1,213 @@
+"""Live or ready, as a bridge's history makes it; and why not."""
+
+from dataclasses import replace
+from zlib import crc32
+
+import pytest
+
+from bridge.loop.tests.test_histories import LAP_MS, SHARD, World, two_partitions
+from bridge.observe.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
+from bridge.testing.fakes import FakeInstance
+from bridge.testing.timer_world import TIMERS
+from schemas.headers import Headers
+from schemas.origin import Shard
+from timer.errors import CorruptStoreError
+from timer.format.body import HEAD, unpack, unpack_headers
+from timer.testing import SimDisk
+
+OTHER = Shard("timer.requests", 1)
+WELL = Verdict()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def status(clock: Clock) -> Status:
+    return Status(clock)
+
+
+def test_at_first_it_is_alive_and_waits_to_be_given_partitions(status: Status) -> None:
+    assert status.live() == WELL
+    assert status.ready() == Verdict("no partitions assigned yet")
+
+
+def test_it_is_alive_as_long_as_turns_end(status: Status, clock: Clock) -> None:
+    for _ in range(5):
+        clock.now_s += LIVE_WITHIN_S
+        assert status.live() == WELL
+        status.turned()
+    status.running(SHARD)
+    clock.now_s += LIVE_WITHIN_S + 1
+    assert status.live() == status.ready() == Verdict("the loop hangs", "no turn has ended for 61 s")
+    status.turned()
+    assert status.live() == status.ready() == WELL
+
+
+def test_who_waits_for_a_broker_is_alive_and_not_ready(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    for _ in range(100):
+        clock.now_s += 3
+        status.waits("committing: Connection refused")
+        assert status.live() == WELL
+        assert status.ready() == Verdict("waiting for the broker", "committing: Connection refused")
+    status.waits(None)
+    assert status.ready() == WELL
+
+
+def test_a_wait_that_is_not_told_any_more_is_over_but_keeps_nobody_alive(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    status.waits("reading: an open transaction")
+    clock.now_s += 6
+    assert status.ready() == WELL
+    clock.now_s += LIVE_WITHIN_S
+    assert status.live().reason == "the loop hangs"
+
+
+def test_an_error_of_a_connection_matters_only_where_nothing_is_ours(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    status.hears("1/1 brokers are down")
+    assert status.ready() == WELL
+    status.gone(SHARD)
+    assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
+    clock.now_s += 6
+    assert status.ready() == Verdict("no partitions assigned")
+
+
+def test_what_others_say_is_told_without_secrets() -> None:
+    status = Status(redact=lambda text: text.replace("s3cr3t", "(hidden)"))
+    status.hears("wrong: s3cr3t")
+    assert status.ready().detail == "wrong: (hidden)"
+    status.waits("logging in: s3cr3t")
+    assert status.ready().detail == "logging in: (hidden)"
+
+
+def test_a_shard_that_recovers_for_long_is_no_reason_to_begin_again(status: Status, clock: Clock) -> None:
+    status.running(SHARD)
+    status.recovering(OTHER)
+    clock.now_s += 100 * LIVE_WITHIN_S
+    assert status.live() == WELL
+    assert status.ready() == Verdict("recovering timer.requests/1")
+
+
+def test_intake_that_pauses_is_told_with_what_is_full() -> None:
+    world = World()
+    assert world.bridge.status.ready() == WELL
+    disk = world.bridge.disks[SHARD]
+    room, disk.free = disk.free, 5
+    world.send()
+    world.bridge.run(0)
+    assert world.bridge.status.ready().reason == "intake paused: disk"
+    assert "5 bytes are free" in world.bridge.status.ready().detail
+    assert world.bridge.status.live() == WELL
+    disk.free = room
+    world.bridge.run(600)
+    assert world.bridge.status.ready() == WELL
+    assert world.delivered() == ["m"]
+
+
+def test_intake_that_a_full_wheel_pauses_goes_on_when_the_tick_is_free() -> None:
+    """The settings refuse a roll window of more than a lap."""
+    usual = World().options
+    world = World(replace(usual, rules=usual.rules.model_copy(update={"roll_window_ms": 2 * LAP_MS})))
+    world.send("a lap on", LAP_MS + 500)
+    world.bridge.run(0)
+    world.send("m", 500)
+    world.bridge.run(100)
+    assert world.bridge.status.ready().reason == "intake paused: wheel"
+    assert "timers of another lap" in world.bridge.status.ready().detail
+    world.bridge.run(LAP_MS + 500)
+    assert world.bridge.status.ready() == WELL
+    assert sorted(world.delivered()) == ["a lap on", "m"]
+
+
+def test_a_shard_that_is_taken_away_is_no_longer_ours() -> None:
+    world = World()
+    world.group.move(SHARD, world.group.join("another"))
+    world.bridge.run(0)
+    assert world.bridge.status.ready() == Verdict("no partitions assigned")
+    assert world.bridge.status.shards() == {}
+
+
+def test_a_spare_is_ready_when_the_group_has_had_nothing_for_it_for_a_while(status: Status, clock: Clock) -> None:
+    not_yet = Verdict("no partitions assigned yet")
+    clock.now_s += SPARE_AFTER_S + 1
+    status.belongs(is_member=False)
+    assert status.ready() == not_yet
+    status.belongs(is_member=True)
+    clock.now_s += SPARE_AFTER_S - 1
+    status.belongs(is_member=True)
+    assert status.ready() == not_yet
+    clock.now_s += 1
+    status.turned()
+    assert status.ready() == WELL
+    status.hears("1/1 brokers are down")
+    assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
+    clock.now_s += 6
+    status.belongs(is_member=False)
+    assert status.ready() == not_yet, "it was put out of the group"
+
+
+def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_behind_its_turn() -> None:
+    world = World()
+    spare = FakeInstance(world.kafka, world.group, world.options, name="spare")
+    spare.run(20_000)
+    assert (spare.status.ready(), spare.status.shards()) == (WELL, {})
+    world.bridge.stop()
+    spare.run(100)
+    assert spare.status.shards().keys() == {SHARD}
+    other = world.group.join("another")
+    world.group.move(SHARD, other)
+    spare.run(0)
+    assert spare.status.ready() == Verdict("no partitions assigned")
+    spare.run(20_000)
+    assert spare.status.ready() == WELL
+
+
+def test_headers_that_are_none_under_a_checksum_that_fits_are_read_from_kafka_again() -> None:
+    """Nothing tells before they are wanted, in the middle of publishing, together with what another shard sends."""
+    kafka, shards, instance = two_partitions()
+    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
+    for number in range(2):
+        kafka.produce(TIMERS, b"%d" % number, partition=number, headers=headers)
+    instance.run(100)
+    lie_about_headers(instance.disks[shards[0]])
+    instance.run(2000)
+    assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"1"]
+    assert instance.status.ready() == WELL
+
+
+def lie_about_headers(disk: SimDisk) -> None:
+    """Of the first body in each file."""
+    for name in disk.names("body"):
+        file = disk.open(f"body/{name}")
+        frame = bytearray(file.read(0, HEAD.unpack_from(file.read(0, HEAD.size))[0]))
+        size = len(unpack(bytes(frame), 0).headers)
+        frame[-size:] = b"\xff" * size
+        frame[4:8] = crc32(frame[8:]).to_bytes(4, "big")
+        with pytest.raises(CorruptStoreError, match="headers"):
+            unpack_headers(unpack(bytes(frame), 0).headers)
+        file.overwrite(0, bytes(frame))
+
+
+def test_a_damaged_store_is_recovered_and_ready_again() -> None:
+    world = World()
+    world.send(delay_ms=500)
+    world.bridge.run(100)
+    disk = world.bridge.disks[SHARD]
+    for name in disk.names("body"):
+        file = disk.open(f"body/{name}")
+        file.overwrite(0, bytes(file.size()))
+    world.bridge.run(600)
+    assert world.delivered() == ["m"]
+    assert world.bridge.status.ready() == WELL

@@ -1,0 +1,108 @@
+"""A timer that leaves, as the record to be published: to its real topic, or to the rejected one."""
+
+from bridge.intake.decide import ReceiptDraft
+from bridge.ports import Outgoing, Record
+from schemas.headers import (
+    BARE,
+    CONTROL,
+    DELIVER_MS,
+    ERROR,
+    ERROR_DETAIL,
+    EXPIRE_MS,
+    KEY,
+    ORIGIN,
+    RELEASED_MS,
+    ROLLS,
+    Headers,
+    Refusal,
+)
+from schemas.origin import Shard, origin
+from schemas.profiles import as_sent, without_spelling
+from schemas.receipts import Receipt, printable
+from timer.format.body import Body, unpack_headers
+
+_REASONS = 3
+"""Headers that tell why."""
+_TOO_LARGE = b"; too large for this topic"
+_EXPIRES = EXPIRE_MS.encode()
+
+
+def expired(body: Body, now_ms: int) -> Refusal | None:
+    """Why a timer that leaves now is not to be delivered any more, None where it is."""
+    if body.plain or _EXPIRES not in body.headers:
+        return None
+    expire_ms = dict(unpack_headers(body.headers)).get(EXPIRE_MS)
+    if expire_ms is None or now_ms < int(expire_ms):
+        return None
+    return Refusal("expired", f"it could not be released before {EXPIRE_MS} {int(expire_ms)}: send it again if it may")
+
+
+def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
+    """Value, key and foreign headers as they came; ours or its profile's taken off, `timer-origin` and kin added."""
+    key = body.key
+    headers: list[tuple[str, bytes | None]] = []
+    if not body.plain:
+        for name, value in without_spelling(unpack_headers(body.headers)):
+            if name not in CONTROL:
+                headers.append((name, value))
+            elif name == KEY:
+                key = value
+    headers += (
+        (ORIGIN, origin(shard, body.origin)),
+        (DELIVER_MS, b"%d" % body.due_ms),
+        (RELEASED_MS, b"%d" % now_ms),
+        (ROLLS, b"%d" % body.rolls),
+    )
+    return Outgoing(body.target, body.partition, key, body.value, headers, now_ms)
+
+
+def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: int) -> Outgoing:
+    """A request that never became a timer, kept whole, with the reason behind its own headers."""
+    return _rejected(topic, shard, record.offset, record.key, record.value, record.headers, refusal, now_ms)
+
+
+def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
+    """A timer that its target will not take, kept as its request was."""
+    headers = as_sent(unpack_headers(body.headers))
+    return _rejected(topic, shard, body.origin, body.key, body.value, headers, refusal, now_ms)
+
+
+def bare(rejected: Outgoing) -> Outgoing:
+    """One that is too large for the rejected topic, without what was sent: that stands where `timer-origin` says."""
+    (error, code), (name, detail), place = rejected.headers[-_REASONS:]
+    return rejected._replace(
+        key=None, value=None, headers=[(error, code), (name, (detail or b"") + _TOO_LARGE + BARE), place]
+    )
+
+
+def receipt(topic: str, shard: Shard, told: ReceiptDraft, now_ms: int) -> Outgoing:
+    """What became of a request, under its id, or else under its origin."""
+    about = origin(shard, told.origin) if told.origin >= 0 else None
+    said = Receipt(
+        kind=told.kind,
+        at_ms=now_ms,
+        request=origin(shard, told.request).decode(),
+        origin=about.decode() if about else None,
+        id=printable(told.id) if told.id else None,
+        due_ms=told.due_ms,
+        code=told.code,
+    )
+    return Outgoing(topic, -1, told.id or about, said.to_bytes(), [], now_ms)
+
+
+def _rejected(
+    topic: str,
+    shard: Shard,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    refusal: Refusal,
+    now_ms: int,
+) -> Outgoing:
+    reason: list[tuple[str, bytes | None]] = [
+        (ERROR, refusal.code.encode()),
+        (ERROR_DETAIL, refusal.detail.encode()),
+        (ORIGIN, origin(shard, offset)),
+    ]
+    return Outgoing(topic, -1, key, value, [*headers, *reason], now_ms)

@@ -1,0 +1,1 @@
+"""Questions about pending timers, answered by the loop's thread."""

@@ -1,0 +1,239 @@
+"""Shards of which much is to be read at a start: prepared beside the turns, while the others go on."""
+
+import errno
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.config.data_directory import DataDir
+from bridge.config.kafka_config import Connection
+from bridge.intake.target_policy import Policy
+from bridge.loop.tests.test_histories import die
+from bridge.recovery import background_recovery as preparing
+from bridge.recovery import recover as recovery
+from bridge.testing.fakes import FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing.timer_world import TIMERS, usual_options
+from schemas.origin import Shard
+
+LARGE, SMALL = Shard(TIMERS, 0), Shard(TIMERS, 1)
+MINUTE_MS = 60_000
+
+
+class World:
+    """Twenty timers in one shard, which is large by that, and none in the other."""
+
+    def __init__(self) -> None:
+        self.kafka = FakeKafka(Timeline())
+        for topic in (TIMERS, "timer.journal"):
+            self.kafka.create(topic, 2)
+        for topic in ("timer.rejected", "timer.receipts", "orders"):
+            self.kafka.create(topic)
+        self.bridge = FakeInstance(
+            self.kafka, FakeGroup("timers", [LARGE, SMALL]), replace(usual_options(), prepare_from=20)
+        )
+        for number in range(20):
+            self.send(LARGE, f"large {number}", MINUTE_MS, id_=b"%d" % number)
+        self.bridge.run(1000)
+
+    def send(self, shard: Shard, value: str, delay_ms: int, *, id_: bytes | None = None) -> None:
+        headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+        headers += [] if id_ is None else [("timer-id", id_)]
+        self.kafka.produce(TIMERS, value.encode(), headers=headers, partition=shard.partition)
+
+    def cancel(self, shard: Shard, id_: bytes) -> None:
+        headers = [("timer-action", b"cancel"), ("timer-id", id_)]
+        self.kafka.produce(TIMERS, None, headers=headers, partition=shard.partition)
+
+    def delivered(self) -> list[str]:
+        return [(entry.value or b"").decode() for entry in self.kafka.read("orders")]
+
+    def is_ready(self) -> bool:
+        assert self.bridge.bridge is not None
+        return self.bridge.bridge.ready
+
+
+def test_the_others_go_on_while_one_is_prepared() -> None:
+    world = World()
+    world.bridge.lose_disks()
+    world.bridge.holds_preparations = True
+    world.bridge.start()
+    world.send(SMALL, "small", 500)
+    world.bridge.run(500)
+    world.cancel(LARGE, b"7")
+    world.bridge.run(MINUTE_MS)
+    assert world.delivered() == ["small"]
+    assert not world.is_ready()
+    world.bridge.holds_preparations = False
+    world.bridge.run(1000)
+    assert world.is_ready()
+    assert sorted(world.delivered()) == sorted(["small", *(f"large {n}" for n in range(20) if n != 7)])
+    assert world.bridge.disks.keys() == {LARGE, SMALL}
+
+
+@pytest.mark.parametrize("dies_at", ["sink.offsets done", "sink.commit", "sink.end"])
+def test_the_others_go_on_while_a_dead_owners_transaction_hangs(dies_at: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither its progress nor its journal can be read before the time-out has ended it."""
+    kafka = FakeKafka(Timeline(), transaction_timeout_ms=10_000)
+    for topic in (TIMERS, "timer.journal"):
+        kafka.create(topic, 2)
+    for topic in ("timer.rejected", "timer.receipts", "orders"):
+        kafka.create(topic)
+    group, options = FakeGroup("timers", [LARGE, SMALL]), replace(usual_options(), max_wait_ms=500)
+    instances = {name: FakeInstance(kafka, group, options, name=name) for name in ("dead", "other")}
+    for _ in range(3):
+        for instance in instances.values():
+            instance.run(0)
+    dead, other = instances["dead"], instances["other"]
+    assert dead.bridge is not None
+    assert other.bridge is not None
+    (gone,), (kept,) = dead.bridge.pending, other.bridge.pending
+
+    def send(shard: Shard) -> None:
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"100")]
+        kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
+
+    send(gone)
+    die(dead, dies_at, within_ms=1000)
+    dead.kill()
+    with caplog.at_level(logging.INFO):
+        other.run(1)  # it is given the shard of the dead one
+    assert f"{gone}: a former owner's transaction is still open: it is waited for beside the others" in caplog.messages
+    for _ in range(5):
+        send(kept)
+        other.run(500)
+    other.run(15_000)
+    late_ms: dict[bytes | None, list[int]] = {}
+    for entry in kafka.read("orders"):
+        told = {name: int(value or b"") for name, value in entry.headers if name != "timer-origin"}
+        late_ms.setdefault(entry.value, []).append(told["timer-released-ms"] - told["timer-deliver-ms"])
+    assert late_ms[str(kept).encode()] == [0] * 5
+    assert len(late_ms[str(gone).encode()]) == 1
+
+
+@pytest.mark.parametrize("is_ours_again", [True, False])
+def test_one_that_is_given_up_while_it_is_prepared(is_ours_again: bool) -> None:  # noqa: FBT001
+    world = World()
+    world.bridge.lose_disks()
+    world.bridge.holds_preparations = True
+    world.bridge.start()
+    world.bridge.run(500)
+    if is_ours_again:
+        world.bridge.leave_the_group()
+    else:
+        world.bridge.stop()
+        world.bridge.start()
+    world.bridge.holds_preparations = False
+    world.bridge.run(MINUTE_MS)
+    assert world.delivered() == [f"large {number}" for number in range(20)]
+
+
+def test_an_end_waits_for_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
+    """A child may have been killed by the very signal that ends us: what it was to do would be done here."""
+    world = World()
+    world.bridge.lose_disks()
+    world.bridge.holds_preparations = True
+    world.bridge.start()
+    world.bridge.run(500)
+    world.bridge.holds_preparations = False
+    assert world.bridge.bridge is not None
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        world.bridge.bridge.finish()
+        world.bridge.bridge.stop()
+    assert f"{LARGE}: recovered" not in caplog.text
+    world.bridge.start()
+    world.bridge.run(MINUTE_MS)
+    assert world.delivered() == [f"large {number}" for number in range(20)]
+
+
+@pytest.mark.parametrize(("told", "cores"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", None)])
+def test_cores_are_those_of_the_container(tmp_path: Path, told: str, cores: int | None) -> None:
+    limit, all_ = tmp_path / "cpu.max", len(os.sched_getaffinity(0))
+    limit.write_text(told + "\n")
+    assert preparing.usable_cores(limit) == (all_ if cores is None else min(cores, all_))
+    assert preparing.usable_cores(tmp_path / "none") == all_
+
+
+def test_after_a_clean_end_nothing_is_left_to_prepare() -> None:
+    world = World()
+    world.bridge.stop()
+    world.bridge.holds_preparations = True
+    world.bridge.start()
+    world.bridge.run(1000)
+    assert world.is_ready()
+
+
+def test_what_a_bridge_has_judged_does_not_keep_its_options_from_a_process_of_their_own() -> None:
+    world = World()
+    options = replace(usual_options(), policy=Policy(deny=("secret.*",)), prepare_from=20)
+    world.bridge.options = options
+    world.bridge.start()
+    world.send(SMALL, "judged", 0)
+    world.bridge.run(10)
+    assert world.delivered() == ["judged"]
+    sent = pickle.loads(pickle.dumps(options))
+    assert (sent.policy, sent.policy.refusal("orders")) == (options.policy, None)
+    assert sent.policy.refusal("secret.x") == options.policy.refusal("secret.x")
+
+
+class Ended:
+    """A process that is over."""
+
+    def poll(self) -> int:
+        return 0
+
+
+def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_has_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    tries: Iterator[OSError | Ended] = iter([refused, Ended()])
+
+    def started(order: object) -> Ended:
+        del order
+        found = next(tries)
+        if isinstance(found, Ended):
+            return found
+        raise found
+
+    monkeypatch.setattr(preparing, "_started", started)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    folder = DataDir(tmp_path / "data")
+    preparer = preparing.Preparer(Connection("127.0.0.1:1"), {}, folder, usual_options(), ("text", "info"))
+    first, second = preparer.prepare(LARGE), preparer.prepare(SMALL)
+    assert (first.is_done(), second.is_done()) == (True, True)
+    assert f"{LARGE}: no process for its preparation" in caplog.text
+    folder.close()
+
+
+def test_a_rebuild_for_which_there_is_no_room_is_tried_beside_the_others_until_there_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the others stand still for as long as it takes to find the disk full, again and again."""
+    here: list[Shard] = []
+
+    def full(*asked: object) -> None:
+        raise OSError(errno.ENOSPC, f"{asked[0]}: no space left on device")
+
+    def noted(shard: Shard, *asked: Any) -> recovery.Recovered:
+        here.append(shard)
+        return recovery.recover(shard, *asked)
+
+    world = World()
+    world.bridge.lose_disks()
+    monkeypatch.setattr("bridge.loop.loop.recover", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.testing.fakes.prepare", full)
+        world.bridge.start()
+        world.send(SMALL, "small", 500)
+        world.bridge.run(20_000)
+    assert (world.delivered(), here) == (["small"], [SMALL])
+    assert f"{LARGE}: its local store cannot be made ready ([Errno 28]" in caplog.text
+    world.bridge.run(MINUTE_MS)
+    assert sorted(world.delivered()) == sorted(["small", *(f"large {n}" for n in range(20))])

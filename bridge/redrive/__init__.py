@@ -1,0 +1,1 @@
+"""Send records of the rejected topic again."""

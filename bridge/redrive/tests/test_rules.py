@@ -1,0 +1,305 @@
+"""Which parked records are sent again, in which order and form; over records as bridge.publish.records parks them."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bridge.cli import redrive_commands
+from bridge.cli.app import app
+from bridge.errors import BridgeError
+from bridge.intake.copies_in_flight import copy_of
+from bridge.intake.decide import body_of
+from bridge.kafka.redrive import RedriveResult
+from bridge.ports import Outgoing, Record
+from bridge.publish.records import bare, park, refuse
+from bridge.redrive.rules import (
+    Parked,
+    PlanRow,
+    RedrivePlan,
+    Selection,
+    chunks,
+    in_order,
+    mark_of,
+    parked,
+    request_headers,
+    request_of,
+)
+from schemas.headers import NOT_OURS, Claim, Headers, Refusal, Rules, Schedule, parse
+from schemas.origin import Shard
+from schemas.profiles import read
+
+RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "rocketmq"))
+TIMERS = Shard("timer.requests", 2)
+PLACE = Shard("timer.rejected", 0)
+ALL = Selection(timer_topics=frozenset({"timer.requests"}))
+ASKED: Headers = [("trace", b"1"), ("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("timer-id", b"a")]
+UNKNOWN = Refusal("unknown-topic", "")
+
+
+def request(headers: Headers = ASKED, offset: int = 7) -> Record:
+    return Record(offset, 1_000, b"key", b"value", headers)
+
+
+def rejected(outgoing: Outgoing, offset: int = 3, at_ms: int = 2_000) -> Record:
+    return Record(offset, at_ms, outgoing.key, outgoing.value, outgoing.headers)
+
+
+def undelivered(headers: Headers = ASKED, code: Refusal = UNKNOWN, rolls: int = 0) -> Record:
+    """As a timer that went round `rolls` times and that its target did not take."""
+    record = request(headers)
+    for rolled in range(rolls):
+        copy, _ = copy_of(TIMERS, body_of(record, asked(headers), 7, rolled), 1_500)
+        record = Record(90, 1_500, copy.key, copy.value, copy.headers)
+    body = body_of(record, asked(headers), 7, rolls)
+    return rejected(park(PLACE.topic, TIMERS, body, code, 2_000))
+
+
+def asked(headers: Headers) -> Schedule:
+    found = parse(headers, 1_000, RULES)
+    assert isinstance(found, Schedule)
+    return found
+
+
+def refused(code: str, headers: Headers = ASKED, offset: int = 3) -> Record:
+    return rejected(refuse(PLACE.topic, TIMERS, request(headers), Refusal(code, "why"), 2_000), offset)
+
+
+def seen(record: Record, place: Shard = PLACE) -> Parked:
+    found = parked(place, record, {TIMERS.topic: RULES})
+    assert found is not None
+    return found
+
+
+def look(*records: Record, selection: Selection = ALL, marks: tuple[bytes, ...] = ()) -> RedrivePlan:
+    found = RedrivePlan(selection, marks)
+    for record in records:
+        found.add(parked(PLACE, record, {TIMERS.topic: RULES}))
+    found.cut(None)
+    return found
+
+
+def test_a_parked_record_tells_what_it_was() -> None:
+    record = undelivered()
+    assert seen(record) == Parked(PLACE, 3, 2_000, "unknown-topic", TIMERS, 7, "orders", b"a", seen(record).size)
+    assert (record.key, record.value, request_headers(record.headers, "unknown-topic")) == (b"key", b"value", ASKED)
+
+
+def test_one_that_is_bare_is_told_and_not_sent() -> None:
+    record = request()
+    whole = refuse(PLACE.topic, TIMERS, record, UNKNOWN, 2_000)
+    found = look(rejected(bare(whole)))
+    assert found.selected == []
+    assert [each.told_origin for each in found.bare] == ["timer.requests/2/7"]
+
+
+def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
+    record = undelivered(rolls=2)
+    again = request_headers(record.headers, "unknown-topic")
+    absolute = [(name, value) for name, value in ASKED if name != "timer-delay-ms"]
+    absolute.insert(2, ("timer-deliver-ms", b"1005"))
+    assert again == absolute
+    assert parse(again, 9_000, RULES) == Schedule("orders", 1_005, -1, b"a")
+    assert seen(record).origin == 7
+
+
+def test_a_rolled_one_in_other_words_that_leaves_without_a_key_is_taken_again() -> None:
+    """Its copy says so by a null `timer-key`, which a request may not."""
+    rules = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "etf1"))
+    spelled = [("scheduler-epoch", b"6"), ("scheduler-target-topic", b"orders")]
+    record = Record(7, 1_000, b"pay-7", b"value", spelled)
+    schedule = read(record.headers, 1_000, rules, record.key, record.value)
+    assert isinstance(schedule, Schedule)
+    copy, _ = copy_of(TIMERS, body_of(record, schedule, 7, 0), 1_500)
+    claim = read(copy.headers, 1_500, rules, copy.key, copy.value)
+    assert isinstance(claim, Claim)
+    landed = Record(90, 1_500, copy.key, copy.value, copy.headers)
+    parked_ = rejected(park(PLACE.topic, TIMERS, body_of(landed, claim.schedule, 7, 1), UNKNOWN, 2_000))
+    key, headers = request_of(parked_, UNKNOWN.code)
+    again = read(headers, 9_000, rules, key, parked_.value)
+    assert isinstance(again, Schedule)
+    assert (again.target, again.id, key) == ("orders", b"pay-7", None)
+    assert seen(parked_).id == b"pay-7"
+
+
+def test_a_copy_that_no_journal_knew_is_sent_as_a_request() -> None:
+    """As a copy it would be refused again. Of a timer that rolled before progress was adopted nothing else is left."""
+    headers = [*ASKED, ("timer-origin", b"timer.requests/2/1"), ("timer-rolls", b"1")]
+    assert request_headers(refused(NOT_OURS.code, headers).headers, NOT_OURS.code) == ASKED
+    assert request_headers(refused("bad-header", headers).headers, "bad-header") == headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "target"),
+    [
+        (ASKED, "orders"),
+        ([("REAL_TOPIC", b"bills"), ("TIMER_DELAY_SEC", b"1")], "bills"),
+        ([("timer-topic", b"orders"), ("timer-delay-ms", b"x")], "orders"),
+        ([("timer-delay-ms", b"1")], ""),
+    ],
+)
+def test_the_real_topic_is_told_in_any_spelling(headers: Headers, target: str) -> None:
+    assert seen(refused("bad-header", headers)).target == target
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("timer-error", b"x"), ("timer-origin", b"a/0/1")],
+        [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", b"a/0/-1")],
+        [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", None)],
+        [("timer-error", b""), ("timer-error-detail", b""), ("timer-origin", b"a/0/1")],
+        [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", b"a/0/1"), ("more", b"")],
+    ],
+)
+def test_what_no_bridge_wrote_is_counted_and_left_alone(headers: Headers) -> None:
+    found = look(Record(0, 0, None, None, headers))
+    assert (found.foreign, found.rows(), found.selected) == (1, [], [])
+
+
+def test_a_senders_mistake_is_taken_only_where_its_code_is_named() -> None:
+    records = (undelivered(), refused("bad-header", offset=4))
+    assert look(*records).rows() == [
+        PlanRow("bad-header", "orders", 1, 0, 0),
+        PlanRow("unknown-topic", "orders", 1, 0, 1),
+    ]
+    chosen = Selection(ALL.timer_topics, codes=frozenset({"bad-header"}))
+    assert [each.code for each in look(*records, selection=chosen).selected] == ["bad-header"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "taken"),
+    [
+        (Selection(ALL.timer_topics, targets=frozenset({"orders"})), 1),
+        (Selection(ALL.timer_topics, targets=frozenset({"bills"})), 0),
+        (Selection(ALL.timer_topics, origins=frozenset({"timer.requests/2/7"})), 1),
+        (Selection(ALL.timer_topics, origins=frozenset({"timer.requests/2/8"})), 0),
+        (Selection(ALL.timer_topics, from_ms=2_000, to_ms=2_001), 1),
+        (Selection(ALL.timer_topics, from_ms=2_001), 0),
+        (Selection(ALL.timer_topics, to_ms=2_000), 0),
+    ],
+)
+def test_filters(selection: Selection, taken: int) -> None:
+    assert len(look(undelivered(), selection=selection).selected) == taken
+
+
+def test_what_is_of_another_timer_topic_is_said_and_not_sent() -> None:
+    """Whoever may write to the rejected topic may not send into any topic by it."""
+    found = look(undelivered(), selection=Selection(frozenset({"others"})))
+    assert (found.other_topics, found.selected) == ({"timer.requests": 1}, [])
+
+
+def test_what_is_marked_is_not_sent_again_unless_the_topic_was_made_anew() -> None:
+    record = undelivered()
+    mark = mark_of(seen(record))
+    assert look(record, marks=(mark,)).rows() == [PlanRow("unknown-topic", "orders", 1, 1, 0)]
+    assert len(look(record._replace(timestamp_ms=5_000), marks=(mark,)).selected) == 1
+
+
+def one(origin: int, at_ms: int, id_: bytes | None = None, shard: Shard = TIMERS) -> Parked:
+    return Parked(PLACE, origin, at_ms, "unknown-topic", shard, origin, "orders", id_, 10)
+
+
+def test_the_last_request_of_an_id_leaves_last_whatever_the_clocks_were() -> None:
+    first, last, other = one(1, 500, b"a"), one(2, 100, b"a"), one(3, 200, b"b")
+    assert in_order([last, first, other]) == [other, first, last]
+
+
+def test_the_same_id_in_another_partition_is_another_one() -> None:
+    first, other = one(1, 500, b"a"), one(2, 100, b"a", Shard(TIMERS.topic, 0))
+    assert in_order([first, other]) == [other, first]
+
+
+def test_a_limit_takes_the_first_that_leave() -> None:
+    found = RedrivePlan(ALL, ())
+    for origin in (1, 2, 3):
+        found.add(one(origin, at_ms=9 - origin))
+    found.cut(2)
+    assert [record.origin for record in found.selected] == [3, 2]
+    assert found.rows() == [PlanRow("unknown-topic", "orders", 3, 0, 2)]
+
+
+class Work:
+    """Stands for the broker's side: what is parked, and what comes of sending it."""
+
+    def __init__(self, outcome: RedriveResult | BridgeError) -> None:
+        self._outcome = outcome
+
+    def begin(self, copies: int) -> None:
+        del copies
+
+    def look(self, selection: Selection) -> RedrivePlan:
+        found = RedrivePlan(selection, ())
+        whole = refuse(PLACE.topic, TIMERS, request(), UNKNOWN, 2_000)
+        for record in (undelivered(), rejected(bare(whole))):
+            found.add(seen(record))
+        found.add(None)
+        found.add(seen(undelivered())._replace(shard=Shard("timer.other", 0)))
+        return found
+
+    def apply(self, selected: list[Parked], note: Callable[[list[Parked]], None]) -> RedriveResult:
+        if isinstance(self._outcome, BridgeError):
+            note(selected)
+            raise self._outcome
+        return self._outcome
+
+
+def redrive(monkeypatch: pytest.MonkeyPatch, outcome: RedriveResult | BridgeError, *more: str) -> tuple[int, str, str]:
+    """Exit code, or 1 for what ends it, and what it says."""
+    monkeypatch.setattr(redrive_commands, "redriving", lambda settings: nullcontext(Work(outcome)))
+    asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
+    ended = CliRunner().invoke(app, asked)
+    wrong = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)
+    return ended.exit_code, ended.stdout, ended.stderr + wrong
+
+
+def test_what_is_left_alone_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, told, beside = redrive(monkeypatch, RedriveResult())
+    assert (code, "1 would be sent: give --apply to send them" in told) == (0, True)
+    assert "1 more are of timer.other: give --timer-topic timer.other" in beside
+    assert "1 cannot be sent from there: they were too large for timer.rejected" in beside
+    assert "the first at timer.requests/2/7" in beside
+    assert "1 records on timer.rejected were not put there by a bridge" in beside
+
+
+@pytest.mark.parametrize("main", [None, "timer.requests", "timer.other"])
+def test_what_is_said_of_another_timer_topic_can_be_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main: str | None
+) -> None:
+    if main is not None:
+        monkeypatch.setenv("TIMER_BRIDGE_TIMER_TOPIC", main)
+    config = tmp_path / "bridge.toml"
+    config.write_text('[topics."timer.other"]')
+    one, other = "timer.requests", "timer.other"
+    for asked, left in ((one, other), (other, one)):
+        code, told, beside = redrive(monkeypatch, RedriveResult(), "--config", str(config), "--timer-topic", asked)
+        assert (code, "1 would be sent" in told) == (0, True), beside
+        assert f"more are of {left}: give --timer-topic {left}\n" in beside
+
+
+def test_an_origin_that_no_setting_names_is_not_followed_without_a_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, beside = redrive(monkeypatch, RedriveResult())
+    assert "give --timer-topic timer.other, if that is a timer topic of yours" in beside
+
+
+def test_what_was_gone_and_what_is_not_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, told, beside = redrive(monkeypatch, RedriveResult(count=1, gone=2), "--apply")
+    assert (code, "1 sent" in told, "2 were gone by then: retention took them" in beside) == (0, True, True)
+    code, _, beside = redrive(monkeypatch, RedriveResult(refused=[(seen(undelivered()), "too-large")]), "--apply")
+    assert (code, "1 were not sent, as timer.requests does not take them (too-large)" in beside) == (1, True)
+    code, _, beside = redrive(monkeypatch, BridgeError("no broker answers"), "--apply")
+    assert (code, "1 of 1 sent before it ended" in beside, "no broker answers" in beside) == (1, True, True)
+
+
+def test_a_time_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, beside = redrive(monkeypatch, RedriveResult(), "--from", "yesterday")
+    assert (code, "--from: " in beside) == (1, True)
+
+
+def test_chunks_keep_to_number_and_bytes() -> None:
+    records = [one(n, 0)._replace(size=size) for n, size in enumerate((10, 10, 10, 99, 1, 1))]
+    sizes = [[record.size for record in chunk] for chunk in chunks(records, most=2, most_bytes=25)]
+    assert sizes == [[10, 10], [10], [99], [1, 1]]

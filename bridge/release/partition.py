@@ -1,0 +1,719 @@
+"""One shard between two commits: what it has read, stored and taken out, and what of it the next transaction carries.
+
+take_in(records) -> find_due(now) -> seal() -> transaction -> committed() | thrown away with the shard
+
+What is sealed belongs to one transaction, and is repeated as it is when that is aborted; what comes behind it is staged
+for the next one meanwhile. A request that names a timer which is sealed to leave has to wait for the fate of that
+transaction (`ReleaseUndecidedError`): only then it is known whether it came before the delivery or too late.
+"""
+
+import errno
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
+
+from bridge.config.durations import has_passed
+from bridge.config.loop_options import TurnOptions
+from bridge.intake.copies_in_flight import copy_of, hours_of, ranges_of, size_of
+from bridge.intake.decide import (
+    MOST_LIMITED,
+    MOST_PAUSED,
+    BatchIntake,
+    Intake,
+    ReceiptDraft,
+    ReleaseUndecidedError,
+    needing_no_room,
+    until_move,
+)
+from bridge.intake.recently_delivered import RecentlyDelivered
+from bridge.ports import Outgoing, Record
+from bridge.publish.records import bare, deliver, expired, park, receipt, refuse
+from bridge.recovery.recover import Recovered
+from bridge.release.circuit_breaker import CircuitBreakers
+from bridge.release.target_rate_limits import TargetRateLimits
+from schemas.headers import MAX_INT64, Refusal
+from schemas.journal import CopyInFlight, JournalRecord, Wait
+from schemas.origin import Shard
+from schemas.progress import Progress
+from schemas.receipts import is_sent
+from timer.errors import WheelFullError
+from timer.files.disk import Disk
+from timer.format.body import Body, frame_size
+from timer.format.unit import isin
+from timer.index.due_counts import DueRange, joined_hours, joined_ranges
+from timer.schedule.target_backlog import OPEN
+from timer.schedule.wake_time import most_wait_ms
+
+_TOO_LARGE_TO_WAIT = Refusal(
+    "too-large",
+    "its target had it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
+)
+_MOST_HELD = 100_000
+"""Timers of one shard that wait by themselves: K had passed their place before they were read. More are rolled."""
+_STILL_MS = 60_000
+"""K moves by so much at a time, and stays behind by as much, where nothing leaves."""
+_CROWDED_SHARE = 4
+_BATCH_BYTES = 128
+"""What the batch around a copy takes, at most."""
+_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
+_KIND = itemgetter(ReceiptDraft._fields.index("kind"))
+_BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
+
+
+class TooManyHeldError(Exception):
+    """Intake waits until some of those that are held are rolled."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What became of requests and timers since the last commit."""
+
+    bodies: list[Body] = field(default_factory=list)
+    """Timers that leave."""
+    parked: dict[int, Refusal] = field(default_factory=dict)
+    """By row of `bodies`: those that their target will not take."""
+    bare: set[int] = field(default_factory=set)
+    """By row of all that goes out: those that the rejected topic does not take whole."""
+    standing: set[int] = field(default_factory=set)
+    """By row of `bodies`: delivered ahead of a transaction that was aborted (at-least-once)."""
+    copies: list[Outgoing] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of what leaves and of copies, about."""
+    rolled: list[CopyInFlight] = field(default_factory=list)
+    refused: list[tuple[Record, Refusal]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    landed: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    too_large: set[int] = field(default_factory=set)
+    """Origins of those that have waited for too long, and cannot be rolled."""
+    waited: set[int] = field(default_factory=set)
+    """Origins of those that leave later as their target was paused, or beyond its rate."""
+    told: list[ReceiptDraft] = field(default_factory=list)
+    requests: int = 0
+    """That were taken in, copies not counted."""
+
+    def add(self, taken: Intake) -> None:
+        self.refused += taken.refused
+        self.ended += taken.ended
+        self.landed += taken.landed
+        self.dropped += taken.dropped
+        self.held += taken.held
+        self.released += taken.released
+        self.told += taken.told
+
+    def forget_moved(self, landed: list[tuple[int, int]]) -> None:
+        """Copies that were moved on their way and have landed since are told as landed alone."""
+        self.rolled = [flight for flight in self.rolled if (flight.origin, flight.rolls) not in landed]
+
+    def park_expired(self, now_ms: int) -> None:
+        """Those that are not to leave any more at `now_ms`."""
+        for row, body in enumerate(self.bodies):
+            if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
+                self.parked[row] = why
+
+    def leave(self, body: Body) -> None:
+        self.bodies.append(body)
+        self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
+
+    def roll(self, copies: Mapping[int, tuple[Outgoing, CopyInFlight]]) -> None:
+        """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies."""
+        if not copies:
+            return
+        left = [row for row in range(len(self.bodies)) if row not in copies]
+        moved_to = {row: at for at, row in enumerate(left)}
+        self.bare = {moved_to.get(row, row) for row in self.bare}  # outputs after bodies and copies keep their row
+        self.parked = {moved_to[row]: why for row, why in self.parked.items()}
+        self.standing = {moved_to[row] for row in self.standing}
+        self.bodies = [self.bodies[row] for row in left]
+        for copy, flight in copies.values():
+            self.go_round(copy, flight)
+
+    def go_round(self, copy: Outgoing, flight: CopyInFlight) -> None:
+        self.copies.append(copy)
+        self.rolled.append(flight)
+        self.size_bytes += size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES
+
+    def has_output(self) -> bool:
+        return bool(self.bodies or self.copies or self.refused or self.told)
+
+    def decisions(self) -> int:
+        """Of requests that were read, for the journal to tell."""
+        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
+
+    def only_ordered_releases(self, below: int) -> bool:
+        """Whether all that it carries are timers of requests below that offset that leave in their order."""
+        exceptions = (
+            *(self.copies, self.rolled, self.landed, self.dropped, self.held, self.released),
+            *(self.refused, self.ended, self.told),
+        )
+        return not any(exceptions) and all(body.origin < below for body in self.bodies)
+
+
+@dataclass(slots=True)
+class FrozenDraft:
+    """A shard's part of one transaction."""
+
+    staged: Draft
+    progress: Progress
+    journal: JournalRecord | None
+    at_ms: int
+    ids: frozenset[bytes]
+    """Of the timers that leave."""
+
+
+class StallProbe(NamedTuple):
+    """When Kafka was asked (epoch ms) whether there is more than `offset`, up to which was read."""
+
+    offset: int
+    at_ms: int
+    enough_for_ms: int
+
+
+class LagSample(NamedTuple):
+    """From where to where nothing was read as of the last look; whether there is nothing, None: not asked yet."""
+
+    start: int
+    end: int
+    is_empty: bool | None
+
+
+class OwnedPartition:
+    """A shard that is ours, with its store open."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        disk: Disk,
+        recovered: Recovered,
+        options: TurnOptions,
+        least_free_bytes: Callable[[Shard], int],
+        *,
+        is_claimed: bool,
+        breakers: CircuitBreakers,
+    ) -> None:
+        """least_free_bytes: free bytes on the disk below which intake of a shard pauses, at most `min_free_bytes`.
+
+        is_claimed: True if our group is known to own the journal. Else it is claimed before any read or release.
+        """
+        self.shard = shard
+        self._least_free_bytes = least_free_bytes
+        self.disk = disk
+        self.store, self.flights, is_adopted = recovered
+        self.is_claimed = is_claimed
+        self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
+        self.backlog: list[Record] = []
+        """Read, but not taken in: the disk, the wheel or the next transaction is full."""
+        self.is_full = False
+        """The next transaction has no room for what moves: the backlog goes on behind it."""
+        self.admitted = 0
+        """Records taken in, for the rate: requests, and copies of timers that were rolled or moved."""
+        self.starts_at: int | None = None
+        """Where the source was told to begin, until its first record is there."""
+        self.looked = StallProbe(-1, 0, 0)
+        self.lagged = LagSample(-1, -1, None)
+        self.opened_ms = 0
+        self.checkpoint_rests_until_ms = 0
+        self.release_barrier: int | None = MAX_INT64
+        """Nothing stored leaves before the requests below are read: a cancel sent while nobody looked must win."""
+        self._is_caught_up = False
+        """What was there when it was opened is committed, so that everybody sees that nothing has left before."""
+        self._options = options
+        self._staged = Draft()
+        self._sealed: deque[FrozenDraft] = deque()
+        self._sealed_number = self.committed_progress.number
+        self._sealed_offset = self.committed_progress.next_offset
+        """What is staged begins here."""
+        self._late: dict[int, Body] = {}
+        """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
+        # An adopted progress is committed at once: the operator gives the word for one start.
+        # The claim of a journal is committed at once too: before it, no request is read and no timer leaves.
+        self._dirty_since_ms: int | None = 0 if is_adopted or not self.is_claimed else None
+        self._lately = RecentlyDelivered()
+        self._breakers = breakers
+        self._limits = TargetRateLimits(options.targets, breakers)
+        self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
+        self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
+        self._newest_ms = 0
+        """By the brokers' clocks, of what was read."""
+        self._sealed_waits = self.store.waits
+        self._journalled_ms = 0
+
+    def use(self, options: TurnOptions) -> None:
+        """Apply the limits of `options`: the timer topic has more partitions, so each has a smaller share."""
+        self._options = options
+        self._limits = TargetRateLimits(options.targets, self._breakers)
+
+    def claim(self) -> None:
+        """Write the claim of the journal again, with the next transaction."""
+        self._dirty_since_ms = 0
+
+    def pending_by_topic(self) -> Counter[str]:
+        """Live timers of each real topic, those on their way as a copy among them."""
+        counts = Counter(self.store.pending_by_topic())
+        counts.update(flight.target for flight in self.flights.alive())
+        return counts
+
+    def due_ranges(
+        self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
+    ) -> dict[str, DueRange]:
+        """For each real topic: how many timers live, copies on their way among them, first and last due time.
+
+        Where it has to search for these and `is_over`, they are told to the hour; so are last ones that are not needed.
+        """
+        return joined_ranges((self.store.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive())))
+
+    def due_hours(self) -> dict[str, Counter[int]]:
+        """For each real topic: start of the hour (epoch ms) to the number of live timers that are due in it."""
+        return joined_hours((self.store.due_hours(), hours_of(self.flights.alive())))
+
+    def leaving(self) -> list[Body]:
+        """Timers that are staged or sealed to leave."""
+        parts = [*(sealed.staged for sealed in self._sealed), self._staged]
+        return [body for part in parts for body in part.bodies]
+
+    def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
+        """Puts `records` where they belong, at most `most` (None: all) of those that wait.
+
+        Raises OSError, WheelFullError or TooManyHeldError. What is not taken in waits in `backlog`.
+        Raises ReleaseUndecidedError: call again, without records, when no transaction is in flight.
+        A batch that spans more than a lap of the wheel goes in by parts, as far as it goes. What moves may fill half
+        of a transaction; the rest is for what is due. If the disk is full, requests that store no body (cancels) are
+        still taken, in order, up to the first request that stores one.
+        """
+        self.backlog += records
+        if records:
+            self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
+        self.is_full = False
+        left = count = len(self.backlog) if most is None else min(most, len(self.backlog))
+        late, self._late = self._late, {}
+        full = self._full_disk()
+        if full is not None:
+            left = count = needing_no_room(self.backlog[:left], self._options.rules)
+        try:
+            if self.backlog and self.store.held >= _MOST_HELD:
+                raise TooManyHeldError(f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled")
+            rolling = self._rolling()
+            while left and not self._has_moved_enough():
+                count = min(count, left)
+                before = len(self.backlog)
+                try:
+                    late = self._take_in_first(count, late, rolling, now_ms)
+                except WheelFullError:
+                    if count == 1:
+                        raise
+                    count = max(1, count // 2)
+                else:
+                    left -= before - len(self.backlog)
+            self.is_full = left > 0
+        except ReleaseUndecidedError:
+            self._late, late = late, {}
+            raise
+        finally:
+            self._leave(list(late.values()), now_ms)
+        if full is not None and self.backlog:
+            raise full
+
+    def _full_disk(self) -> OSError | None:
+        least = self._options.min_free_bytes
+        if not self.backlog or (free := self.disk.free_bytes()) >= least or free >= self._least_free_bytes(self.shard):
+            return None
+        return OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {least}")
+
+    def _has_moved_enough(self) -> bool:
+        staged, options = self._staged, self._options
+        return 2 * len(staged.copies) >= options.max_due_records or (
+            bool(staged.copies) and 2 * staged.size_bytes >= options.max_due_bytes
+        )
+
+    def _take_in_first(self, count: int, late: dict[int, Body], rolling: int, now_ms: int) -> dict[int, Body]:
+        """`late`: those of the parts before, of which this part may end some; returned with its own."""
+        part = self.backlog[:count]
+        del part[until_move(part) :]
+        spent: Counter[str] = Counter()
+        begun: set[str] = set()
+        taken = BatchIntake(
+            self.store,
+            self.flights,
+            lambda id_: self._lately.has(id_, now_ms),
+            now_ms,
+            self._options.rules,
+            self._options.max_message_bytes,
+            late,
+            tells_accepted=is_sent("accepted", self._options.receipts),
+            policy=self._options.policy,
+            room=self._room(len(late) + rolling),
+            room_bytes=self._room_bytes(late),
+            max_request_bytes=self._options.max_request_bytes,
+            must_wait=lambda target: self._must_wait(target, spent, now_ms),
+            is_one_too_many=lambda target: self._is_one_too_many(target, begun),
+        ).take_in(part, [sealed.ids for sealed in self._sealed])
+        self.store.add(taken.batch, part[-1].offset + 1)
+        self._spend(spent, now_ms)
+        del self.backlog[: len(part)]
+        self.admitted += len(part)
+        self._staged.requests += len(part) - len(taken.landed)
+        self.flights.land(taken.landed)
+        self._staged.forget_moved(taken.landed)
+        self.flights.end(taken.ended)
+        self._lately.forget(taken.ended_ids)
+        self._move(taken, now_ms)
+        taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
+        self._staged.add(taken)
+        if self._dirty_since_ms is None:
+            self._dirty_since_ms = now_ms
+        return taken.late
+
+    def _move(self, taken: Intake, now_ms: int) -> None:
+        """On their way from now on, as the next request may name them; the journal tells it with their copies."""
+        for body, due_ms in taken.moved:
+            copy, flight = copy_of(self.shard, body._replace(due_ms=due_ms), now_ms)
+            self._staged.go_round(copy, flight)
+            self.flights.stage(flight)
+        self._staged.rolled += taken.moved_in_flight
+        self.flights.depart(taken.moved_in_flight)
+
+    def _rolling(self) -> int:
+        """Copies that are staged and not among `flights` yet."""
+        return sum((flight.origin, flight.rolls) not in self.flights for flight in self._staged.rolled)
+
+    def _room(self, uncounted: int) -> int | None:
+        """How many more timers may be pending: copies on their way are, and `uncounted` ones."""
+        if self._options.max_pending is None:
+            return None
+        return self._options.max_pending - self.store.pending - self.flights.alive_count - uncounted
+
+    def _room_bytes(self, late: dict[int, Body]) -> int | None:
+        """Return by how many bytes pending timers may grow, None for any. Counts `late`, but no copies on their way."""
+        if self._options.max_pending_bytes is None:
+            return None
+        return self._options.max_pending_bytes - self.store.pending_bytes - sum(map(frame_size, late.values()))
+
+    def _must_wait(self, target: str, spent: Counter[str], now_ms: int) -> bool:
+        """Whether a late one may not leave at once; those that may are counted in `spent`."""
+        if self.store.must_wait(target):
+            return True
+        allowed = None if self._limits.is_open else self._limits.at(now_ms).allowance(target)
+        if allowed is None:
+            return False
+        if spent[target] >= allowed:
+            return True
+        spent[target] += 1
+        return False
+
+    def _is_one_too_many(self, target: str, begun: set[str]) -> bool:
+        """`begun`: those with a rate of which this batch has the first timers."""
+        limits, store = self._limits, self.store
+        if not limits.is_limited(target) or target in begun or store.has_target(target):
+            return False
+        if store.targets + len(begun) >= MOST_LIMITED:
+            return True
+        begun.add(target)
+        return False
+
+    def _spend(self, spent: Counter[str], now_ms: int) -> None:
+        """Once they are taken in: what the disk refuses comes again."""
+        for target, timers in spent.items():
+            self._limits.at(now_ms).spend(target, timers)
+
+    def note_read(self, *, nothing_more: bool) -> None:
+        """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""
+        if nothing_more or (self.release_barrier is not None and self.store.next_offset >= self.release_barrier):
+            self.release_barrier = None
+
+    def obey(self, pauses: Mapping[str, bool]) -> list[str]:
+        """Pause and resume these targets; others stay as they are. Return those beyond `MOST_PAUSED`."""
+        paused = self.store.paused()
+        changed = [target for target, is_paused in pauses.items() if is_paused != (target in paused)]
+        resumed = [target for target in changed if target in paused]
+        room = max(0, MOST_PAUSED - len(paused) + len(resumed))
+        begun = [target for target in changed if target not in paused]
+        for target in resumed + begun[:room]:
+            self.store.pause(target, is_paused=pauses[target])
+        return begun[room:]
+
+    def find_due(self, now_ms: int) -> None:
+        """Takes out what leaves now. Where intake cannot go on, room has to be made, so nothing waits for it."""
+        if not self.is_claimed:
+            return
+        if self.release_barrier is None or (self.backlog and not self.is_full):
+            self._release(now_ms)
+        if self.store.held >= _MOST_HELD:
+            self._roll_crowded(now_ms)
+        self._note_waits(now_ms)
+
+    def _room_to_leave(self) -> int:
+        return self._options.max_due_records - len(self._staged.bodies) - len(self._staged.copies)
+
+    def _release(self, now_ms: int) -> None:
+        room = self._room_to_leave()
+        if room <= 0:
+            return
+        room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
+        gate = OPEN if self._limits.is_open else self._limits.at(now_ms)
+        waiting = self.store.waiting_hashes()
+        due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
+        if due.total:
+            self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
+            for rows in (due.rows, due.released) if waiting else ():
+                self._staged.waited.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
+            self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
+            self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
+
+    def _roll_crowded(self, now_ms: int) -> None:
+        """Rolled instead of held, also beside a full load: intake has to come to what ends a pause."""
+        room = max(self._room_to_leave(), self._options.max_due_records // _CROWDED_SHARE)
+        rows = self.store.take_overflow(now_ms, room, self._options.max_due_bytes)
+        self._staged.released += rows["origin"].tolist()
+        self._roll(self.store.bodies(rows), now_ms)
+
+    def _note_waits(self, now_ms: int) -> None:
+        """What waits is to be journalled where it has changed, and again before Kafka forgets the last record."""
+        waits = self.store.waits
+        if not waits and not self._sealed_waits:
+            return
+        is_old = has_passed(self._journalled_ms, now_ms, self._options.rules.roll_window_ms // 2)
+        if self._dirty_since_ms is None and (waits != self._sealed_waits or is_old):
+            self._dirty_since_ms = now_ms
+
+    def _leave(self, bodies: list[Body], now_ms: int) -> None:
+        """To the real topic, or, where the due time has not come, back to the timer topic."""
+        for body in bodies:
+            if body.due_ms <= now_ms:
+                self._staged.leave(body)
+                if not self._limits.is_open and expired(body, now_ms):  # its target will not get it
+                    self._limits.at(now_ms).spend(body.target, -1)
+            else:
+                self._roll([body], now_ms)
+
+    def _roll(self, bodies: list[Body], now_ms: int) -> None:
+        """Back to the timer topic. What was to be delivered may be too large for that."""
+        for body in bodies:
+            copy, flight = copy_of(self.shard, body, now_ms)
+            if body.due_ms <= now_ms and self._is_too_large(copy):
+                self._staged.leave(body)
+                self._staged.too_large.add(body.origin)
+            else:
+                self._staged.go_round(copy, flight)
+
+    def _is_too_large(self, copy: Outgoing) -> bool:
+        return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES > self._options.max_message_bytes
+
+    def _roll_unavailable(self, staged: Draft, now_ms: int, at_ms: int) -> list[CopyInFlight]:
+        """Roll the timers of `staged` whose target takes no records, so that this transaction does not wait for it.
+
+        Return the flights of the copies. A timer whose copy would be too large for the timer topic goes to the rejected
+        topic. at_ms: when the transaction was frozen, which is later than `now_ms` if the clock was set back.
+        """
+        breakers = self._breakers
+        rows = [
+            row
+            for row, body in enumerate(staged.bodies if breakers else ())
+            if breakers.is_open(body.target, now_ms) and row not in staged.parked and row not in staged.standing
+        ]
+        copies: dict[int, tuple[Outgoing, CopyInFlight]] = {}
+        for row in rows:
+            copy, flight = copy_of(self.shard, staged.bodies[row], at_ms)
+            if self._is_too_large(copy):
+                staged.parked[row] = _TOO_LARGE_TO_WAIT
+            else:
+                copies[row] = copy, flight
+        staged.roll(copies)
+        return [flight for _, flight in copies.values()]
+
+    def is_urgent(self, now_ms: int) -> bool:
+        """Something is to be published, or stored requests have waited long enough for their commit.
+
+        Nor may more be decided than one record of the journal tells, which reckons with two turns (`journal_bytes`).
+        """
+        is_long = self._staged.decisions() >= self._options.max_poll_records
+        return self._staged.has_output() or is_long or self._is_commit_due(now_ms)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is staged or on its way."""
+        return not self._sealed and not self.has_news()
+
+    def has_news(self) -> bool:
+        return self._staged.has_output() or self._dirty_since_ms is not None
+
+    def next_look_ms(self, until_ms: int) -> int:
+        """When something is to be done without a new message, at the latest `until_ms`."""
+        looks = [0 if self.is_full else until_ms]
+        if self.is_claimed and (self.release_barrier is None or self.backlog):
+            visit_ms = self.store.next_visit_ms(until_ms)
+            release_ms = self.store.next_release_ms(self._may_leave_ms, self._most_wait_ms)
+            looks += [at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None]
+        if self._dirty_since_ms is not None:
+            looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
+        return min(looks)
+
+    def _may_leave_ms(self, target: str) -> int:
+        return self._limits.next_ms(target)
+
+    def freeze(self, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
+        """What a turn at `now_ms` staged, for a transaction at `at_ms`; from now on it changes by `park` alone.
+
+        Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_defer_commit`).
+        """
+        progress, waits = self._progress(now_ms), self.store.waits
+        lags = not is_all and self._may_defer_commit(waits, now_ms)
+        if lags:
+            offset = self._sealed_offset
+            progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
+        staged, self._staged = self._staged, Draft()
+        if lags:
+            staged.requests, self._staged.requests = 0, staged.requests
+        self._sealed_number += 1
+        progress = progress._replace(number=self._sealed_number)
+        staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
+        own = self._options.rules.own_topics
+        staged.parked = {row: _OURS_SINCE for row, body in enumerate(staged.bodies) if body.target in own}
+        staged.parked |= {
+            row: _TOO_LARGE_TO_WAIT for row, body in enumerate(staged.bodies) if body.origin in staged.too_large
+        }
+        staged.park_expired(at_ms)
+        self._roll_unavailable(staged, at_ms, at_ms)
+        ids = frozenset(body.id for body in staged.bodies if body.id is not None)
+        sealed = FrozenDraft(staged, progress, self._journal(staged, progress, waits), at_ms, ids)
+        self._sealed.append(sealed)
+        self._sealed_offset = progress.next_offset
+        self._sealed_waits = waits
+        self._journalled_ms = now_ms
+        self.flights.depart(staged.rolled, now_ms)
+        if not lags:
+            self._dirty_since_ms = None
+            self._is_caught_up = self.release_barrier is None
+        return sealed
+
+    def _progress(self, now_ms: int) -> Progress:
+        """(C, K, L) as staged.
+
+        Where nothing leaves for long, as all is ended before, K follows the requests: no further than those that are
+        still to be read will stand, by their own time, so a clock that is ahead makes none of them too late.
+        """
+        if self.release_barrier is None:
+            self.store.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
+        return self.store.progress()
+
+    def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
+        """Whether C may stay where it is, so that no journal is needed: it is as if those requests came later.
+
+        They are timers that have not left and that no other request has named; K has not passed their places.
+        """
+        if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._sealed_waits:
+            return False
+        return self._staged.only_ordered_releases(self._sealed_offset)
+
+    def _is_commit_due(self, now_ms: int) -> bool:
+        """Stored requests have waited long enough, or by a clock that was set back."""
+        since_ms = self._dirty_since_ms
+        return since_ms is not None and has_passed(since_ms, now_ms, self._options.commit_interval_ms)
+
+    def recheck(self, sealed: FrozenDraft, now_ms: int) -> None:
+        """What was aborted is published again: what has expired meanwhile is not released any more."""
+        sealed.at_ms = max(sealed.at_ms, now_ms)
+        sealed.staged.park_expired(sealed.at_ms)
+        rolled = self._roll_unavailable(sealed.staged, now_ms, sealed.at_ms)
+        if rolled:
+            self.flights.depart(rolled, now_ms)
+            sealed.journal = self._journal_of(sealed)
+
+    def outgoing(self, sealed: FrozenDraft) -> list[Outgoing]:
+        """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""
+        staged, shard, options, now_ms = sealed.staged, self.shard, self._options, sealed.at_ms
+        records = [deliver(shard, body, now_ms) for body in staged.bodies]
+        for row, refusal in staged.parked.items():
+            records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
+        records += staged.copies
+        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
+        for row in staged.bare:
+            records[row] = bare(records[row])
+        told = staged.told + self._told_of_leaving(staged)
+        records += [receipt(options.receipts_topic, shard, each, now_ms) for each in told]
+        return records
+
+    def _told_of_leaving(self, staged: Draft) -> list[ReceiptDraft]:
+        mode = self._options.receipts
+        told: list[ReceiptDraft] = []
+        if is_sent("rejected", mode):
+            parked = ((staged.bodies[row], why) for row, why in staged.parked.items())
+            told += [
+                ReceiptDraft("rejected", body.origin, body.origin, body.id or b"", None, why.code)
+                for body, why in parked
+            ]
+        if is_sent("delivered", mode):
+            left = (body for row, body in enumerate(staged.bodies) if row not in staged.parked)
+            told += [ReceiptDraft("delivered", body.origin, body.origin, body.id or b"", body.due_ms) for body in left]
+        return told
+
+    def told(self, sealed: FrozenDraft) -> Counter[str]:
+        """How many receipts of each kind it carries."""
+        staged, mode = sealed.staged, self._options.receipts
+        kinds: Counter[str] = Counter(map(_KIND, staged.told))
+        if is_sent("rejected", mode):
+            kinds["rejected"] += len(staged.parked)
+        if is_sent("delivered", mode):
+            kinds["delivered"] += len(staged.bodies) - len(staged.parked)
+        return kinds
+
+    def park(self, sealed: FrozenDraft, row: int, code: str) -> bool:
+        """The broker refuses the record at `row` of `outgoing`. False where nothing else can be made of it."""
+        staged = sealed.staged
+        if row >= len(staged.bodies) or row in staged.parked:
+            return self._bare(staged, row, code)
+        target = staged.bodies[row].target
+        staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
+        return True
+
+    def _bare(self, staged: Draft, row: int, code: str) -> bool:
+        """A sender that compresses may write more than the rejected topic takes."""
+        refused_from = len(staged.bodies) + len(staged.copies)
+        is_rejected = row in staged.parked or 0 <= row - refused_from < len(staged.refused)
+        if code != "too-large" or not is_rejected or row in staged.bare:
+            return False
+        staged.bare.add(row)
+        return True
+
+    def _journal(self, staged: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
+        """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
+        has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
+        if progress.next_offset == self._sealed_offset and not has_exceptions and self.is_claimed:
+            return None
+        return JournalRecord(
+            from_offset=self._sealed_offset,
+            next_offset=progress.next_offset,
+            rules=self._options.rules,
+            refused=tuple(record.offset for record, _ in staged.refused),
+            ended=tuple(staged.ended),
+            rolled=tuple(staged.rolled),
+            landed=tuple(staged.landed),
+            dropped=tuple(staged.dropped),
+            held=tuple(staged.held),
+            released=tuple(staged.released),
+            waits=waits,
+        )
+
+    def _journal_of(self, sealed: FrozenDraft) -> JournalRecord:
+        """Return the journal record of `sealed` with all copies that the transaction now holds."""
+        rolled, reached = tuple(sealed.staged.rolled), sealed.progress.next_offset
+        if sealed.journal is not None:
+            return sealed.journal.model_copy(update={"rolled": rolled})
+        return JournalRecord(from_offset=reached, next_offset=reached, rules=self._options.rules, rolled=rolled)
+
+    def start_checkpoint(self, journal_offset: int) -> None:
+        self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
+
+    def committed(self, sealed: FrozenDraft) -> None:
+        """The transaction that carried `sealed`, the oldest of ours, stands."""
+        oldest = self._sealed.popleft()
+        assert sealed is oldest, "out of order"
+        parked = sealed.staged.parked
+        left = [(body.id, row in parked) for row, body in enumerate(sealed.staged.bodies) if body.id is not None]
+        self._lately.forget(id_ for id_, is_parked in left if is_parked)
+        self._lately.add((id_ for id_, is_parked in left if not is_parked), sealed.at_ms)
+        self.committed_progress = sealed.progress
+        self.store.committed(sealed.progress, is_all=self.is_quiet)

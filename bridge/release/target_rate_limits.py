@@ -1,0 +1,103 @@
+"""How many timers a second may be released to a target: settings by pattern, and a bucket for each target.
+
+    [targets."orders.*"]  max_per_s = 100          of 16 partitions each has 6.25/s, whichever instance owns it
+
+Each partition has its part of the rate, as with `max_pending`: so the target never gets more, however many instances
+there are. What waits leaves in lots, as each is a transaction (bridge.intake.rate_limit). The first pattern that fits
+says what holds.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+
+from bridge.intake.rate_limit import TokenBucket
+from bridge.release.circuit_breaker import CircuitBreakers
+
+_MOST_BUCKETS = 10_000
+"""Beyond these, the ones that are full again are thrown away; one that is in use never is."""
+_LOOKED_AT = 16
+"""Of the least recently used, for each new one: so all of them are come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLimit:
+    """Of one shard."""
+
+    max_per_s: float
+    fresh_share: float = 0.0
+    """Of the rate, for what fell due within the last `fresh_ms`, while others wait for longer."""
+    fresh_ms: int = 10_000
+
+
+class TargetRateLimits:
+    """Of one shard: a timer.schedule.target_backlog.Gate at the time that `at` was told."""
+
+    def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
+        """`breakers`: of the instance; a target whose breaker is open has no allowance."""
+        self._breakers = CircuitBreakers() if breakers is None else breakers
+        self._has_rates = bool(by_pattern)
+        patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
+        self._buckets: dict[str, TokenBucket] = {}
+        self._now_ms = 0
+
+        @lru_cache(_MOST_BUCKETS)
+        def limit_of(target: str) -> TargetLimit | None:
+            return next((limit for pattern, limit in patterns if pattern.match(target)), None)
+
+        self._limit_of = limit_of
+
+    @property
+    def is_open(self) -> bool:
+        """True if nothing is limited: no target has a rate, and none fails."""
+        return not self._has_rates and not self._breakers
+
+    def at(self, now_ms: int) -> "TargetRateLimits":
+        self._now_ms = now_ms
+        return self
+
+    def is_limited(self, target: str) -> bool:
+        return self._limit_of(target) is not None
+
+    def allowance(self, target: str) -> int | None:
+        bucket = self._bucket(target)
+        of_rate = None if bucket is None else bucket.allowance(self._now_ms)
+        of_breaker = self._breakers.allowance(target, self._now_ms)
+        return min((each for each in (of_rate, of_breaker) if each is not None), default=None)
+
+    def spend(self, target: str, timers: int) -> None:
+        bucket = self._bucket(target)
+        if bucket is not None:
+            bucket.spend(timers)
+
+    def fresh(self, target: str) -> tuple[float, int]:
+        limit = self._limit_of(target)
+        return (0.0, 0) if limit is None else (limit.fresh_share, limit.fresh_ms)
+
+    def next_ms(self, target: str) -> int:
+        """When the next timer of `target` may leave."""
+        bucket = self._bucket(target)
+        by_rate_ms = self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
+        return max(by_rate_ms, self._breakers.retry_ms(target, self._now_ms))
+
+    def _bucket(self, target: str) -> TokenBucket | None:
+        limit = self._limit_of(target)
+        if limit is None:
+            return None
+        bucket = self._buckets.pop(target, None)
+        if bucket is None:
+            self._make_room()
+            bucket = TokenBucket(limit.max_per_s, self._now_ms)
+        self._buckets[target] = bucket
+        return bucket
+
+    def _make_room(self) -> None:
+        for _ in range(_LOOKED_AT):
+            if len(self._buckets) < _MOST_BUCKETS:
+                return
+            target, bucket = next(iter(self._buckets.items()))
+            del self._buckets[target]
+            if not bucket.is_full(self._now_ms):
+                self._buckets[target] = bucket

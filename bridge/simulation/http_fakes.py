@@ -1,0 +1,276 @@
+"""Two bridges and their pages on a Kafka in memory, for tests: HTTP is real, on loopback; time passes when it is said.
+
+with Place() as place:
+    place.producer.schedule("orders", b"v", delay="1h", id="a")
+    place.run(100)
+    place.pages[0].get("/api/v1/timer?id=a")
+"""
+
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from bridge.client import Headers, Sent, TimerProducer
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.errors import BridgeError
+from bridge.http.api.operations import Api, Parts
+from bridge.http.api.ports import GroupView, Resent, TopicReader
+from bridge.http.api.rejected import RejectedTopic
+from bridge.http.api.routes import demand_token, routes
+from bridge.http.api.timer_requests import Requests
+from bridge.http.async_queries import Asker
+from bridge.http.auth.sessions import Authenticator, Token
+from bridge.http.html.views import Site
+from bridge.http.known_hosts import KnownHosts
+from bridge.http.peer_client import Peers
+from bridge.http.peers import Neighbours
+from bridge.http.server import application, serving
+from bridge.loop.loop import Bridge
+from bridge.observe.metric_definitions import AlertLimits
+from bridge.observe.prometheus import Exposition
+from bridge.ports import Member
+from bridge.query.query_queue import QueryQueue
+from bridge.redrive.rules import Parked, mark_key, mark_of, request_of
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
+from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
+from schemas.headers import Rules
+from schemas.origin import Shard
+
+T = TypeVar("T")
+
+TIMERS = "timer.requests"
+_OWN = ("timer.journal", "timer.rejected", "timer.receipts", "timer.redriven")
+PARTITIONS = 4
+KEY = b"k" * 32
+"""That of all instances."""
+RULES = Rules(
+    max_delay_ms=10**9, roll_window_ms=200_000_000, own_topics=frozenset({TIMERS, *_OWN}), levels_ms=(1000, 5000)
+)
+
+
+class MemoryOutbox:
+    """bridge.client's Outbox, straight into a Kafka in memory."""
+
+    is_broken = False
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self._kafka = kafka
+
+    def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> "Future[Sent]":
+        future: Future[Sent] = Future()
+        entry = self._kafka.produce(topic, value, key=key, headers=headers, partition=partition)
+        logs = enumerate(self._kafka.topics[topic].partitions)
+        number = next(number for number, log in logs if any(each is entry for each in log.everything()))
+        future.set_result(Sent(topic, number, entry.offset))
+        return future
+
+    def partitions(self, topic: str) -> int:
+        return len(self._kafka.topics[topic].partitions)
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+class MemorySide:
+    """KafkaSide of one instance. `wrong`: what a broker that is gone is told by; `resends`: so many before it is.
+
+    `silences`: what the next calls of `reader` come to.
+    """
+
+    def __init__(self, place: "Place") -> None:
+        self._place = place
+        self.wrong: BridgeError | None = None
+        self.resends: int | None = None
+        self.silences: list[BridgeError | None] = []
+
+    def group(self) -> GroupView:
+        if self.wrong is not None:
+            raise self.wrong
+        owner = self._place.group.owner
+        return GroupView(
+            frozenset(owner),
+            [
+                Member(
+                    name, self._place.addresses.get(name, ""), frozenset(s for s, each in owner.items() if each == name)
+                )
+                for name in self._place.group.members
+            ],
+        )
+
+    @contextmanager
+    def reader(self) -> Iterator[TopicReader]:
+        wrong = self.silences.pop(0) if self.silences else None
+        if wrong is not None:
+            raise wrong
+        yield _Reader(self._place.kafka, self._place.group, "timer.journal")
+
+    def producer(self, timer_topic: str) -> TimerProducer:
+        return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(self._place.kafka))
+
+    def redriven(self) -> frozenset[bytes]:
+        return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.redriven"))
+
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
+        kafka = self._place.kafka
+        for number, each in enumerate(records):
+            if number == self.resends:
+                raise BridgeError("sending again broke off")
+            log = kafka.partition(each.place)
+            (entry,) = log.committed(each.offset, each.offset + 1)
+            key, headers = request_of(record_of(entry), each.code)
+            kafka.produce(each.shard.topic, entry.value, key=key, headers=headers, partition=each.shard.partition)
+            kafka.produce("timer.redriven", mark_of(each), key=mark_key(each))
+            on_sent([each])
+        return Resent(len(records), ())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Reader(FakeHistory):
+    def partitions(self, topic: str) -> int | None:
+        return len(self._kafka.topics[topic].partitions) if topic in self._kafka.topics else None
+
+
+class Page:
+    """HTTP of one instance."""
+
+    def __init__(self, url: str, secret: str | None = None) -> None:
+        self.url = url
+        self._secret = secret
+
+    def holding(self, secret: str | None) -> "Page":
+        """The same in the name of whoever has this token."""
+        return Page(self.url, secret)
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        return self._ask(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path: str, asked: Any, **headers: str) -> tuple[int, Any]:
+        told = {"Content-Type": "application/json", **headers}
+        return self._ask(urllib.request.Request(self.url + path, json.dumps(asked).encode(), told))
+
+    def _ask(self, request: urllib.request.Request) -> tuple[int, Any]:
+        if self._secret is not None:
+            request.add_header("Authorization", f"Bearer {self._secret}")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # nosec B310
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            return refused.code, json.load(refused)
+
+
+class _Served(QueryQueue):
+    """A turn ends as soon as somebody asks."""
+
+    def __init__(self, place: "Place", instance: FakeInstance) -> None:
+        super().__init__()
+        self._place = place
+        self._instance = instance
+
+    def put(self, question: Callable[[Bridge], T]) -> "Future[T]":
+        with self._place.lock:
+            answer = super().put(question)
+            if self._instance.bridge is not None:
+                self.serve(self._instance.bridge)
+        return answer
+
+
+class Place:
+    """`tokens`: alike on both instances."""
+
+    def __init__(self, tokens: Sequence[Token] = (), *, looked_at: int = 2000) -> None:
+        self.lock = threading.RLock()
+        self.kafka = FakeKafka(Timeline())
+        for topic in (TIMERS, "timer.journal"):
+            self.kafka.create(topic, PARTITIONS)
+        for topic in (*_OWN[1:], "orders", "bills"):
+            self.kafka.create(topic)
+        shards = [Shard(TIMERS, number) for number in range(PARTITIONS)]
+        self.group = FakeGroup("timers", shards)
+        options = TurnOptions(
+            rules=RULES, store=StoreOptions(tick_ms=10_000, slots=1 << 17), receipts="all", max_wait_ms=1000
+        )
+        self.instances = [FakeInstance(self.kafka, self.group, options, name=name) for name in ("one", "two")]
+        self.addresses: dict[str, str] = {}
+        self.producer = TimerProducer({}, outbox=MemoryOutbox(self.kafka))
+        self.sides: list[MemorySide] = []
+        self.pages: list[Page] = []
+        self.routes: list[Route] = []
+        self._tokens = tokens
+        self._looked_at = looked_at
+        self._served: list[ExitStack] = []
+
+    def __enter__(self) -> Self:
+        self.run(300)
+        for instance in self.instances:
+            self._serve(instance)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Both at once, as each takes its time."""
+        with ThreadPoolExecutor(len(self._served)) as pool:
+            list(pool.map(ExitStack.close, self._served))
+
+    def run(self, ms: int) -> None:
+        """Both bridges turn until so much time has passed."""
+        with self.lock:
+            end_ms = self.kafka.timeline.now_ms + ms
+            running = [instance for instance in self.instances if instance.bridge is not None]
+            for instance in running:
+                assert instance.bridge is not None
+                self.kafka.timeline.at(end_ms, instance.bridge.wake)
+            while self.kafka.timeline.now_ms < end_ms:
+                for instance in running:
+                    instance.turn()
+            for instance in running * 3:
+                assert instance.bridge is not None
+                instance.bridge.wake()
+                instance.turn()
+
+    def _serve(self, instance: FakeInstance) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port: int = free.getsockname()[1]
+        address = f"127.0.0.1:{port}"
+        side = MemorySide(self)
+        desk = _Served(self, instance)
+        access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
+        api = Api(
+            Parts(
+                status=instance.status,
+                asker=Asker(instance.status, desk, 1.0),
+                clock=instance.clock,
+                neighbours=Neighbours(address, side, access, Peers(), within_s=10, good_for_s=0),
+                requests=Requests(side, "timer.receipts", "all", nap=lambda _: self.run(50)),
+                rejected=RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at),
+                data_dir=Path(__file__).parent,
+                timer_topics=(TIMERS,),
+                version="0",
+            )
+        )
+        self.routes = routes(api.operations, access, "0")
+        site = Site(api.operations, access, instance.clock.now_ms)
+        exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
+        others = [*self.routes, *site.routes()]
+        hosts = Middleware(KnownHosts, any_address=not access.is_open)
+        app = application(instance.status, desk, instance.clock, exposition, 1.0, others, demand_token(access), hosts)
+        self._served.append(ExitStack())
+        self._served[-1].enter_context(serving("127.0.0.1", port, app))
+        self.addresses[instance.name] = address
+        self.sides.append(side)
+        self.pages.append(Page(f"http://{address}"))

@@ -1,0 +1,816 @@
+"""What must have become of every request, seen from outside: over the committed records of a FakeKafka alone.
+
+Looked at after each commit, in the order of the commits. What a commit reads (the requests and copies between the old C
+and its own) is taken in first, by the settings of the instance that publishes; then its records must be just these:
+1. An output names a request of a shard whose progress stands in the same transaction, and moves C past it or did so.
+2. Each refused request lies on the rejected topic, once, in the transaction that reads it, with its one code, its bytes
+   and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota. A record
+   that cannot be decoded lies there without bytes and headers.
+3. Each other schedule is a timer until its one end: delivered at or after its due time by the publishing instance's
+   clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
+   its id, and then never seen again. What is read in a commit ends what would have left in it. From its expiry on it
+   is parked as `expired`, and never delivered.
+4. Before it is due it may travel: a copy at the end of its own partition, bytes, foreign headers and due time as they
+   were, `timer-rolls` one higher, one on its way at most. Read again it stands anew, in its old origin's name. Whatever
+   else says that it is a copy is refused as `not-ours`; one with the very bytes of an awaited copy stands in for it.
+5. Receipts are those that the settings ask for, each once, and say what was so.
+6. C, K and L never go back; L is the lowest own offset of a live timer, C where none is.
+7. Of the timers below C, those with key (visit, origin) <= K have left, the others live. An exception is one that was
+   held: K had passed it already when it was read, and by the clock it was not to be looked at yet. Of a target that
+   waits, the timers whose keys lie in one of its stretches live, the others have left, whatever K says. A target begins
+   to wait only if it is limited, paused or takes no records, and ends when none of its timers is due and it is not
+   paused. A timer is rolled if it waits for most of a window, or if its transaction failed for its target.
+8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
+9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
+   intake cannot go on.
+10. What is delivered at least once stands ahead of its transaction, which is judged as if it held it. What stands
+   though no transaction did is a timer's all the same, unaltered and never early.
+11. No target gets more than its rate, and what may leave leaves on time (bridge.simulation.timeliness).
+"""
+
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from bridge.config.loop_options import TurnOptions
+from bridge.release.target_rate_limits import TargetLimit
+from bridge.simulation.request_generator import (
+    CANCEL,
+    DELIVERED,
+    EXPIRED,
+    MORE_TIMERS,
+    MOVE,
+    REPLACE,
+    TIMERS,
+    Header,
+    Wish,
+)
+from bridge.simulation.timeliness import Left, Opening, Pace, Timeliness
+from bridge.testing.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
+from schemas.control import Paused
+from schemas.journal import END, JournalRecord, Wait
+from schemas.origin import Shard
+from schemas.progress import NOTHING_SETTLED, Key, Progress
+
+REJECTED, JOURNAL, RECEIPTS = "timer.rejected", "timer.journal", "timer.receipts"
+JOURNALS = {TIMERS: JOURNAL, MORE_TIMERS: "timer.more.journal"}
+"""Of each timer topic."""
+BEGINNING = Progress(0, NOTHING_SETTLED, 0)
+_ADDED = ("timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls")
+_REASON = ("timer-error", "timer-error-detail", "timer-origin")
+_COPY_EXTRA_BYTES = 512
+_IDLE_COMMITS = 3
+"""Transactions of one shard that may be sealed before the first of them is seen, and one that is not finished."""
+
+
+class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the program)
+    """An invariant does not hold."""
+
+
+class Note(NamedTuple):
+    """The publishing instance as its transaction began. Its clock, since nothing was staged or on its way:"""
+
+    highest_ms: int
+    lowest_ms: int
+    options: TurnOptions
+    opened: Mapping[Shard, int]
+    """Up to which offset requests could be read when it opened the shard."""
+    paused: frozenset[Shard]
+    """Those of which intake cannot go on."""
+    control: int
+    """How far it has read the control topic."""
+    now_ms: int
+    """Its clock."""
+    pace: Pace
+
+
+@dataclass(slots=True)
+class Unread:
+    """A record on the timer topic that no commit has moved past. Without a wish it says that it is a copy."""
+
+    entry: Entry
+    wish: Wish | None
+
+
+@dataclass(slots=True)
+class Timer:
+    """A schedule that was taken and has not ended. `entry`: the request itself, or the copy that landed last."""
+
+    wish: Wish
+    due_ms: int
+    entry: Entry
+    key: Key
+    read_ms: int
+    """When the transaction that read `entry` began (true time)."""
+    rolls: int = 0
+    is_fresh: bool = True
+    """Its record was read by the commit that is judged."""
+    is_held: bool = False
+    may_rest: bool = False
+    """It was rolled just now, and by the bridge's clock it would be rolled again soon."""
+    is_flying: bool = False
+    """Rolled, and the copy was not read yet."""
+    must_go_round: bool = False
+    """It was moved: its next copy is to be published by the commit that is judged."""
+    moved_ms: set[int] = field(default_factory=set)
+    """One of these is what that copy says; where it is not the last one, it is moved on its way."""
+    copy_due_ms: int = 0
+    """What its last copy says."""
+
+
+Output: TypeAlias = tuple[Partition, Entry, int]
+"""What was published, and the offset of the request that it is of."""
+
+
+class Said(NamedTuple):
+    """What a receipt says. Of the kinds for nothing pending, always `not-found`."""
+
+    kind: str
+    request: int
+    origin: int | None
+    id: bytes | None
+    code: str | None = None
+
+
+@dataclass(slots=True)
+class ShardBook:
+    """What is known of one shard."""
+
+    progress: Progress = BEGINNING
+    unread: dict[int, Unread] = field(default_factory=dict)
+    timers: dict[int, Timer] = field(default_factory=dict)
+    """By origin, on their way too."""
+    flights: dict[tuple[int, int], Entry] = field(default_factory=dict)
+    """(origin, rolls) -> the copy that was published and is not read yet; its timer may have ended."""
+    ids: dict[bytes, int] = field(default_factory=dict)
+    """What is pending under an id: its origin."""
+    left_ids: set[bytes] = field(default_factory=set)
+    """Those whose last timer was delivered."""
+
+    waits: dict[str, Wait] = field(default_factory=dict)
+    """Targets that wait, as the journal says: K tells nothing about their timers."""
+    may_be_old: set[str] = field(default_factory=set)
+    """Targets whose timers may have waited until the commit that is judged."""
+    idle_waits: Counter[str] = field(default_factory=Counter)
+    """In how many commits, one after the other, a target has waited for nothing."""
+    control: deque[int] = field(default_factory=lambda: deque([0], maxlen=4))
+    """How far the owner had read the control topic as its last transactions began: one may have been sealed before."""
+
+    def forget_aborted(self) -> None:
+        for offset in [o for o, unread in self.unread.items() if _state(unread.entry) is State.ABORTED]:
+            del self.unread[offset]
+
+    @property
+    def paused(self) -> set[str]:
+        """Targets that are paused, as the journal says."""
+        return {wait.target for wait in self.waits.values() if wait.is_paused}
+
+    def has_left(self, timer: Timer, settled: Key) -> bool:
+        """True if a timer with this key and target has left, unless it is held."""
+        wait = self.waits.get(timer.wish.target)
+        if wait is None:
+            return timer.key <= settled
+        return not any(after < timer.key <= until for after, until in wait.stretches)
+
+    def live(self) -> list[Timer]:
+        """Those that wait at an offset."""
+        return [timer for timer in self.timers.values() if not timer.is_flying]
+
+    def remove(self, origin: int) -> Timer:
+        timer = self.timers.pop(origin)
+        if timer.wish.id is not None:
+            del self.ids[timer.wish.id]
+        return timer
+
+
+@dataclass(slots=True)
+class Expected:
+    """What one commit must say of one shard, beyond the timers that leave."""
+
+    rejected: Container[int]
+    """Offsets of the requests that it refuses or parks."""
+    refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
+    receipts: Counter[Said] = field(default_factory=Counter)
+    ended_ids: set[bytes] = field(default_factory=set)
+    ghosts: dict[int, Timer] = field(default_factory=dict)
+    """Timers that were moved, and ended by a later request: of these a copy may have been made."""
+    accepted_ms: dict[int, int] = field(default_factory=dict)
+    moved_ms: dict[int, int] = field(default_factory=dict)
+    """Due times that receipts tell, by the request."""
+    dues_ms: dict[int, int] = field(default_factory=dict)
+    """Of the timers of which receipts may speak, by origin."""
+
+
+def _state(entry: Entry) -> State:
+    return entry.transaction.state if entry.transaction else State.COMMITTED
+
+
+def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
+    """When a timer is looked at next (design: RIP-43's rule with a third of a window)."""
+    beyond_ms = due_ms - timestamp_ms - window_ms
+    if beyond_ms <= 0:
+        return max(due_ms, timestamp_ms)
+    return timestamp_ms + (window_ms // 2 if beyond_ms * 3 < window_ms else window_ms)
+
+
+class Oracle:
+    """See the module. `only_outputs`: leaves out 6, 7 and 9, so that what is found was harm done to a reader."""
+
+    def __init__(self, kafka: FakeKafka, shards: Sequence[Shard], *, only_outputs: bool = False) -> None:
+        self._kafka = kafka
+        self.only_outputs = only_outputs
+        self._books = {shard: ShardBook() for shard in shards}
+        self._seen = 0
+        self._begun_ms = 0
+        """When the transaction that is judged began (true time)."""
+        self._seen_ahead = 0
+        self._ahead: set[tuple[Shard, int]] = set()
+        self._moved_ms: defaultdict[tuple[Shard, int], set[int]] = defaultdict(set)
+        """To which times each timer was moved."""
+        self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
+        self.failed_targets: set[str] = set()
+        """Those that took no records for a while: their due timers may be rolled instead of delivered."""
+        self._timeliness = Timeliness()
+        self._told_ms: dict[tuple[str, str], int] = {}
+        """When operators last said something of a target (true time), by timer topic and target."""
+        self._control: defaultdict[Paused, list[tuple[int, bool]]] = defaultdict(list)
+        """What operators asked for, with its offset."""
+        self.counts: Counter[str] = Counter()
+
+    def control(self, key: Paused, entry: Entry, *, on: bool) -> None:
+        """`entry` was appended to the control topic."""
+        self._control[key].append((entry.offset, on))
+        self._told_ms[key] = self._kafka.timeline.now_ms
+
+    def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
+        """`entry` was appended to the timer topic as `wish` says."""
+        self._books[shard].unread[entry.offset] = Unread(entry, wish)
+        self._asked[shard, entry.offset] = wish, entry
+        self.counts["requests"] += 1
+
+    def forged(self, shard: Shard, entry: Entry) -> None:
+        """`entry` was appended by somebody else than a bridge and says that it is a copy."""
+        self._books[shard].unread[entry.offset] = Unread(entry, None)
+        self.counts["forged"] += 1
+
+    def undecodable(self, shard: Shard, entry: Entry) -> None:
+        """`entry` was appended, and no client can decode it: it is refused without its contents when it is skipped."""
+        self._books[shard].unread[entry.offset] = Unread(replace(entry, key=None, value=None, headers=()), None)
+        self.counts["undecodable"] += 1
+
+    def observe(self) -> int:
+        """Looks at what was committed since. Returns how many transactions that were. Raises Violation."""
+        if self._seen == len(self._kafka.commits) and self._seen_ahead == len(self._kafka.ahead):
+            return 0
+        fresh = self._kafka.commits[self._seen :]
+        self._seen += len(fresh)
+        for transaction in fresh:
+            if transaction.offsets:
+                self._judge(transaction)
+        for log, entry in self._kafka.ahead[self._seen_ahead :]:
+            self._judge_ahead(log, entry)
+        self._seen_ahead = len(self._kafka.ahead)
+        return len(fresh)
+
+    @property
+    def commits(self) -> int:
+        """So many were looked at."""
+        return self._seen
+
+    def pending(self, shard: Shard) -> Counter[str]:
+        """Timers of `shard` by real topic, by what was committed."""
+        return Counter(timer.wish.target for timer in self._books[shard].timers.values())
+
+    def due_ranges(self, shards: Iterable[Shard]) -> dict[str, tuple[int, int, int]]:
+        """For each real topic: how many timers of `shards` live, first and last due time; by what was committed."""
+        dues: dict[str, list[int]] = {}
+        for shard in shards:
+            for timer in self._books[shard].timers.values():
+                dues.setdefault(timer.wish.target, []).append(timer.due_ms)
+        return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
+
+    def paused(self) -> list[tuple[Shard, str]]:
+        """Targets that are paused, as committed."""
+        return [(shard, target) for shard, book in self._books.items() for target in sorted(book.paused)]
+
+    def live_ids(self, shard: Shard) -> list[bytes]:
+        """Ids under which a timer lives, as committed."""
+        return sorted({timer.wish.id for timer in self._books[shard].timers.values() if timer.wish.id is not None})
+
+    def progress(self, shard: Shard) -> Progress:
+        """C, K and L, as committed."""
+        return self._books[shard].progress
+
+    def forget_deleted(self, shard: Shard, alive: Container[int], kept: int) -> None:
+        """Forget the timers whose requests retention has taken, unless their origins are in `alive`.
+
+        kept: the store knew all requests below this offset.
+        """
+        book, first = self._books[shard], self._kafka.partition(shard).first
+        lost = [timer.key.origin for timer in book.live() if timer.entry.offset < first]
+        lost = [origin for origin in lost if origin not in alive]
+        for origin in lost:
+            timer = book.remove(origin)
+            _check(timer.entry.offset >= kept, f"{shard}: lost, though its store held it", (timer, kept))
+        self.counts["lost to retention"] += len(lost)
+
+    def unsettled(self) -> int:
+        """Records that are not read yet, and timers."""
+        for book in self._books.values():
+            book.forget_aborted()
+        return sum(len(book.unread) + len(book.timers) for book in self._books.values())
+
+    def describe_unsettled(self) -> str:
+        return "; ".join(
+            f"{shard}/{offset} {what}"
+            for shard, book in self._books.items()
+            for offset, what in [*list(book.unread.items())[:3], *list(book.timers.items())[:3]]
+        )
+
+    # -- one commit
+
+    def _judge(self, transaction: FakeTransaction) -> None:
+        self.counts["transactions"] += 1
+        note = transaction.note
+        assert isinstance(note, Note)
+        reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
+        outputs: dict[Shard, list[Output]] = {shard: [] for shard in reached}
+        journals = {(log.topic, log.number): entry for log, entry in transaction.records}
+        for log, entry in [*transaction.ahead, *transaction.records]:
+            if log.topic not in JOURNALS.values():
+                shard, origin = _about(log, entry)
+                known = shard in reached and origin < reached[shard].next_offset
+                _check(known, "published without its progress", entry)
+                outputs[shard].append((log, entry, origin))
+        for shard, progress in reached.items():
+            own = note._replace(options=note.options.of(shard.topic))
+            journal = journals.get((JOURNALS[shard.topic], shard.partition))
+            self._begun_ms = transaction.begun_ms
+            self._judge_shard(shard, progress, outputs[shard], own, journal)
+
+    def _judge_ahead(self, log: Partition, entry: Entry) -> None:
+        about = _about(log, entry)
+        wish, request = self._asked[about]
+        due_ms = int(_check_as_wished(wish, log, entry)["timer-deliver-ms"] or b"")
+        if wish.level is None:
+            dues_ms = {wish.due_ms(request.append_ms, ()), *self._moved_ms[about]}
+            _check(due_ms in dues_ms, f"delivered ahead with another due time than one of {dues_ms}", entry)
+        _check(due_ms <= entry.timestamp_ms, "delivered ahead, early", entry)
+        self.counts["delivered again" if about in self._ahead else "delivered ahead"] += 1
+        self._ahead.add(about)
+
+    def _judge_shard(
+        self, shard: Shard, progress: Progress, outputs: list[Output], note: Note, journal: Entry | None
+    ) -> None:
+        book = self._books[shard]
+        for known in book.timers.values():
+            known.is_fresh = False
+        expected = Expected({origin for log, _, origin in outputs if log.topic == REJECTED})
+        stays_paused = self._read_waits(shard, book, note, journal)
+        self._read(shard, book, progress, note, expected)
+        receipts: Counter[Said] = Counter()
+        left: list[Left] = []
+        last = (-1, -1)
+        told: list[Entry] = []
+        for log, entry, origin in outputs:
+            if log.topic == RECEIPTS:
+                told.append(entry)
+                continue
+            if log.topic == REJECTED and origin in expected.refused:
+                self._check_refused(*expected.refused.pop(origin), entry)
+                continue
+            timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == shard.topic)
+            if not timer.must_go_round:
+                self._check_may_leave(shard, book, timer, progress, note, entry)
+                is_delivered = log.topic not in (shard.topic, REJECTED)
+                self._note_left(shard, timer, left, is_delivered=is_delivered)
+            if log.topic == shard.topic:
+                self._check_copy(shard, book, timer, log, entry, note)
+                continue
+            _check(not timer.must_go_round, "left at the time of before it was moved", entry)
+            waits = timer.wish.target in stays_paused
+            _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
+            self._leave(book, origin, expected)
+            if log.topic == REJECTED:
+                self._check_parked(timer, entry, expected, is_old=_is_old(book, timer, entry, note))
+            else:
+                self._check_delivered(timer, log, entry, note, expected)
+                _check(last < (timer.due_ms, origin), "out of order", entry)
+                last = (timer.due_ms, origin)
+        stays = [timer for timer in book.timers.values() if timer.must_go_round]
+        _check(not stays, f"{shard}: moved, but no copy of it was made", stays)
+        _check(not expected.refused, f"{shard}: not refused in the transaction that reads them", expected.refused)
+        for entry in told:
+            receipts[self._said(book, entry, expected)] += 1
+        wanted = _wanted(expected.receipts, note.options.receipts)
+        if receipts != wanted:
+            raise Violation(f"{shard}: receipts missing: {wanted - receipts}, too much: {receipts - wanted}")
+        book.left_ids -= expected.ended_ids | {s.id for s in expected.receipts if s.id and s.kind == "rejected"}
+        book.left_ids |= {said.id for said in expected.receipts if said.id and said.kind == DELIVERED}
+        self.counts["receipts"] += receipts.total()
+        self._check_progress(shard, progress, note)
+        others = {each.target for each in left} - self.failed_targets - book.paused
+        limits = {target: _limit(target, note) for target in others}
+        wrong = self._timeliness.judge(shard, left, limits, note.pace, self._begun_ms)
+        _check(not wrong or self.only_outputs, f"{shard}: {wrong}", note.pace)
+
+    def _note_left(self, shard: Shard, timer: Timer, left: list[Left], *, is_delivered: bool) -> None:
+        target = timer.wish.target
+        read_ms = self._begun_ms if timer.is_fresh or timer.may_rest else timer.read_ms
+        read_ms = max(read_ms, self._told_ms.get((shard.topic, target), 0))
+        left.append(Left(target, timer.key.visit_ms, read_ms, is_delivered))
+
+    def _timer_of(self, book: ShardBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool) -> Timer:
+        timer = book.timers.get(origin)
+        if is_copy and (timer is None or timer.is_flying):
+            timer = expected.ghosts.pop(origin, None)
+        if timer is None or timer.is_flying:
+            raise Violation(f"published twice, ended before, or never asked for: {entry}")
+        return timer
+
+    # -- what it reads
+
+    def _read(self, shard: Shard, book: ShardBook, progress: Progress, note: Note, expected: Expected) -> None:
+        book.forget_aborted()
+        for offset in sorted(offset for offset in book.unread if offset < progress.next_offset):
+            unread = book.unread.pop(offset)
+            _check(_state(unread.entry) is State.COMMITTED, f"{shard}: C moved past an open transaction", unread)
+            if unread.entry.is_undecodable:
+                self._refuse(unread.entry, "undecodable", expected)
+            elif unread.wish is None:
+                self._land(book, unread.entry, note, expected)
+            elif unread.wish.action == MOVE:
+                self._take_move(shard, book, unread.wish, unread.entry, note, expected)
+            elif not unread.wish.target and unread.wish.action != CANCEL:
+                (code,) = unread.wish.may
+                self._refuse(unread.entry, code, expected)
+            else:
+                self._take(book, unread.wish, unread.entry, note, expected)
+
+    def _refuse(self, entry: Entry, code: str, expected: Expected) -> None:
+        expected.refused[entry.offset] = (code, entry)
+        expected.receipts[Said("rejected", entry.offset, entry.offset, None, code)] += 1
+
+    def _take(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
+        offset, rules = entry.offset, note.options.rules
+        due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
+        if wish.action != CANCEL:
+            code = _refusal(wish, due_ms, entry, note.options, book)
+            if code:
+                self._refuse(entry, code, expected)
+                return
+        if wish.id is not None:
+            origin = book.ids.get(wish.id)
+            if origin is not None:
+                ended = book.remove(origin)
+                if ended.must_go_round:
+                    expected.ghosts[origin] = ended
+                expected.ended_ids.add(wish.id)
+                kind = "cancelled" if wish.action == CANCEL else "replaced"
+                expected.receipts[Said(kind, offset, origin, wish.id)] += 1
+                expected.dues_ms[origin] = ended.due_ms
+                self.counts[kind] += 1
+                self.counts["ended in flight"] += ended.is_flying
+            elif wish.action in (CANCEL, REPLACE):
+                expected.receipts[Said("not-found", offset, None, wish.id)] += 1
+        if wish.action != CANCEL:
+            book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
+            if _is_limited(wish.target, note):
+                book.may_be_old.add(wish.target)
+            expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
+            expected.accepted_ms[offset] = due_ms
+            if wish.id is not None:
+                book.ids[wish.id] = offset
+
+    def _take_move(
+        self, shard: Shard, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected
+    ) -> None:
+        due_ms = wish.due_ms(entry.append_ms, note.options.rules.levels_ms)
+        origin = book.ids.get(wish.id or b"")
+        timer = None if origin is None else book.timers[origin]
+        options, is_on_its_way = note.options, timer is not None and (timer.is_flying or timer.must_go_round)
+        if due_ms - entry.append_ms > options.rules.max_delay_ms:
+            self._refuse(entry, "too-far", expected)
+        elif timer is None or origin is None:
+            expected.receipts[Said("not-found", entry.offset, None, wish.id)] += 1
+        elif (
+            not is_on_its_way and not timer.rolls and _size(timer.wish) + _COPY_EXTRA_BYTES > options.max_message_bytes
+        ):
+            self._refuse(entry, "too-large", expected)
+        else:
+            timer.due_ms = due_ms
+            self._moved_ms[shard, origin].add(due_ms)
+            if not timer.is_flying:
+                timer.must_go_round = True
+                timer.moved_ms.add(due_ms)
+            expected.receipts[Said("moved", entry.offset, origin, wish.id)] += 1
+            expected.moved_ms[entry.offset] = due_ms
+            self.counts["moved"] += 1
+            self.counts["moved in flight"] += is_on_its_way
+
+    def _read_waits(self, shard: Shard, book: ShardBook, note: Note, journal: Entry | None) -> set[str]:
+        """Note the targets that wait from now on. Return those that were paused, and are, with no word in between."""
+        before, paused, since = book.waits, book.paused, book.control[0]
+        book.control.append(note.control)
+        waits = () if journal is None else JournalRecord.from_bytes(journal.value or b"").waits
+        book.waits = {wait.target: wait for wait in waits}
+        known = {key.target: told for key, told in self._control.items() if key.timer_topic == shard.topic}
+        asked = {target: {on for at, on in told if since <= at < note.control} for target, told in known.items()}
+        for target in paused ^ book.paused:
+            is_asked = (target in book.paused) in asked.get(target, ())
+            _check(is_asked or self.only_outputs, f"{shard}: paused or resumed, and nobody asked for it", target)
+        self.counts["paused"] += len(book.paused - paused)
+        may_wait = self.failed_targets | _limited_targets(book, note)
+        book.may_be_old = may_wait | before.keys() | book.waits.keys()
+        for target in book.waits.keys() - before.keys():
+            is_asked = any(at < note.control for at, on in known.get(target, ()) if on)
+            may_begin = is_asked or target in self.failed_targets or _is_limited(target, note)
+            _check(may_begin or self.only_outputs, f"{shard}: a target waits without a reason", target)
+            self.counts["waits begun"] += 1
+        self.counts["waits ended"] += len(before.keys() - book.waits.keys())
+        return {target for target in paused & book.paused if not asked.get(target)}
+
+    def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
+        place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
+        # A copy that is made instead of a delivery is awaited from then on: a forged one may have been judged before.
+        is_of_failed = entry.transaction is None and _target(entry) in self.failed_targets
+        if place is None or (is_of_failed and entry.offset in expected.rejected):
+            self.counts["genuine refused"] += entry.transaction is not None
+            self._refuse(entry, "not-ours", expected)
+            return
+        self.counts["forged taken"] += entry.transaction is None
+        rolled_ms = book.flights.pop(place).timestamp_ms
+        origin, rolls = place
+        timer = book.timers.get(origin)
+        if timer is None:
+            self.counts["dropped"] += 1
+            return
+        timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
+        timer.is_fresh, timer.is_held, timer.is_flying, timer.read_ms = True, False, False, self._begun_ms
+        timer.may_rest = _may_rest(timer, rolled_ms, note)
+        if timer.due_ms != timer.copy_due_ms:
+            timer.moved_ms, timer.must_go_round = {timer.due_ms}, True
+        self.counts["may rest"] += timer.may_rest
+
+    # -- what it publishes
+
+    def _leave(self, book: ShardBook, origin: int, expected: Expected) -> None:
+        timer = book.remove(origin)
+        expected.dues_ms[origin] = timer.due_ms
+
+    def _check_may_leave(
+        self, shard: Shard, book: ShardBook, timer: Timer, reached: Progress, note: Note, entry: Entry
+    ) -> None:
+        """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
+        if self.only_outputs:
+            return
+        is_its_turn = timer.is_held or timer.may_rest or book.has_left(timer, reached.settled)
+        _check(is_its_turn, "left, but its key is above K, or in a stretch that waits", (reached, book.waits, entry))
+        is_late = timer.is_fresh and timer.key <= book.progress.settled
+        if not is_late and shard not in note.paused:
+            skipped = [offset for offset in book.unread if offset < note.opened[shard]]
+            _check(not skipped, "left before others were read that were there when it opened", (skipped, entry))
+
+    def _check_refused(self, code: str, request: Entry, entry: Entry) -> None:
+        self._check_rejected(request, entry, {code})
+        self.counts["refused"] += 1
+
+    def _check_parked(self, timer: Timer, entry: Entry, expected: Expected, *, is_old: bool) -> None:
+        is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
+        codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
+        if (is_old or timer.wish.target in self.failed_targets) and not is_over:
+            codes |= {"too-large"}
+        code = self._check_rejected(timer.entry, entry, codes)
+        self.counts["expired"] += is_over
+        origin = timer.key.origin
+        expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
+        self.counts["parked"] += 1
+
+    def _check_rejected(self, request: Entry, entry: Entry, codes: set[str] | frozenset[str]) -> str:
+        """With the headers of its last copy, where it has travelled."""
+        added = dict(entry.headers[-3:])
+        code = (added.get("timer-error") or b"").decode()
+        _check(code in codes, "rejected with another code", (code, codes, entry))
+        _check(sorted(added) == sorted(_REASON), "not the three headers of a rejection", entry)
+        _check([*entry.headers[:-3]] == [*request.headers], "headers altered", (request.headers, entry))
+        _check((entry.key, entry.value) == (request.key, request.value), "bytes altered", entry)
+        return code
+
+    def _check_delivered(self, timer: Timer, log: Partition, entry: Entry, note: Note, expected: Expected) -> None:
+        wish, added = timer.wish, _check_as_wished(timer.wish, log, entry)
+        _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, "another timer-deliver-ms", (timer.due_ms, entry))
+        _check(added["timer-rolls"] == b"%d" % timer.rolls, "another timer-rolls", (timer.rolls, entry))
+        _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, "early", (timer.due_ms, note, entry))
+        is_old = entry.transaction is not None and entry.timestamp_ms < note.now_ms
+        _check(not is_old, "released at a time before its transaction", (note, entry))
+        expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
+        self.counts["delivered"] += 1
+        self.counts["delivered after rolls"] += timer.rolls > 0
+
+    def _check_copy(
+        self, shard: Shard, book: ShardBook, timer: Timer, log: Partition, entry: Entry, note: Note
+    ) -> None:
+        wish, origin, rolls = timer.wish, timer.key.origin, timer.rolls + 1
+        _check(log.number == shard.partition, "a copy on another partition", entry)
+        _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
+        says = dict(entry.headers).get("timer-deliver-ms")
+        due_ms = next((ms for ms in timer.moved_ms if says == b"%d" % ms), timer.due_ms)
+        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls)
+        _check([*entry.headers] == headers, "not the headers of a copy", (headers, entry))
+        at_ms = entry.timestamp_ms
+        is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
+        is_time |= timer.must_go_round or (timer.wish.target in self.failed_targets and timer.due_ms <= at_ms)
+        _check(is_time, "rolled at another time than its visit", (timer.key.visit_ms, entry))
+        self.counts["rolled as too old"] += at_ms >= timer.due_ms and not timer.must_go_round
+        timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False
+        _check(at_ms <= note.highest_ms, "rolled early", (note, entry))
+        timer.is_flying = True
+        book.flights[origin, rolls] = entry
+        book.unread[entry.offset] = Unread(entry, None)
+        self.counts["rolled"] += 1
+
+    def _said(self, book: ShardBook, entry: Entry, expected: Expected) -> Said:
+        """What a receipt says, where it is not wrong in itself."""
+        told = _read_receipt(entry.value or b"{}")
+        request, about = _offset(told["request"]), told.get("origin")
+        origin = None if about is None else _offset(about)
+        name = told.get("id")
+        id_ = None if name is None else entry.key
+        _check(name == (None if id_ is None else id_.decode(errors="backslashreplace")), "not under its id", entry)
+        _check(id_ is not None or entry.key == (about or "").encode(), "not under its origin", entry)
+        _check(told["at_ms"] == entry.timestamp_ms and not entry.headers, "a receipt of another time", entry)
+        by_request = {"moved": expected.moved_ms, "accepted": expected.accepted_ms}.get(told["kind"])
+        if by_request is not None:
+            _check(told["due_ms"] == by_request.get(request), "another due", entry)
+        elif "due_ms" in told:
+            _check(told["due_ms"] == expected.dues_ms.get(request if origin is None else origin), "another due", entry)
+        kind = told["kind"]
+        if kind == "too-late":
+            _check(id_ in book.left_ids, "told too late, but nothing has left under that id", entry)
+            self.counts["too late"] += 1
+            kind = "not-found"
+        return Said(kind, request, origin, id_, told.get("code"))
+
+    # -- where it stands
+
+    def _check_progress(self, shard: Shard, progress: Progress, note: Note) -> None:
+        book = self._books[shard]
+        before = book.progress
+        book.progress = progress
+        if self.only_outputs:
+            return
+        went_back = progress[0] < before[0] or progress[1] < before[1] or progress[2] < before[2]
+        _check(not went_back, f"{shard} went back", (before, progress))
+        low = min((timer.entry.offset for timer in book.live()), default=progress.next_offset)
+        _check(progress.low_offset == low, f"{shard}: L is not {low}", progress)
+        for timer in book.live():
+            if book.has_left(timer, progress.settled) and not timer.is_held:
+                _check(timer.is_fresh or timer.may_rest, f"{shard}: K passed a live timer", (timer, progress))
+                is_held = timer.may_rest or timer.key.visit_ms > note.lowest_ms
+                is_held |= timer.wish.target in book.may_be_old
+                _check(is_held, f"{shard}: a late one was not settled", (timer, progress, note.lowest_ms))
+                timer.is_held = True
+                self.counts["held"] += 1
+        self._check_waits_end(shard, book, note)
+
+    def _check_waits_end(self, shard: Shard, book: ShardBook, note: Note) -> None:
+        """Demand that a target goes on in the order of all once none of its timers waits and it is not paused.
+
+        A turn finds that out before the next transaction, unless it still reads what was there when it opened.
+        """
+        if not book.waits:
+            return
+        settled = book.progress.settled
+        now_ms = max(note.highest_ms, settled.visit_ms)
+        due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}
+        others = min((t.key for t in book.live() if not (t.is_held or t.wish.target in book.waits)), default=END)
+        next_key = min(others, Key(note.lowest_ms, -1))  # K cannot go further
+        is_reading = any(offset < note.pace.openings.get(shard, Opening()).end for offset in book.unread)
+        idle = {
+            wait.target
+            for wait in book.waits.values()
+            if not (wait.is_paused or wait.target in due or is_reading)
+            if len(wait.stretches) == 1 and wait.stretches[0][0] <= max(settled, next_key)
+        }
+        book.idle_waits = Counter({target: book.idle_waits[target] + 1 for target in idle})
+        stuck = [target for target, commits in book.idle_waits.items() if commits > _IDLE_COMMITS]
+        _check(not stuck, f"{shard}: its timers still wait, though none is due", (stuck, book.waits))
+
+
+def _about(log: Partition, entry: Entry) -> tuple[Shard, int]:
+    """The request that an output is of."""
+    if log.topic == RECEIPTS:
+        name = str(_read_receipt(entry.value or b"{}")["request"])
+    else:
+        name = (dict(entry.headers)["timer-origin"] or b"").decode()
+    topic, partition, offset = name.split("/")
+    return Shard(topic, int(partition)), int(offset)
+
+
+@lru_cache(maxsize=256)
+def _read_receipt(value: bytes) -> dict[str, Any]:
+    """Each is looked at twice."""
+    read: dict[str, Any] = json.loads(value)
+    return read
+
+
+def _offset(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
+    return Key(visit_ms(due_ms, entry.append_ms, note.options.rules.roll_window_ms), origin)
+
+
+def _limit(target: str, note: Note) -> TargetLimit | None:
+    return next((each for pattern, each in note.options.targets.items() if fnmatchcase(target, pattern)), None)
+
+
+def _is_limited(target: str, note: Note) -> bool:
+    return _limit(target, note) is not None
+
+
+def _limited_targets(book: ShardBook, note: Note) -> set[str]:
+    if not note.options.targets:
+        return set()
+    return {target for target in {timer.wish.target for timer in book.timers.values()} if _is_limited(target, note)}
+
+
+def _is_old(book: ShardBook, timer: Timer, entry: Entry, note: Note) -> bool:
+    """Whether it has waited for its target for most of a window."""
+    old_ms = timer.key.visit_ms + note.options.rules.roll_window_ms * 3 // 4
+    return timer.wish.target in book.may_be_old and entry.timestamp_ms >= old_ms
+
+
+def _may_rest(timer: Timer, rolled_ms: int, note: Note) -> bool:
+    rest_ms = note.options.rules.roll_window_ms // 8
+    is_soon = timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms)
+    return is_soon and note.lowest_ms < rolled_ms + rest_ms and timer.due_ms > note.lowest_ms
+
+
+def _target(entry: Entry) -> str:
+    return (dict(entry.headers).get("timer-topic") or b"").decode()
+
+
+def _same(copy: Entry, entry: Entry) -> bool:
+    return (copy.key, copy.value, [*copy.headers]) == (entry.key, entry.value, [*entry.headers])
+
+
+def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook) -> str:
+    """Why a schedule that is well made is refused all the same; empty where it is not."""
+    if wish.expire_ms is not None and wish.expire_ms <= due_ms:
+        return "bad-header"
+    if due_ms - entry.append_ms > options.rules.max_delay_ms:
+        return "too-far"
+    if _is_denied(wish.target, options):
+        return "denied-target"
+    is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
+    if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes:
+        return "too-large"
+    is_full = options.max_pending is not None and len(book.timers) >= options.max_pending
+    return "quota-exceeded" if is_full and wish.id not in book.ids else ""
+
+
+def _is_denied(target: str, options: TurnOptions) -> bool:
+    return _is_any(target, options.policy.deny) or not _is_any(target, options.policy.allow)
+
+
+def _is_any(target: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(target, pattern) for pattern in patterns)
+
+
+def _size(wish: Wish) -> int:
+    headers: list[Header] = wish.headers
+    payload = len(wish.key or b"") + len(wish.value or b"")
+    return payload + sum(len(name) + len(value or b"") + 8 for name, value in headers)
+
+
+def _wanted(receipts: Counter[Said], mode: str) -> Counter[Said]:
+    if mode == "all":
+        return receipts
+    routine = ("accepted", DELIVERED)
+    return Counter({said: n for said, n in receipts.items() if mode == "outcomes" and said.kind not in routine})
+
+
+def _check_as_wished(wish: Wish, log: Partition, entry: Entry) -> dict[str, bytes | None]:
+    """A delivery holds what was asked for. Returns the four headers of ours."""
+    added = dict(entry.headers[-4:])
+    _check(DELIVERED in wish.may, "delivered, where something else was expected", (wish.may, entry))
+    is_over = wish.expire_ms is not None and entry.timestamp_ms >= wish.expire_ms
+    _check(not is_over, "delivered, but it has expired", (wish.expire_ms, entry))
+    _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
+    _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
+    _check([*entry.headers[:-4]] == wish.foreign, "foreign headers altered", (wish.foreign, entry))
+    _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
+    _check(added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry)
+    return added
+
+
+def _check(holds: bool, what: str, where: object) -> None:  # noqa: FBT001
+    """`where` is told only when it does not hold: telling takes longer than checking."""
+    if not holds:
+        raise Violation(f"{what}: {where}")

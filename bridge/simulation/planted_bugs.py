@@ -1,0 +1,391 @@
+"""Deliberate mistakes, to show that the simulation finds them. Each is put into the real code and taken out again.
+
+    with applied("K left out"): run_seed(17)          python -m bridge.simulation 0 1000 "K left out"
+
+`MUTATIONS` tells each in a sentence. The first five are those that a bridge like this one is most easily built with.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from bridge.errors import OutcomeUnknownError
+from bridge.intake import copies_in_flight as flights
+from bridge.intake.copies_in_flight import CopiesInFlight
+from bridge.intake.decide import BatchIntake
+from bridge.intake.rate_limit import TokenBucket
+from bridge.ports import Aborted, Committed, Record, Transaction
+from bridge.publish.commit_pipeline import CommitPipeline
+from bridge.recovery import recover as recovery
+from bridge.release import partition as shard_module
+from bridge.release.circuit_breaker import CircuitBreakers
+from bridge.release.partition import Draft, FrozenDraft, OwnedPartition
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka
+from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
+from schemas.headers import MAX_INT64, Claim
+from schemas.journal import CopyInFlight, Decisions, JournalRecord
+from schemas.origin import Shard
+from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer.format.batch import Batch
+from timer.format.body import Body
+from timer.format.checkpoint import Checkpoint
+from timer.maintenance.startup_scan import LiveScan
+from timer.schedule.target_backlog import Gate, TargetBacklog
+from timer.store import Due, Store
+
+Patches = ExitStack
+_take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.due
+_begin, _end = FakeSink.begin, FakeSink.end
+
+
+def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
+    patches.enter_context(mock.patch.object(owner, name, new))
+
+
+def offset_before_store(patches: Patches) -> None:
+    """Requests are stored only once the transaction that moves C past them stands: L forgets them."""
+    waiting: dict[OwnedPartition, list[Batch]] = {}
+    add = Store.add
+
+    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> None:
+        def add_later(store: Store, batch: Batch, next_offset: int) -> None:
+            waiting.setdefault(self, []).append(batch)
+            add(store, Batch(), next_offset)
+
+        with mock.patch.object(Store, "add", add_later):
+            _take_in(self, records, now_ms, most)
+
+    def committed(self: OwnedPartition, sealed: FrozenDraft) -> None:
+        _committed(self, sealed)
+        for batch in waiting.pop(self, []):
+            add(self.store, batch, self.store.next_offset)
+
+    _replace(patches, OwnedPartition, "take_in", take_in)
+    _replace(patches, OwnedPartition, "committed", committed)
+
+
+def k_left_out(patches: Patches) -> None:
+    """A start knows C and L, but not up to which key everything has left."""
+    read = Progress.committed.__func__  # type: ignore[attr-defined]
+
+    def committed(cls: type[Progress], next_offset: int, metadata: str | None) -> Progress:
+        found: Progress = read(cls, next_offset, metadata)
+        return found._replace(settled=NOTHING_SETTLED)
+
+    _replace(patches, Progress, "committed", classmethod(committed))
+
+
+def cut_inside_equal_times(patches: Patches) -> None:
+    """K is a time alone: a burst that is cut inside one ms counts as gone as a whole."""
+
+    def due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
+        found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
+        if len(found.rows):
+            self._settled = Key(self._settled.visit_ms, MAX_INT64)
+        return found
+
+    _replace(patches, Store, "due", due)
+
+
+def late_not_settled(patches: Patches) -> None:
+    """A request behind K leaves one transaction later than the one that moves C past it."""
+    waiting: dict[OwnedPartition, list[Body]] = {}
+
+    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> None:
+        before = len(self._staged.bodies)
+        try:
+            _take_in(self, records, now_ms, most)
+        finally:
+            waiting.setdefault(self, []).extend(self._staged.bodies[before:])
+            del self._staged.bodies[before:]
+
+    def committed(self: OwnedPartition, sealed: FrozenDraft) -> None:
+        _committed(self, sealed)
+        self._staged.bodies += waiting.pop(self, [])
+
+    _replace(patches, OwnedPartition, "take_in", take_in)
+    _replace(patches, OwnedPartition, "committed", committed)
+
+
+def ahead_not_taken_back(patches: Patches) -> None:
+    """A store keeps what it held beyond its checkpoint; then the same requests are read again."""
+
+    def take_back(self: Store, found: Checkpoint) -> Checkpoint:
+        self._low_unit = found.low_unit
+        return found
+
+    _replace(patches, Store, "_take_back", take_back)
+    _replace(patches, LiveScan, "_check_count", lambda _: None)
+
+
+def _without(kind: str) -> Callable[[Patches], None]:
+    """One kind of decision is left out of the journal."""
+
+    def apply(patches: Patches) -> None:
+        written = JournalRecord.to_bytes
+        blank: dict[str, tuple[int, ...]] = {kind: ()}
+        _replace(patches, JournalRecord, "to_bytes", lambda self: written(self.model_copy(update=blank)))
+
+    return apply
+
+
+def _returning(owner: Any, name: str, answer: object) -> Callable[[Patches], None]:
+    """A question has always the same answer."""
+
+    def apply(patches: Patches) -> None:
+        _replace(patches, owner, name, lambda *_: answer)
+
+    return apply
+
+
+def _with(owner: Any, name: str, wrong: Callable[[Any], object]) -> Callable[[Patches], None]:
+    """Return a planted bug: `wrong` turns the right function into the mistaken one."""
+    return lambda patches: _replace(patches, owner, name, wrong(getattr(owner, name)))
+
+
+def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
+    for shard, value in journal.items():
+        sink._kafka.produce(sink.journal_of(shard), value, partition=shard.partition)  # noqa: SLF001
+
+
+def journal_before(patches: Patches) -> None:
+    """The journal is written by itself, before the transaction: what is aborted then was decided all the same."""
+
+    def apart(self: FakeSink, transaction: Transaction) -> FakePublishing:
+        _write_journal(self, transaction.journal)
+        return _begin(self, replace(transaction, journal={}))
+
+    _replace(patches, FakeSink, "begin", apart)
+
+
+def journal_behind(patches: Patches) -> None:
+    """The journal is written by itself, behind the transaction: a crash in between loses what was decided."""
+
+    def begin(self: FakeSink, transaction: Transaction) -> FakePublishing:
+        begun = _begin(self, replace(transaction, journal={}))
+        begun.transaction = transaction
+        return begun
+
+    def end(self: FakeSink, under_way: FakePublishing) -> Committed | Aborted:
+        fate = _end(self, under_way)
+        self._fuse.step("sink.journal")
+        if isinstance(fate, Committed):
+            _write_journal(self, under_way.transaction.journal)
+        return fate
+
+    _replace(patches, FakeSink, "begin", begin)
+    _replace(patches, FakeSink, "end", end)
+
+
+def unordered_commits(patches: Patches) -> None:
+    """The second producer does not wait for the first: a crash in between skips what the first held."""
+
+    def finish(self: FakePublishing) -> Committed | Aborted | OutcomeUnknownError:
+        if self.fate is None:
+            self.fate = self.sink.end(self)
+        return self.fate
+
+    _replace(patches, FakePublishing, "finish", finish)
+
+
+def unknown_is_abort(patches: Patches) -> None:
+    """A transaction whose commit got no answer is published again, though it may stand."""
+
+    def outcome(self: FakePublishing) -> Committed | Aborted:
+        fate = self.finish()
+        self.is_told = True
+        return Aborted({}) if isinstance(fate, OutcomeUnknownError) else fate
+
+    _replace(patches, FakePublishing, "wait", outcome)
+
+
+def below_l_kept(patches: Patches) -> None:
+    """A store is caught up from its checkpoint, however old, though retention may have taken what lies between.
+
+    Nor is it noticed that the journal does not go on where it leaves off, which would do too.
+    """
+
+    def usable(found: Checkpoint, progress: Progress, _journal_first: int) -> bool:
+        known = found.progress
+        return known.next_offset <= progress.next_offset and known.settled <= progress.settled
+
+    _replace(patches, recovery, "_usable", usable)
+    _replace(patches, recovery._Recovery, "_covers", lambda *_: True)  # noqa: SLF001
+
+
+def digest_not_compared(patches: Patches) -> None:
+    """Whatever says that it is an awaited copy is taken for it."""
+
+    def claimed(self: CopiesInFlight, record: Record, claim: Claim) -> CopyInFlight | None:
+        del record
+        number = claim.origin.rpartition(b"/")[2]
+        return self._flights.get((int(number), claim.rolls)) if number.isdigit() else None
+
+    _replace(patches, CopiesInFlight, "claimed", claimed)
+
+
+def markers_not_read(patches: Patches) -> None:
+    """A start takes what ended for alive, where the journal of that time is not read any more."""
+    _replace(patches, LiveScan, "mark", lambda *_: None)
+    _replace(patches, LiveScan, "_check_count", lambda _: None)
+
+
+def nothing_read_first(patches: Patches) -> None:
+    """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
+
+    asked = OwnedPartition.find_due
+
+    def find_due(self: OwnedPartition, now_ms: int) -> None:
+        self.release_barrier = None
+        asked(self, now_ms)
+
+    _replace(patches, OwnedPartition, "find_due", find_due)
+
+
+def no_skew_margin(patches: Patches) -> None:
+    """The journal is read from the time of L's record by that broker's clock alone."""
+    since_ms = recovery._Recovery._since_ms  # noqa: SLF001
+
+    def later(self: Any) -> int | None:
+        found = since_ms(self)
+        return None if found is None else found + self._options.clock_skew_margin_ms
+
+    _replace(patches, recovery._Recovery, "_since_ms", later)  # noqa: SLF001
+
+
+def copies_judged_again(patches: Patches) -> None:
+    """A copy that lands is asked for its target once more, by the policy of now."""
+    land = BatchIntake._land  # noqa: SLF001
+
+    def judged(self: BatchIntake, record: Record, claim: Claim) -> None:
+        refusal = self.policy.refusal(claim.schedule.target)
+        if refusal and self.flights.claimed(record, claim):
+            self._refuse(record, refusal)
+        else:
+            land(self, record, claim)
+
+    _replace(patches, BatchIntake, "_land", judged)
+
+
+def unstable_progress(patches: Patches) -> None:
+    """Progress is read while a transaction may still change it."""
+    _replace(patches, FakeKafka, "is_stable", lambda *_: True)
+    _replace(patches, FakeHistory, "must_wait", lambda *_: False)
+
+
+def units_kept(patches: Patches) -> None:
+    """A start takes for alive, by its key, what was moved since the checkpoint."""
+    patches.enter_context(mock.patch.object(Decisions, "gone", property(lambda _: set(), lambda *_: None), create=True))
+
+
+def rules_of_now(patches: Patches) -> None:
+    """A start reads old requests by the settings that it has now."""
+    read = recovery._Recovery._journal  # noqa: SLF001
+
+    def by_own(self: Any, *span: Any) -> Iterator[JournalRecord]:
+        return (record.model_copy(update={"rules": self._options.rules}) for record in read(self, *span))
+
+    _replace(patches, recovery._Recovery, "_journal", by_own)  # noqa: SLF001
+
+
+def pause_forgotten(patches: Patches) -> None:
+    """A start knows what waits, but not that it is paused."""
+    made = TargetBacklog.__init__
+
+    def init(self: TargetBacklog, waits: Any, tick_ms: int) -> None:
+        made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
+
+    _replace(patches, TargetBacklog, "__init__", init)
+
+
+def fails_for_all(patches: Patches) -> None:
+    """If one target takes no records, the timers of all targets wait."""
+
+    def allowance(self: CircuitBreakers, _: str, now_ms: int) -> int | None:
+        return 0 if self.unavailable(now_ms) else None
+
+    _replace(patches, CircuitBreakers, "allowance", allowance)
+
+
+def _c_left_behind(what: str) -> Callable[[Patches], None]:
+    """Requests are left to a later commit although this one carries what became of them."""
+    only_ordered_releases = Draft.only_ordered_releases
+
+    def is_alone(self: Draft, below: int) -> bool:
+        return only_ordered_releases(replace(self, **{what: []}), below)  # type: ignore[arg-type]
+
+    return lambda patches: _replace(patches, Draft, "only_ordered_releases", is_alone)
+
+
+MUTATIONS: dict[str, Callable[[Patches], None]] = {
+    "offset before store": offset_before_store,
+    "K left out": k_left_out,
+    "cut inside equal times": cut_inside_equal_times,
+    "late not settled": late_not_settled,
+    "ahead not taken back": ahead_not_taken_back,
+    "below L kept": below_l_kept,
+    "C left behind what leaves": _c_left_behind("bodies"),
+    "C left behind what has ended": _c_left_behind("ended"),
+    "journal before the transaction": journal_before,
+    "journal behind the transaction": journal_behind,
+    "unordered commits": unordered_commits,
+    "unknown outcome taken for an abort": unknown_is_abort,
+    "ended not journalled": _without("ended"),
+    "rolled not journalled": _without("rolled"),
+    "landed not journalled": _without("landed"),
+    "dropped not journalled": _without("dropped"),
+    "refused not journalled": _without("refused"),
+    "held not journalled": _without("held"),
+    "released not journalled": _without("released"),
+    "waits not journalled": _without("waits"),
+    # The copy of a timer that is moved says the time that it had.
+    "moved one keeps its old time": _with(
+        BatchIntake, "_go_round", lambda go_round: lambda self, body, _: go_round(self, body, body.due_ms)
+    ),
+    "units of moved ones kept": units_kept,
+    "pause forgotten by a start": pause_forgotten,
+    # A timer that its target may not have now is left behind K, as if it had left.
+    "passed over while it waits": _with(Store, "_begin_to_wait", lambda _: lambda *_, **__: None),
+    "a wait that never ends": _returning(Store, "_end_wait", None),
+    # A timer that leaves takes half a token from the bucket of its target.
+    "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
+    # A poll without news waits as long as it may, also if a timer is due earlier.
+    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda _, until_ms: until_ms),
+    "one target that fails holds all": fails_for_all,
+    "rules of now for old requests": rules_of_now,
+    "id missing in flights": _returning(flights, "id_hash", ""),
+    "checkpoints not used": _returning(recovery, "_usable", False),
+    "digest not compared": digest_not_compared,
+    "markers not read at a start": markers_not_read,
+    "nothing read first": nothing_read_first,
+    "no skew margin": no_skew_margin,
+    "unstable progress": unstable_progress,
+    "copies judged again": copies_judged_again,
+    # A timer does not count as pending while its copy is on its way.
+    "quota without copies": _with(CopiesInFlight, "alive_count", lambda _: 0),
+    # An aborted transaction is published again under a fresh generation, also for shards that are another's by now.
+    "lost shards repeated": _with(
+        CommitPipeline,
+        "repeat",
+        lambda repeat: lambda self, look, _, is_over: repeat(self, look, lambda _: True, is_over),
+    ),
+    # A record that is published again says the time of the first try.
+    "repeated with the old release time": _with(
+        OwnedPartition, "recheck", lambda recheck: lambda self, sealed, _: recheck(self, sealed, sealed.at_ms)
+    ),
+    # Whether a timer has expired is asked by its due time, not by the time when it leaves.
+    "expired one delivered": _with(
+        shard_module, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)
+    ),
+    "stale fence accepted": _returning(FakeGroup, "accepts", True),
+}
+
+
+@contextmanager
+def applied(name: str) -> Iterator[None]:
+    """The bridge with the mistake `name` in it."""
+    with ExitStack() as patches:
+        MUTATIONS[name](patches)
+        yield

@@ -1,0 +1,1001 @@
+"""The whole bridge in a hostile world: one seed, one history, checked from outside (oracle.py).
+
+Requests come in crowds, with and without ids, cancels among them, some malformed, some of another sender's open
+transaction; most lie several roll windows ahead, and somebody forges copies. There may be a second timer topic, and
+each may deny targets, hold few timers, take few requests or let few timers out a second. Instances crash at a drawn
+call and come back on their disk as it was, torn, emptied or as it was long ago, often with other settings; shards
+move, politely or not, also in the middle of a transaction; clocks jump; transactions end in passing faults; disks are
+full for a while, or nearly.
+In some worlds senders send what no Kafka client can decode, and an operator skips it some time later.
+Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
+nothing.
+
+    python -m bridge.simulation 0 10000          10,000 seeds, as many processes as cores; figures, and the bad seeds
+    python -m bridge.simulation 4711             one seed, its story told
+    python -m bridge.simulation 0 500 "K left out" outputs
+                                                 with a mistake in it, judged by what readers see alone
+"""
+
+import logging
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from unittest import mock
+
+from bridge.config.loop_options import Delivery, StoreOptions, TurnOptions
+from bridge.errors import OutcomeUnknownError
+from bridge.garbage_collection import tune_gc
+from bridge.intake.target_policy import Policy
+from bridge.loop import loop as turn
+from bridge.recovery import recover as recovery
+from bridge.recovery.recover import invalidate_store, read_checkpoint
+from bridge.release.target_rate_limits import TargetLimit
+from bridge.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
+from bridge.simulation.planted_bugs import applied
+from bridge.simulation.request_generator import (
+    BILLS,
+    CANCEL,
+    MORE_TIMERS,
+    MOVE,
+    NOWHERE,
+    ORDERS,
+    ORDERS_PARTITIONS,
+    PAUSE,
+    RESUME,
+    SECRET,
+    SMALL,
+    SMALL_BYTES,
+    TIMERS,
+    Header,
+    Wish,
+    Wishes,
+)
+from bridge.simulation.timeliness import Opening, Pace
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.testing.fakes import FakeClock, FakeInstance
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from schemas.control import Paused, control_record
+from schemas.headers import MAX_INT64, Rules
+from schemas.journal import JournalRecord
+from schemas.origin import Shard
+from timer.errors import CorruptStoreError
+from timer.files.disk import Disk
+from timer.format.unit import Rows, joined
+from timer.store import Store
+from timer.testing import Crash, SimDisk
+
+OWN_TOPICS = frozenset({*JOURNALS.keys(), *JOURNALS.values(), REJECTED, RECEIPTS})
+MOST_TURNS = 3000
+"""A world that is mended and has not run out after so many turns never will."""
+TRANSACTION_TIMEOUT_MS = 800
+SKEW_MS = 20
+PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.start", "disk.", "source.")
+"""Where a crash is drawn: after so many calls of one kind, or of any."""
+
+
+MIN_FREE_BYTES = 1000
+ROLLS = "timer-rolls"
+ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
+
+
+def draw_options(rng: Random, reach_ms: int, *, limited: bool) -> TurnOptions:
+    """Small numbers of everything, so that every edge is near. Each timer topic has its own, and perhaps limits."""
+    main, more = (_draw_options(rng, reach_ms) for _ in JOURNALS)
+    if limited:
+        main, more = _draw_limits(rng, main), _draw_limits(rng, more)
+    return replace(main, topics={MORE_TIMERS: replace(more, journal_topic=JOURNALS[MORE_TIMERS])})
+
+
+def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
+    return replace(
+        options,
+        policy=rng.choice((Policy(), Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
+        max_pending=rng.choice((None, None, 2, 8)),
+        max_requests_per_s=rng.choice((None, None, 30, 300)),
+        targets=rng.choice(({}, {ORDERS: _draw_limit(rng)}, {"b*": _draw_limit(rng), "*": _draw_limit(rng)})),
+    )
+
+
+def _draw_limit(rng: Random) -> TargetLimit:
+    return TargetLimit(rng.choice((3, 20, 100)), rng.choice((0.0, 0.0, 0.5)), rng.choice((20, 200)))
+
+
+def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
+    rules = draw_rules(rng, reach_ms)
+    tick_ms = rng.choice((1, 7, 10, 100))
+    lap_ms = min(rules.max_delay_ms, rules.roll_window_ms) * rng.choice((1, 1, 2, 10)) + 2 * tick_ms
+    return TurnOptions(
+        rules=rules,
+        store=StoreOptions(
+            tick_ms=tick_ms,
+            slots=lap_ms // tick_ms + 2,
+            segment_bytes=rng.choice((68, 200, 1000, 1 << 16)),
+            checkpoint_interval_ms=rng.choice((0, 20, 100, 500)),
+            compact_below=rng.choice((0.0, 0.3, 0.6)),
+            compact_ahead_ms=0,
+        ),
+        rejected_topic=REJECTED,
+        journal_topic=JOURNAL,
+        receipts_topic=RECEIPTS,
+        receipts=rng.choice(("none", "none", "outcomes", "all")),
+        max_message_bytes=rng.choice((1 << 20, 1 << 20, 700)),
+        max_poll_records=rng.choice((1, 2, 5, 20)),
+        max_due_records=rng.choice((1, 2, 5, 20)),
+        max_due_bytes=rng.choice((1, 300, 1 << 20)),
+        commit_interval_ms=rng.choice((0, 20, 100, 500)),
+        min_free_bytes=MIN_FREE_BYTES,
+        max_wait_ms=rng.choice((20, 100, 300)),
+        prepare_from=rng.choice((0, 2, 10, 1000)),
+        clock_skew_margin_ms=2 * SKEW_MS,
+    )
+
+
+def draw_rules(rng: Random, reach_ms: int) -> Rules:
+    """Most requests lie up to `reach_ms` ahead, some further."""
+    return Rules(
+        max_delay_ms=reach_ms * rng.choice((2, 3)) // 2,
+        roll_window_ms=reach_ms // rng.choice((1, 3, 5, 8)),
+        levels_ms=rng.choice(((10, 100, 400), (reach_ms // 2, reach_ms, 50), (1,))),
+        own_topics=OWN_TOPICS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed's. `fault` is empty where all held."""
+
+    seed: int
+    fault: str
+    counts: Counter[str]
+    story: list[str]
+
+
+class World:
+    """Brokers, instances, senders and what befalls them, all from one seed."""
+
+    def __init__(self, seed: int, *, only_outputs: bool = False) -> None:
+        self.rng = rng = Random(seed)
+        self._told: list[tuple[int, str, tuple[object, ...]]] = []
+        self.counts: Counter[str] = Counter()
+        self.timeline = Timeline()
+        self.kafka = FakeKafka(self.timeline, rng, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+        self.shards = [Shard(TIMERS, number) for number in range(rng.choice((1, 1, 2, 3)))]
+        if rng.random() < 0.3:
+            self.shards.append(Shard(MORE_TIMERS, 0))
+        self._create_topics()
+        reach_ms = rng.choice((200, 1000, 3000))
+        self.reach_ms = reach_ms
+        self.oracle = Oracle(self.kafka, self.shards, only_outputs=only_outputs)
+        self.wishes = Wishes(rng, reach_ms)
+        self.schedules: list[tuple[Shard, Wish, Entry]] = []
+        """What may be forged."""
+        self.has_forger = rng.random() < 0.6
+        self.group = FakeGroup("timers", self.shards)
+        self.planned = 0
+        """Requests that are to be sent at a time to come."""
+        self.olds: list[dict[Shard, SimDisk]] = []
+        self.nested = False
+        self.is_mended = self.is_pending_deleted = False
+        self.kept: dict[Shard, int] = {}
+        """The end of what the last checkpoint of a shard holds, since retention took it."""
+        self.is_limited = rng.random() < 0.4
+        self.apart = Random(f"apart {seed}")
+        """For what was added later, so that seeds keep the histories that they had."""
+        self.poisoning = Random(f"undecodable {seed}")
+        self.is_poisoned = self.poisoning.random() < 0.2
+        """Somebody sends records that no client can decode; each is skipped some time later."""
+        self.poison: list[tuple[Shard, int]] = []
+        self.more = Random(f"more {seed}")
+        self.has_more = self.more.random() < 0.5
+        self.more_wishes = Wishes(self.more, reach_ms)
+        self.clocks = Random(f"clocks {seed}")
+        self.has_moving_clocks = self.clocks.random() < 0.3
+        self.is_doubled = self.apart.random() < 0.25
+        """Some lives deliver at least once."""
+        options = draw_options(rng, reach_ms, limited=self.is_limited)
+        names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
+        self.instances = [Life(self, name, options) for name in names]
+
+    def _create_topics(self) -> None:
+        for timer_topic, journal in JOURNALS.items():
+            count = sum(shard.topic == timer_topic for shard in self.shards)
+            for name in (timer_topic, journal):
+                self.kafka.create(name, max(1, count))
+        self.kafka.create(ORDERS, ORDERS_PARTITIONS)
+        for name in (REJECTED, RECEIPTS, BILLS, CONTROL_TOPIC):
+            self.kafka.create(name)
+        self.kafka.create(SECRET, denied=True)
+        self.kafka.create(SMALL, max_bytes=SMALL_BYTES)
+        for topic in self.kafka.topics.values():
+            for log in topic.partitions:
+                log.skew_ms = self.rng.randint(-SKEW_MS, SKEW_MS)
+
+    def tell(self, what: str, *told: object) -> None:
+        self._told.append((self.timeline.now_ms, what, told))
+
+    def story(self) -> list[str]:
+        """Written only now: most stories are read by nobody."""
+        return [f"{at_ms} {what % told if told else what}" for at_ms, what, told in self._told]
+
+    def run(self) -> None:
+        """Raises what is wrong."""
+        kinds, weights = zip(*EVENTS, strict=True)
+        for _ in range(self.rng.choice((20, 40, 60))):
+            self.rng.choices(kinds, weights)[0](self)
+            if self.has_moving_clocks:
+                self.move_a_broker_clock()
+            if self.has_more and self.more.random() < 0.05:
+                self.more.choice((self.cancel_in_time, self.hold))()
+        self.mend()
+        self.run_out()
+        self.live_once_more()
+        self.counts.update(self.oracle.counts)
+
+    # -- what happens
+
+    def move_a_broker_clock(self) -> None:
+        """Move the clock of a partition's leader: another broker may lead it from now on."""
+        topic = self.kafka.topics[self.clocks.choice(sorted(self.kafka.topics))]
+        self.clocks.choice(topic.partitions).skew_ms = self.clocks.randint(-SKEW_MS, SKEW_MS)
+
+    def send(self) -> None:
+        """Requests, now or while a bridge waits."""
+        for _ in range(self.rng.choice((1, 1, 3, 6))):
+            delay_ms = self.rng.choice((0, 0, self.rng.randint(0, 200)))
+            self.planned += 1
+            self.timeline.at(self.timeline.now_ms + delay_ms, self.send_planned)
+        self.timeline.advance(0)
+        if self.is_poisoned and self.poisoning.random() < 0.3:
+            self.send_undecodable()
+
+    def send_undecodable(self) -> None:
+        """Nothing behind it is read before an operator skips it."""
+        shard = self.poisoning.choice(self.shards)
+        entry = self.kafka.produce(shard.topic, b"zeros", partition=shard.partition, is_undecodable=True)
+        self.oracle.undecodable(shard, entry)
+        self.poison.append((shard, entry.offset))
+        self.tell("undecodable %s/%d", shard, entry.offset)
+        place, in_ms = self.poison[-1], self.poisoning.choice((0, 20, 300, self.reach_ms))
+        self.timeline.at(self.timeline.now_ms + in_ms, lambda: self.kafka.skip(*place))
+
+    def send_planned(self) -> None:
+        self.planned -= 1
+        self.send_one()
+
+    def send_one(self, transaction: FakeTransaction | None = None, shard: Shard | None = None) -> None:
+        self.ask(shard or self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
+
+    def ask(self, shard: Shard, wish: Wish, transaction: FakeTransaction | None = None) -> None:
+        """Sends a request, or what an operator wants."""
+        if wish.action in (PAUSE, RESUME):
+            self.control(Paused(shard.topic, wish.target), on=wish.action == PAUSE)
+            return
+        entry = self.kafka.produce(
+            shard.topic,
+            wish.value,
+            key=wish.key,
+            headers=wish.headers,
+            partition=shard.partition,
+            transaction=transaction,
+        )
+        self.oracle.ask(shard, wish, entry)
+        if wish.target and wish.action not in (CANCEL, MOVE):
+            self.schedules.append((shard, wish, entry))
+        self.tell("request %s/%d at %d: %s %s", shard, entry.offset, entry.append_ms, sorted(wish.may), wish.control)
+
+    def control(self, key: Paused, *, on: bool) -> None:
+        """Some keys are deleted later: what has been journalled by then stays so."""
+        raw, value = control_record(key, on=on)
+        self.oracle.control(key, self.kafka.produce(CONTROL_TOPIC, value, key=raw), on=on)
+        self.tell("control %s: %s", key, on)
+        if self.apart.random() < 0.5:
+            self.timeline.at(self.timeline.now_ms + self.apart.randint(0, 600), lambda: self.delete(raw))
+
+    def delete(self, key: bytes) -> None:
+        self.kafka.produce(CONTROL_TOPIC, None, key=key)
+
+    def forge(self) -> None:
+        """Somebody sends what says that it is a copy: a true one again, one that is altered, one made in advance."""
+        if not self.has_forger:
+            return
+        for _ in range(self.rng.choice((1, 1, 3))):
+            shard, found = self._forged()
+            if found is None:
+                return
+            entry = self.kafka.produce(
+                shard.topic, found.value, key=found.key, headers=found.headers, partition=shard.partition
+            )
+            self.oracle.forged(shard, entry)
+            self.tell("forged %s/%d at %d: %s", shard, entry.offset, entry.append_ms, entry.headers)
+
+    def _forged(self) -> tuple[Shard, Entry | None]:
+        rng, drawn = self.rng, self.rng.random()
+        far = [asked for asked in self.schedules if self._due_ms(asked) > self.timeline.now_ms]
+        if drawn < 0.6 and far:
+            shard, wish, entry = asked = rng.choice(far[-8:])
+            headers = wish.copy_headers(self._due_ms(asked), f"{shard}/{entry.offset}", rng.choice((1, 1, 1, 2)))
+            made = replace(entry, headers=headers)
+            return shard, made if drawn < 0.3 else self._altered(made)
+        shard = rng.choice(self.shards)
+        copies = [e for e in self.kafka.partition(shard).everything() if ROLLS in dict(e.headers)][-6:]
+        if not copies:
+            return shard, None
+        copy = rng.choice(copies)
+        return shard, copy if drawn < 0.8 else self._altered(copy)
+
+    def _due_ms(self, asked: tuple[Shard, Wish, Entry]) -> int:
+        shard, wish, entry = asked
+        return wish.due_ms(entry.append_ms, self.rules_of(shard).levels_ms)
+
+    def rules_of(self, shard: Shard) -> Rules:
+        """Of one of the instances, by now."""
+        return self.instances[0].instance.options.of(shard.topic).rules
+
+    def _altered(self, copy: Entry) -> Entry:
+        rng = self.rng
+        match rng.choice(("value", "key", "header", "header", "more")):
+            case "value":
+                return replace(copy, value=(copy.value or b"") + b"!")
+            case "key":
+                return replace(copy, key=b"another")
+            case "more":
+                return replace(copy, headers=[("more", None), *copy.headers])
+        headers: list[Header] = [*copy.headers]
+        at = rng.choice([at for at, (name, _) in enumerate(headers) if name in ALTERED])
+        name, value = headers[at]
+        altered = (value or b"") + b"1"
+        if name == ROLLS and altered[:-1].isdigit():
+            altered = b"%d" % (int(altered[:-1]) + 1)
+        headers[at] = (name, b"bills" if name == "timer-topic" else altered)
+        return replace(copy, headers=headers)
+
+    def send_behind_a_hung_one(self) -> None:
+        """Nothing of a shard can be read for a while: copies and cancels pile up behind each other."""
+        transaction = self.kafka.begin("sender")
+        self.send_one(transaction)
+        end = self.rng.choice((self.kafka.commit, self.kafka.abort))
+        self.timeline.at(self.timeline.now_ms + self.rng.randint(0, self.reach_ms), lambda: end(transaction))
+        for _ in range(self.rng.choice((2, 5))):
+            self.send()
+            self.forge()
+            self.turns()
+            self.forge()
+
+    def send_in_transaction(self) -> None:
+        """A sender's transaction that ends well, badly, or with its time-out."""
+        transaction = self.kafka.begin("sender")
+        for _ in range(self.rng.choice((1, 2))):
+            self.send_one(transaction)
+        end, delay_ms = self.rng.choice((self.kafka.commit, self.kafka.abort, None)), self.rng.randint(0, 200)
+        if end is not None:
+            self.timeline.at(self.timeline.now_ms + delay_ms, lambda: end(transaction))
+
+    def turns(self) -> None:
+        """One instance goes on for a while, or all in turn."""
+        for _ in range(self.rng.choice((1, 2, 4))):
+            self.rng.choice(self.instances).turn()
+
+    def crash_soon(self) -> None:
+        part = self.rng.choice(PARTS)
+        steps = self.rng.choice((1, 2, 5)) if part else self.rng.randint(1, self.rng.choice((5, 40, 200)))
+        life = self.rng.choice(self.instances)
+        life.instance.fuse.arm(steps, part)
+        for _ in range(self.rng.choice((0, 3, 6))):
+            life.turn()
+
+    def start_one(self) -> None:
+        for life in self.instances:
+            if not life.is_up:
+                life.start()
+
+    def stop_one(self) -> None:
+        life = self.rng.choice(self.instances)
+        life.stop()
+        if self.rng.random() < 0.7:
+            life.start()
+
+    def cancel_in_time(self) -> None:
+        """Let two timers be due in the same ms, and a cancel of the first be read just then."""
+        shard, in_ms = self.more.choice(self.shards), self.more.choice((90, 250, 550))
+        owner = next((life for life in self.instances if life.member == self.group.owner[shard]), self.instances[0])
+        wishes = [self.more_wishes.far(owner.clock.now_ms() + in_ms, has_id=has_id) for has_id in (True, False)]
+        for wish in wishes:
+            self.ask(shard, wish)
+        id_, at_ms = wishes[0].id or b"", self.timeline.now_ms + in_ms
+        self.timeline.at(at_ms, lambda: self.ask(shard, self.more_wishes.cancel_of(id_)))
+        self._turn_until(at_ms + 1)
+
+    def hold(self) -> None:
+        """Let a timer be held as the clock goes back behind K, let it leave, then kill the instance."""
+        shard, life = self.more.choice(self.shards), self.more.choice(self.instances)
+        for in_ms in (100, 50):
+            self.ask(shard, self.more_wishes.far(life.clock.now_ms() + in_ms))
+            self._turn_until(self.timeline.now_ms + 1)
+            if in_ms == 100:
+                for ms in (100, -100):
+                    life.jump(ms)
+                    self._turn_until(self.timeline.now_ms + 1)
+        self._turn_until(self.timeline.now_ms + 60)
+        life.stop(in_order=False)
+        life.start()
+
+    def _turn_until(self, at_ms: int) -> None:
+        """Let all instances turn until then, and once more."""
+        is_over = False
+        while not is_over:
+            is_over = self.timeline.now_ms >= at_ms
+            for life in self.instances:
+                life.turn()
+            self.timeline.advance(1)
+
+    def keep_a_copy(self) -> None:
+        """Directories as they are now; they may come back much later."""
+        life = self.rng.choice(self.instances)
+        self.olds.append({shard: disk.copy() for shard, disk in life.instance.disks.items()})
+
+    def come_back(self) -> None:
+        """A directory from long ago, behind a retention that took what it would need to catch up.
+
+        Meanwhile others do the work, so that what lived then may have ended by now.
+        """
+        self.keep_a_copy()
+        for _ in range(self.rng.choice((0, 2, 4))):
+            self.send()
+            self._all_turn()
+        self._bring_back(self.rng.choice(self.olds[-3:]))
+
+    def _bring_back(self, old: dict[Shard, SimDisk]) -> None:
+        self.retain()
+        life = self.rng.choice(self.instances)
+        self.tell(f"{life.name} gets an old directory")
+        self.counts["come back"] += 1
+        life.instance.kill()
+        life.instance.disks |= {shard: disk.copy() for shard, disk in old.items()}
+        life.start()
+
+    def cross(self) -> None:
+        """A timer is rolled while its cancel waits to be read before the copy; then somebody dies between the two."""
+        shard, wish = self.rng.choice(self.shards), self.wishes.far(self.timeline.now_ms + self.reach_ms)
+        assert wish.id is not None
+        self.ask(shard, wish)
+        self._all_turn()
+        hung = [self.kafka.begin("sender") for _ in range(2)]
+        self.send_one(hung[0], shard)
+        self.ask(shard, self.wishes.cancel_of(wish.id))
+        self.send_one(hung[1], shard)
+        self.timeline.advance(self.rules_of(shard).roll_window_ms)
+        self._all_turn()
+        for transaction in hung:  # there may be a checkpoint between the cancel and the copy
+            self.rng.choice((self.kafka.commit, self.kafka.abort))(transaction)
+            self._all_turn()
+        self.crash_soon()
+
+    def be_away(self) -> None:
+        """A directory comes back: what it held has ended or moved, L too, and retention took that time away."""
+        life = self.rng.choice(self.instances)
+        for shard in self.shards:
+            self.ask(shard, self.wishes.far(self.timeline.now_ms + self.reach_ms))
+        self._all_turn()
+        old = {shard: disk.copy() for shard, disk in life.instance.disks.items()}
+        for shard in self.shards:
+            for id_ in self.oracle.live_ids(shard):
+                self.ask(shard, self.wishes.end_of(id_, self.timeline.now_ms))
+        self._all_turn()
+        self.send()
+        self.turns()
+        self._bring_back(old)
+
+    def _all_turn(self) -> None:
+        for _ in range(self.rng.choice((1, 3))):
+            self.timeline.advance(self.rng.choice((10, 50, 300)))
+            for life in self.instances:
+                life.turn()
+
+    def move(self) -> None:
+        shard, life = self.rng.choice(self.shards), self.rng.choice(self.instances)
+        if life.is_up:
+            self.tell(f"{shard} is to move to {life.name}")
+            self.counts["moves"] += 1
+            self.group.move(shard, life.member)
+
+    def put_out(self) -> None:
+        """A session times out; the instance does not know."""
+        life = self.rng.choice(self.instances)
+        if life.is_up:
+            self.tell(f"{life.name} is put out of the group")
+            self.counts["zombies"] += 1
+            self.group.expire(life.member)
+
+    def jump(self) -> None:
+        life = self.rng.choice(self.instances)
+        life.jump(self.rng.choice((-500, -50, -5, 5, 50, 500, self.rng.randint(-9000, 9000), -life.clock.error_ms)))
+
+    def swing(self) -> None:
+        """A clock that was ahead for a while: K stands further than the time, so what comes now is held or late."""
+        life, ahead_ms = self.rng.choice(self.instances), self.rng.choice((100, 500, 2000))
+        for ms in (ahead_ms, -ahead_ms):
+            life.jump(ms)
+            self.send()
+            for _ in range(self.rng.choice((1, 3))):
+                life.turn()
+
+    def retain(self) -> None:
+        """Retention takes what lies below L, and the journal of that time."""
+        for shard in self.shards:
+            low = self.oracle.progress(shard).low_offset
+            log, journal = (
+                self.kafka.partition(shard),
+                self.kafka.partition(Shard(JOURNALS[shard.topic], shard.partition)),
+            )
+            low_ms = next((entry.append_ms for entry in log.everything() if entry.offset >= low), self.timeline.now_ms)
+            log.delete_before(min(low, log.last_stable))
+            decided_ms = low_ms - 2 * SKEW_MS
+            kept = [entry.offset for entry in journal.everything() if entry.append_ms >= decided_ms]
+            told = list(journal.committed(journal.first, journal.last_stable))[-1:]
+            waits = [entry.offset for entry in told if JournalRecord.from_bytes(entry.value or b"").waits]
+            journal.delete_before(min(*kept[:1], *waits, journal.end, journal.last_stable))
+
+    def pass_time(self) -> None:
+        self.timeline.advance(self.rng.choice((1, 10, 100, 1000)))
+
+    def vex_sinks(self) -> None:
+        chance, unknown = self.rng.choice((0.0, 0.0, 0.2, 0.5)), self.apart.choice((0.0, 0.0, 0.1))
+        for life in self.instances:
+            life.instance.set_faults(chance, unknown)
+
+    def vex_disks(self) -> None:
+        disks = [disk for life in self.instances for disk in life.instance.disks.values()]
+        for disk in disks:
+            match self.rng.choice(("mend", "mend", "full", "nearly full", "sync", "sync", "sync")):
+                case "mend":
+                    mend(disk)
+                case "full":
+                    self.tell("a disk is full")
+                    self.counts["full"] += 1
+                    disk.fail_append(self.rng.randint(0, 5), share=self.rng.random())
+                case "nearly full":
+                    self.tell("a disk is nearly full")
+                    self.counts["nearly full"] += 1
+                    disk.free = MIN_FREE_BYTES - 1
+                case _:
+                    self.counts["sync fails"] += 1
+                    disk.fail_sync()
+
+    def change_topics(self) -> None:
+        if self.rng.random() < 0.5:
+            if NOWHERE not in self.kafka.topics:
+                self.kafka.create(NOWHERE)
+        else:
+            self.kafka.topics[SECRET].denied = not self.kafka.topics[SECRET].denied
+        if self.apart.random() < 0.3:
+            self.take_away_a_target()
+
+    def take_away_a_target(self) -> None:
+        """A target topic has no leader or too few in-sync replicas for a while."""
+        target = self.apart.choice((ORDERS, BILLS))
+        topic = self.kafka.topics[target]
+        topic.unavailable = True
+        self.oracle.failed_targets.add(target)
+        self.counts["targets taken away"] += 1
+        self.tell(f"{target} takes no records")
+
+        def give_back() -> None:
+            topic.unavailable = False
+
+        self.timeline.at(self.timeline.now_ms + self.apart.randint(1, self.reach_ms), give_back)
+
+    def meanwhile(self, life: "Life", where: str) -> None:
+        """At a call of `life`, others may act; it may even be another's turn to own its shards."""
+        if where == "sink.abort":
+            life.own_turns.clear()
+        if self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
+            return
+        others = [other for other in self.instances if other is not life and other.is_up]
+        life.own_turns.clear()
+        self.nested = True
+        if others and self.rng.random() < 0.7:
+            self.tell(f"{life.name} sleeps at {where}")
+            self.group.expire(life.member)
+            for _ in range(self.rng.choice((1, 3, 6, 20))):
+                self.rng.choice(others).turn()
+        else:
+            self.timeline.advance(self.rng.choice((1, 5, 2 * TRANSACTION_TIMEOUT_MS)))
+        self.nested = False
+
+    # -- the end
+
+    def mend(self) -> None:
+        self.tell("the world is mended")
+        self.is_mended = True
+        for place in self.poison:
+            self.kafka.skip(*place)
+        for life in self.instances:
+            life.mend()
+        if self.apart.random() < 0.3:
+            self.take_away_a_target()
+
+    def run_out(self) -> None:
+        deletes_at = self.apart.choice((1, 5, 20, MOST_TURNS))
+        for turn_ in range(MOST_TURNS):
+            if turn_ == deletes_at and len(self.instances) == 1:
+                self.delete_pending()
+            if not self.planned and turn_ % 20 == 0:
+                for shard, target in self.oracle.paused():
+                    self.control(Paused(shard.topic, target), on=False)
+            if not self.oracle.unsettled() and not self.planned:
+                return
+            for life in self.instances:
+                life.turn()
+        raise Violation(f"lost: {self.oracle.describe_unsettled()}")
+
+    def delete_pending(self) -> None:
+        """Delete what was read, as retention does, also if it is pending: only the stores know it from now on.
+
+        A store that stays open delivers all of it. One that is opened again knows what its last checkpoint holds. With
+        several instances one could lose it and another not, so the caller leaves those out.
+        """
+        self.tell("retention takes what is pending")
+        self.counts["pending deleted"] += 1
+        self.is_pending_deleted = True
+        (life,) = self.instances
+        for shard, owned in life.instance.bridge.shards.items() if life.instance.bridge is not None else ():
+            log = self.kafka.partition(shard)
+            if owned.release_barrier is None:
+                log.delete_before(min(self.oracle.progress(shard).next_offset, log.last_stable))
+        if self.apart.random() < 0.5:
+            life.stop()
+            checkpoints = {shard: read_checkpoint(disk) for shard, disk in life.instance.disks.items()}
+            self.kept = {shard: found.progress.next_offset for shard, found in checkpoints.items() if found is not None}
+            life.start()
+
+    def live_once_more(self) -> None:
+        """From nothing but Kafka: everything is known to be settled."""
+        for life in self.instances:
+            life.turn()
+            life.instance.lose_disks()
+            life.start()
+        for _ in range(6):
+            for life in self.instances:
+                life.turn()
+        for life in self.instances:
+            pending = life.pending()
+            if any(pending.values()):
+                raise Violation(f"{life.name} counts {pending} pending, but all is settled")
+
+
+def mend(disk: SimDisk) -> None:
+    disk.mend()
+    disk.free = 1 << 40
+
+
+class Life:
+    """One instance, life after life."""
+
+    def __init__(self, world: World, name: str, options: TurnOptions) -> None:
+        self.world = world
+        self.name = name
+        self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
+        self.openings: dict[Shard, Opening] = {}
+        self.own_turns: list[list[int]] = []
+        """See bridge.simulation.timeliness.Pace."""
+        self._passed_ms, self._last_ms = 0, self.clock.now_ms()
+        self.instance = FakeInstance(
+            world.kafka,
+            world.group,
+            options,
+            name=name,
+            clock=self.clock,
+            rng=world.rng,
+            meanwhile=lambda where: world.meanwhile(self, where),
+            note=self._note,
+            on_start=self._check_opened,
+            delivery=self._draw_delivery(),
+        )
+        self._lowest_ms = self._highest_ms = self.clock.now_ms()
+        self._paused: frozenset[Shard] = frozenset()
+        self._checked: tuple[object, ...] = ()
+
+    @property
+    def is_up(self) -> bool:
+        return self.instance.bridge is not None
+
+    @property
+    def member(self) -> str:
+        return self.instance.source.member if self.instance.source else self.name
+
+    def pending(self) -> dict[Shard, Counter[str]]:
+        return self.instance.bridge.pending_by_topic() if self.instance.bridge else {}
+
+    def jump(self, ms: int) -> None:
+        self.world.tell(f"the clock of {self.name} jumps by {ms} ms")
+        self.world.counts["jumps"] += 1
+        self._see_clock()
+        self.clock.error_ms += ms
+        self._see_clock()
+
+    def _see_clock(self) -> None:
+        now_ms = self.clock.now_ms()
+        self._passed_ms += max(0, now_ms - self._last_ms)
+        self._last_ms = now_ms
+        self._lowest_ms, self._highest_ms = min(self._lowest_ms, now_ms), max(self._highest_ms, now_ms)
+
+    def _see_paused(self) -> None:
+        """What was staged while intake was paused may leave in a later turn."""
+        if self.instance.source is not None:
+            self._paused |= self.instance.source.paused
+
+    def _look_anew(self) -> None:
+        """Nothing is staged or on its way: what comes next begins here."""
+        self._lowest_ms = self._highest_ms = self.clock.now_ms()
+        self._paused = frozenset()
+
+    def turn(self) -> None:
+        """One turn, and what an onlooker can say of it."""
+        if not self.is_up:
+            return
+        self.world.counts["turns"] += 1
+        self._see_clock()
+        self._begin_turn()
+        try:
+            self.instance.turn()
+        except Crash as crash:
+            self._die(str(crash))
+        except OutcomeUnknownError:
+            self._end_life()
+            self.start()
+        self._end_turn()
+        self.world.oracle.observe()
+        self._see_paused()
+        if self.instance.bridge is not None and self.instance.bridge.is_idle:
+            self._look_anew()
+        self._check_pending()
+
+    def _begin_turn(self) -> None:
+        now_ms = self.world.timeline.now_ms
+        if not self.world.is_mended:
+            return
+        if not self.own_turns or self.own_turns[-1][1] != now_ms:
+            self.own_turns.append([now_ms, now_ms])
+        self.own_turns[-1][1] = MAX_INT64
+
+    def _end_turn(self) -> None:
+        shards = self.instance.bridge.shards.values() if self.instance.bridge is not None else ()
+        if any(owned.release_barrier is not None for owned in shards):
+            self.own_turns.clear()
+        if self.own_turns:
+            self.own_turns[-1][1] = self.world.timeline.now_ms
+
+    def _die(self, where: str) -> None:
+        world, rng = self.world, self.world.rng
+        world.counts["crashes"] += 1
+        member, noticed = self.member, rng.random() < 0.6
+        self.instance.kill(noticed=noticed)
+        if not noticed:
+            world.timeline.at(world.timeline.now_ms + rng.randint(0, 300), lambda: world.group.expire(member))
+        power = 50 if any(disk.has_given_up for disk in self.instance.disks.values()) else 3
+        fate = rng.choices(("kill", "power", "deleted", "old"), (4, power, 2, 2))[0]
+        world.tell(f"{self.name} dies at {where}: {fate}")
+        world.counts[fate] += 1
+        if fate == "power":
+            self.instance.lose_power()
+        elif fate == "deleted":
+            self.instance.lose_disks()
+        elif fate == "old" and world.olds:
+            self.instance.disks |= {shard: disk.copy() for shard, disk in rng.choice(world.olds).items()}
+        if rng.random() < 0.6:
+            self.start()
+
+    def start(self) -> None:
+        rng = self.world.rng
+        if rng.random() < 0.5 and not self.world.is_pending_deleted:  # another tick_ms would be refused
+            self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
+        self.instance.delivery = self._draw_delivery()
+        self.world.tell(f"{self.name} starts, {self.instance.delivery}")
+        self._look_anew()
+        self.own_turns.clear()
+        self.instance.start()
+
+    def _draw_delivery(self) -> Delivery:
+        is_doubled = self.world.is_doubled and self.world.apart.random() < 0.7
+        return "at-least-once" if is_doubled else "exactly-once"
+
+    def stop(self, *, in_order: bool = True) -> None:
+        if not self.is_up:
+            return
+        self.world.tell(f"{self.name} stops")
+        try:
+            if in_order:
+                self.instance.stop()
+            self.instance.kill()
+        except Crash as crash:
+            self._die(str(crash))
+        except OutcomeUnknownError:
+            self._end_life()
+        self.world.oracle.observe()
+
+    def _end_life(self) -> None:
+        """End this life in order after an unknown outcome; the next one asks Kafka."""
+        self.world.tell(f"{self.name} does not know the outcome of a transaction")
+        self.world.counts["unknown outcomes"] += 1
+        try:
+            if self.instance.bridge is not None:
+                self.instance.bridge.stop()
+        except Crash as crash:
+            self._die(str(crash))
+        except OutcomeUnknownError:
+            pass  # of the transaction behind it
+        self.instance.kill()
+
+    def mend(self) -> None:
+        self.instance.set_faults(0.0)
+        self.instance.fuse.disarm()
+        for disk in self.instance.disks.values():
+            mend(disk)
+        if not self.is_up:
+            self.start()
+
+    def _note(self) -> Note:
+        source = self.instance.source
+        assert source is not None
+        self._see_clock()
+        self._see_paused()
+        control = self.instance.control
+        assert control is not None
+        opened = dict(source.opened)
+        told = self.instance.options, opened, self._paused, control.position
+        pace = Pace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
+        return Note(self._highest_ms, self._lowest_ms, *told, self.clock.now_ms(), pace)
+
+    def _check_opened(self, shard: Shard) -> None:
+        """A shard that was just opened holds what its requests say."""
+        world = self.world
+        self._see_clock()
+        self.openings[shard] = Opening(self._passed_ms, world.kafka.partition(shard).last_stable)
+        self.own_turns.clear()
+        if world.oracle.only_outputs or world.group.owner[shard] != self.member:
+            return
+        world.oracle.observe()
+        if world.kafka.partition(shard).first > world.oracle.progress(shard).low_offset:
+            assert self.instance.bridge is not None
+            store = self.instance.bridge.shards[shard].store
+            world.oracle.forget_deleted(shard, set(_live(store)["origin"].tolist()), world.kept.get(shard, 0))
+        pending, expected = self.pending()[shard], world.oracle.pending(shard)
+        if pending != expected:
+            raise Violation(f"{self.name} rebuilt {shard} with {pending} timers, {expected} live")
+
+    def _check_pending(self) -> None:
+        """When nothing is on its way, a shard holds as many timers as its requests say; after commits and openings."""
+        bridge = self.instance.bridge
+        if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
+            return
+        state = (self.world.oracle.commits, *bridge.shards.values())
+        if state == self._checked:
+            return
+        if any(self.world.group.owner[shard] != self.member for shard in bridge.shards):
+            return
+        for shard, pending in self.pending().items():
+            expected = self.world.oracle.pending(shard)
+            if pending != expected:
+                raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
+            store = bridge.shards[shard].store
+            if store.pending_bytes != (live_bytes := int(_live(store)["body_size"].sum())):
+                raise Violation(f"{self.name} counts {store.pending_bytes} bytes of {shard}, {live_bytes} live")
+        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
+        if ranges != expected_ranges:
+            raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
+        self._checked = state
+
+
+def _live(store: Store) -> Rows:
+    """Return the rows of live timers, from the log alone."""
+    found: list[Rows] = []
+    following: int | None = 0
+    while following is not None:
+        rows, following = store.some_live(following)
+        found.append(rows)
+    return joined(found)
+
+
+EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
+    (World.turns, 12),
+    (World.send, 8),
+    (World.forge, 2),
+    (World.crash_soon, 4),
+    (World.pass_time, 1),
+    (World.start_one, 2),
+    (World.move, 1.5),
+    (World.jump, 1),
+    (World.send_in_transaction, 1),
+    (World.send_behind_a_hung_one, 1.5),
+    (World.swing, 2),
+    (World.keep_a_copy, 1),
+    (World.retain, 1),
+    (World.come_back, 2),
+    (World.be_away, 2),
+    (World.cross, 3),
+    (World.put_out, 0.7),
+    (World.stop_one, 0.7),
+    (World.vex_sinks, 0.7),
+    (World.vex_disks, 1),
+    (World.change_topics, 0.5),
+)
+
+
+@contextmanager
+def damage_judged() -> Iterator[None]:
+    """A rebuild heals what the store itself got wrong, so it would never be seen."""
+
+    def judged(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
+        if isinstance(disk, SimDisk) and not disk.may_be_torn:
+            raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {wrong}")
+        invalidate_store(shard, disk, wrong)
+
+    with mock.patch.object(recovery, "invalidate_store", judged), mock.patch.object(turn, "invalidate_store", judged):
+        yield
+
+
+def run_seed(
+    seed: int,
+    mutation: str = "",
+    only_outputs: bool = False,  # noqa: FBT001
+    *,
+    is_brief: bool = False,
+) -> Outcome:
+    """One history; what is wrong with it, if anything.
+
+    mutation: a planted bug. Only a Violation shows that it is found: any other exception may be its own.
+    is_brief: the story is told only if something is wrong.
+    """
+    world = World(seed, only_outputs=only_outputs)
+    fault = ""
+    with applied(mutation) if mutation else nullcontext(), nullcontext() if only_outputs else damage_judged():
+        try:
+            world.run()
+        except Exception as wrong:  # noqa: BLE001  (whatever it is, it is the finding)
+            name, place = type(wrong).__name__, traceback.extract_tb(wrong.__traceback__)[-1]
+            world.counts[name] += 1
+            if not mutation or isinstance(wrong, Violation):
+                fault = f"{name}: {wrong} ({place.name}, line {place.lineno})"
+    return Outcome(seed, fault, world.counts, world.story() if fault or not is_brief else [])
+
+
+def main(arguments: list[str]) -> int:
+    logging.disable()
+    seeds = [int(argument) for argument in arguments if argument.isdigit()]
+    words = [argument for argument in arguments if not argument.isdigit()]
+    only_outputs = "outputs" in words
+    mutation = next((word for word in words if word != "outputs"), "")
+    if len(seeds) == 2:
+        return 1 if run_many(range(*seeds), mutation, only_outputs=only_outputs) else 0
+    outcome = run_seed(seeds[0], mutation, only_outputs)
+    sys.stdout.write("\n".join([*outcome.story, outcome.fault or "nothing is wrong", ""]))
+    return 1 if outcome.fault else 0
+
+
+def _begin_work() -> None:
+    logging.disable()
+    tune_gc()
+
+
+def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False) -> int:
+    """Runs them on all cores, says how it went, and returns how many are bad."""
+    began = time.monotonic()
+    total: Counter[str] = Counter()
+    bad = 0
+    run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True)
+    with ProcessPoolExecutor(initializer=_begin_work) as pool:
+        for outcome in pool.map(run, seeds, chunksize=4):
+            total += outcome.counts
+            if outcome.fault:
+                bad += 1
+                sys.stdout.write(f"seed {outcome.seed}: {outcome.fault[:400]}\n")
+    figures = ", ".join(f"{name} {count}" for name, count in sorted(total.items()))
+    sys.stdout.write(f"{len(seeds)} seeds in {time.monotonic() - began:.1f} s, {bad} bad: {figures}\n")
+    return bad

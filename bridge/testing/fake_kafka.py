@@ -1,0 +1,462 @@
+"""A Kafka in memory, as a transactional client and a read_committed consumer see it. One thread, no sleep.
+
+    orders/0   0 a   1 b(T1)   2 c   3 commit T1   4 d(T2, open)   5 e
+               read_committed sees a b c: the marker takes an offset, T2 holds the last stable offset at 4
+
+What is kept, because the bridge lives by it:
+1. A marker stands on each partition that the transaction touched; records of an aborted one keep their offsets.
+2. An open transaction hides what stands behind its first record, on that partition alone.
+3. Transactional offsets count by the position at which they were sent, not by the order of the commits.
+4. The coordinator checks the group's generation when offsets are sent, not who owns the partition, and not at commit.
+5. A commit answers before its markers stand: some partitions show it later (`marker_lag_ms`).
+6. Who begins with a transactional.id ends what the last one of that name left open; else the time-out does.
+7. What a dead client had asked of the coordinator may still arrive.
+
+    kafka = FakeKafka(Timeline()); kafka.create("timer.requests", partitions=2); kafka.create("orders")
+    kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
+    kafka.read("orders")            what a read_committed consumer sees now
+"""
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from bridge.ports import Outgoing
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from schemas.control import Skipped, control_record
+from schemas.headers import Headers
+from schemas.murmur2 import murmur2 as murmur2
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+MAX_METADATA_CHARACTERS = 1024
+
+
+class Timeline:
+    """Time as it truly passes, and what happens at which ms. Clocks that people read are `FakeClock`s over it."""
+
+    def __init__(self, start_ms: int = 1_000_000) -> None:
+        self.now_ms = start_ms
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def at(self, when_ms: int, action: Callable[[], None]) -> None:
+        """`action` runs once `when_ms` is reached; those of one ms in the order of the calls."""
+        heapq.heappush(self._events, (when_ms, next(self._order), action))
+
+    def advance(self, ms: int) -> None:
+        """Lets `ms` pass, with all that happens meanwhile."""
+        self.wait(ms, lambda: False)
+
+    def wait(self, timeout_ms: int, until: Callable[[], bool]) -> None:
+        """Lets time pass until `until()`, looked at behind each event, at most `timeout_ms`."""
+        end_ms = self.now_ms + timeout_ms
+        while not until():
+            if not self.run_next(end_ms):
+                self.now_ms = max(self.now_ms, end_ms)
+                return
+
+    def run_next(self, before_ms: int | None = None) -> bool:
+        """Jumps to the next event and runs it. False where there is none (up to `before_ms`)."""
+        if not self._events or (before_ms is not None and self._events[0][0] > before_ms):
+            return False
+        when_ms, _, action = heapq.heappop(self._events)
+        self.now_ms = max(self.now_ms, when_ms)
+        action()
+        return True
+
+
+class State(Enum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(eq=False, slots=True)
+class FakeTransaction:
+    """One transaction of the client `owner`. `note` is the test's own."""
+
+    owner: str
+    epoch: int
+    number: int
+    begun_ms: int = 0
+    state: State = State.OPEN
+    touched: "list[Partition]" = field(default_factory=list)
+    offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
+    position: int = -1
+    records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
+    """What it wrote, in the order of the calls."""
+    ahead: "list[tuple[Partition, Entry]]" = field(default_factory=list)
+    """What stands before it ends, and whatever becomes of it: deliveries of at-least-once."""
+    finished: bool = False
+    """Decided, and every marker stands."""
+    note: object = None
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One offset of a partition: a record, or the marker that ends `transaction` here."""
+
+    offset: int
+    append_ms: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    transaction: FakeTransaction | None = None
+    is_marker: bool = False
+    is_undecodable: bool = False
+    """No client can decode it."""
+
+
+class Partition:
+    """A log: entries from `first` on, and the transactions that are open on it."""
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.first = 0
+        self.skew_ms = 0
+        """How far the clock of the broker that leads it is ahead."""
+        self._entries: list[Entry] = []
+        self.open: dict[FakeTransaction, int] = {}
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self._entries)
+
+    @property
+    def last_stable(self) -> int:
+        """The offset up to which read_committed consumers may read."""
+        return min(self.open.values()) if self.open else self.end
+
+    def append(self, entry: Entry) -> Entry:
+        entry.offset = self.end
+        transaction = entry.transaction
+        if transaction is not None and not entry.is_marker and self not in transaction.touched:
+            transaction.touched.append(self)
+            self.open[transaction] = entry.offset
+        self._entries.append(entry)
+        return entry
+
+    def end_transaction(self, transaction: FakeTransaction, now_ms: int) -> None:
+        if self.open.pop(transaction, None) is not None:
+            self.append(Entry(-1, now_ms, now_ms, None, None, (), transaction, is_marker=True))
+
+    def committed(self, start: int, end: int) -> Iterator[Entry]:
+        """The records of [start, end) that stand; `end` at most the last stable offset."""
+        for entry in self._entries[max(0, start - self.first) : max(0, end - self.first)]:
+            stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
+            if stands and not entry.is_marker:
+                yield entry
+
+    def everything(self) -> Sequence[Entry]:
+        """Every offset that is kept: open, aborted, markers too."""
+        return self._entries
+
+    def delete_before(self, offset: int) -> None:
+        """Retention."""
+        del self._entries[: max(0, offset - self.first)]
+        self.first = max(self.first, offset)
+
+    def cut(self, end: int) -> None:
+        """An unclean election: a new leader knows nothing from `end` on."""
+        del self._entries[max(0, end - self.first) :]
+
+
+@dataclass(slots=True)
+class Topic:
+    """`denied`: nobody may write there. `unavailable`: nobody can, as it has no leader or too few in-sync replicas."""
+
+    partitions: list[Partition]
+    max_bytes: int
+    denied: bool = False
+    unavailable: bool = False
+    turn: int = 0
+
+
+class FakeKafka:
+    """The brokers. With `rng`, what real ones leave open is drawn: a marker lags, a dead client's commit arrives."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        rng: Random | None = None,
+        *,
+        transaction_timeout_ms: int = 10_000,
+        marker_lag_ms: int = 5,
+    ) -> None:
+        self.timeline = timeline
+        self.topics: dict[str, Topic] = {}
+        self.commits: list[FakeTransaction] = []
+        """Committed transactions, in the order in which the coordinator decided."""
+        self.ahead: list[tuple[Partition, Entry]] = []
+        self._rng = rng
+        self._timeout_ms = transaction_timeout_ms
+        self._lag_ms = marker_lag_ms
+        self._epochs: dict[str, int] = {}
+        self._unfinished: dict[str, list[FakeTransaction]] = {}
+        self._numbers = itertools.count()
+        self._positions = itertools.count()
+        self._offsets: dict[tuple[str, Shard], tuple[int, int, str | None]] = {}
+
+    # -- topics and plain records
+
+    def create(self, name: str, partitions: int = 1, *, max_bytes: int = 1 << 20, denied: bool = False) -> None:
+        self.topics[name] = Topic([Partition(name, number) for number in range(partitions)], max_bytes, denied)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """So many in all; keys are elsewhere from now on."""
+        logs = self.topics[name].partitions
+        logs += [Partition(name, number) for number in range(len(logs), partitions)]
+
+    def partition(self, shard: Shard) -> Partition:
+        return self.topics[shard.topic].partitions[shard.partition]
+
+    def refusal(self, topic: str, partition: int, size: int) -> str | None:
+        """The code with which a record of `size` bytes would be refused, None where it is taken."""
+        found = self.topics.get(topic)
+        if found is None:
+            return "unknown-topic"
+        if found.denied:
+            return "not-authorized"
+        if partition >= len(found.partitions):
+            return "unknown-partition"
+        return "too-large" if size > found.max_bytes else None
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int = -1,
+        timestamp_ms: int | None = None,
+        transaction: FakeTransaction | None = None,
+        is_undecodable: bool = False,
+    ) -> Entry:
+        """A record by anybody. `partition` -1: by the key's murmur2 as Kafka's default does, in turn without a key."""
+        log = self._choose(self.topics[topic], partition, key)
+        now_ms = self.timeline.now_ms + log.skew_ms
+        created_ms = now_ms if timestamp_ms is None else timestamp_ms
+        entry = log.append(Entry(-1, now_ms, created_ms, key, value, list(headers), transaction))
+        entry.is_undecodable = is_undecodable
+        if transaction is not None:
+            transaction.records.append((log, entry))
+        return entry
+
+    def skip(self, shard: Shard, offset: int) -> None:
+        """An operator skips a record, by the control topic."""
+        if CONTROL_TOPIC not in self.topics:
+            self.create(CONTROL_TOPIC)
+        key, value = control_record(Skipped(shard, offset), on=True)
+        self.produce(CONTROL_TOPIC, value, key=key)
+
+    def send_ahead(self, record: Outgoing) -> tuple[Partition, Entry]:
+        """A record without a transaction, which is remembered in `ahead`."""
+        topic, partition, key, value, headers, timestamp_ms = record
+        log = self._choose(self.topics[topic], partition, key)
+        now_ms = self.timeline.now_ms + log.skew_ms
+        sent = log, log.append(Entry(-1, now_ms, timestamp_ms, key, value, list(headers), None))
+        self.ahead.append(sent)
+        return sent
+
+    def read(self, topic: str) -> list[Entry]:
+        """All that a read_committed consumer of `topic` sees, partition by partition."""
+        return [e for log in self.topics[topic].partitions for e in log.committed(log.first, log.last_stable)]
+
+    def _choose(self, topic: Topic, partition: int, key: bytes | None) -> Partition:
+        if partition < 0:
+            topic.turn += 1
+            partition = topic.turn if key is None else murmur2(key) & 0x7FFFFFFF
+            partition %= len(topic.partitions)
+        return topic.partitions[partition]
+
+    # -- transactions
+
+    def init(self, owner: str) -> int:
+        """A producer starts: what the last one of this name left open ends now. Returns its epoch."""
+        self._epochs[owner] = self._epochs.get(owner, -1) + 1
+        self.finish(owner)
+        return self._epochs[owner]
+
+    def finish(self, owner: str) -> None:
+        """Every transaction of `owner` is over, its markers written."""
+        for transaction in list(self._unfinished.get(owner, ())):
+            if transaction.state is State.OPEN:
+                transaction.state = State.ABORTED
+            self._complete(transaction)
+
+    def is_fenced(self, owner: str, epoch: int) -> bool:
+        return self._epochs[owner] != epoch
+
+    def begin(self, owner: str, epoch: int = 0) -> FakeTransaction:
+        transaction = FakeTransaction(owner, epoch, next(self._numbers), self.timeline.now_ms)
+        self._unfinished.setdefault(owner, []).append(transaction)
+        self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
+        return transaction
+
+    def send_offsets(self, transaction: FakeTransaction, group: str, progress: dict[Shard, Progress]) -> None:
+        transaction.position = next(self._positions)
+        transaction.offsets = {(group, shard): reached for shard, reached in progress.items()}
+
+    def commit(self, transaction: FakeTransaction) -> None:
+        """Decided at once; visible at once or, partition by partition, a little later."""
+        if transaction.state is not State.OPEN:
+            return
+        transaction.state = State.COMMITTED
+        self.commits.append(transaction)
+        if not self._draw(0.15):
+            self._complete(transaction)
+            return
+        for log in transaction.touched:
+            if self._draw(0.5):
+                log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
+        self.timeline.at(self.timeline.now_ms + 1 + self._below(self._lag_ms), lambda: self._complete(transaction))
+
+    def abort(self, transaction: FakeTransaction) -> None:
+        if transaction.state is State.OPEN:
+            transaction.state = State.ABORTED
+            self._complete(transaction)
+
+    def leave_in_flight(self, transaction: FakeTransaction) -> None:
+        """The client died just when it asked for the commit: that arrives now, in a while, or never."""
+        if self._draw(0.3):
+            self.commit(transaction)
+        elif self._draw(0.5):
+            self.timeline.at(self.timeline.now_ms + self._below(self._timeout_ms), lambda: self.commit(transaction))
+
+    def _complete(self, transaction: FakeTransaction) -> None:
+        """Writes the markers that are left, then that of the offsets."""
+        if transaction.finished:
+            return
+        transaction.finished = True
+        self._unfinished[transaction.owner].remove(transaction)
+        for log in transaction.touched:
+            log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
+        if transaction.state is State.COMMITTED:
+            for place, reached in transaction.offsets.items():
+                if place not in self._offsets or transaction.position > self._offsets[place][0]:
+                    metadata = reached.metadata()
+                    assert len(metadata) <= MAX_METADATA_CHARACTERS
+                    self._offsets[place] = (transaction.position, reached.next_offset, metadata)
+
+    # -- what a starting client asks
+
+    def stable_offset(self, group: str, shard: Shard) -> tuple[int, str | None] | None:
+        """The committed offset and its metadata, once no transaction can change it any more."""
+        self.wait_stable(group, shard)
+        found = self._offsets.get((group, shard))
+        return None if found is None else found[1:]
+
+    def is_stable(self, group: str, shard: Shard) -> bool:
+        """No transaction can change the committed offset any more."""
+        return not any((group, shard) in t.offsets for each in self._unfinished.values() for t in each)
+
+    def wait_stable(self, group: str, shard: Shard) -> None:
+        while not self.is_stable(group, shard):
+            assert self.timeline.run_next(), "a transaction that nobody ends"
+
+    def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:
+        """Somebody else's hand: an operator, a consumer that uses our group."""
+        self._offsets[group, shard] = (next(self._positions), offset, metadata)
+
+    def wait_readable(self, log: Partition, end: int) -> None:
+        """Until nothing below `end` is undecided."""
+        while log.last_stable < end:
+            assert self.timeline.run_next(), "a transaction that nobody ends"
+
+    def _draw(self, chance: float) -> bool:
+        return self._rng is not None and self._rng.random() < chance
+
+    def _below(self, most: int) -> int:
+        return self._rng.randrange(most) if self._rng is not None else 0
+
+
+class FakeGroup:
+    """The consumer group: who owns which shard, in generations. Every change of hands is a new generation.
+
+    A shard is revoked when its owner asks (polls), and only then the next one is given it; a member that was put out
+    (`expire`: its session timed out) finds out later, when another may have its shards for long.
+    """
+
+    def __init__(self, name: str, shards: Sequence[Shard]) -> None:
+        self.name = name
+        self.generation = 0
+        self.wanted: dict[Shard, str | None] = dict.fromkeys(shards)
+        self.owner: dict[Shard, str | None] = dict.fromkeys(shards)
+        self.members: list[str] = []
+        self._joined: Counter[str] = Counter()
+
+    def join(self, name: str) -> str:
+        """Returns the new member's id: `name`, or when that was somebody's before, `name#1`, `name#2` ..."""
+        member = f"{name}#{self._joined[name]}" if self._joined[name] else name
+        self._joined[name] += 1
+        self.members.append(member)
+        self._rebalance()
+        return member
+
+    def expire(self, member: str) -> None:
+        """Out at once, without its knowing; also what a polite leave comes to."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        for shard, owner in self.owner.items():
+            if owner == member:
+                self.owner[shard] = None
+        self._rebalance()
+
+    def add(self, shards: Sequence[Shard]) -> None:
+        """Their topic has grown."""
+        self.wanted |= dict.fromkeys(shards)
+        self.owner |= dict.fromkeys(shards)
+        self._rebalance()
+
+    def move(self, shard: Shard, member: str) -> None:
+        """The assignor wants `shard` to be `member`'s."""
+        self.wanted[shard] = member
+
+    def has_change(self, member: str, held: set[Shard]) -> bool:
+        """Whether `serve` would change hands."""
+        if member not in self.members:
+            return True
+        for shard, wanted_by in self.wanted.items():
+            if shard in held if wanted_by != member else self.owner[shard] is None:
+                return True
+        return False
+
+    def serve(self, member: str, held: set[Shard]) -> tuple[list[Shard], list[Shard]]:
+        """What `member` gives up and what it gets now."""
+        revoked = sorted(shard for shard in held if self.wanted[shard] != member)
+        for shard in revoked:
+            self.owner[shard] = None
+        assigned = sorted(s for s in self.wanted if self.wanted[s] == member and self.owner[s] is None)
+        for shard in assigned:
+            self.owner[shard] = member
+        if revoked or assigned:
+            self.generation += 1
+        return revoked, assigned
+
+    def accepts(self, fence: object) -> bool:
+        """The coordinator's check when offsets are sent."""
+        return fence in [(member, self.generation) for member in self.members]
+
+    def _rebalance(self) -> None:
+        """Balanced, moving as little as it takes."""
+        self.generation += 1
+        load: dict[str, list[Shard]] = {member: [] for member in self.members}
+        homeless: list[Shard] = []
+        for shard, member in self.wanted.items():
+            load.get(member or "", homeless).append(shard)
+        for shard in homeless:
+            if load:
+                load[min(load, key=lambda m: len(load[m]))].append(shard)
+        while load and max(map(len, load.values())) - min(map(len, load.values())) > 1:
+            most, least = (pick(load, key=lambda m: len(load[m])) for pick in (max, min))
+            load[least].append(load[most].pop())
+        self.wanted = dict.fromkeys(self.wanted) | {s: m for m, own in load.items() for s in own}

@@ -1,0 +1,117 @@
+"""For tests of programs that use the bridge: one that is real, on a fake Kafka whose time passes when the test says so.
+
+    world = TimerWorld("reminders")
+    my_service(world.producer)                           # produces to timer.requests, as it does to a real Kafka
+    world.pass_time(ms=60_000)
+    assert [record.value for record in world.read("reminders")] == [b"..."]
+
+Nothing sleeps: an hour passes in as little time as what happens in it takes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, Timeline
+from bridge.testing.fakes import FakeInstance, nothing_happens
+from schemas.headers import Headers, Rules
+from schemas.origin import Shard
+
+TIMERS = "timer.requests"
+_DAY_MS = 86_400_000
+
+
+def usual_options() -> TurnOptions:
+    """As a bridge without settings has them, but for a smaller wheel."""
+    own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
+    rules = Rules(max_delay_ms=366 * _DAY_MS, roll_window_ms=2 * _DAY_MS, own_topics=own)
+    return TurnOptions(rules=rules, store=StoreOptions(tick_ms=10_000, slots=30_000), max_wait_ms=_DAY_MS)
+
+
+class FakeProducer:
+    """What a program calls of confluent_kafka.Producer to send requests; delivered at once."""
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self._kafka = kafka
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        on_delivery: Callable[[None, Entry], None] | None = None,
+        timestamp: int = 0,
+        headers: Headers | Mapping[str, bytes | str | None] | None = None,
+        **others: Any,
+    ) -> None:
+        """`timestamp` is not kept: timer topics have the broker's. Raises KeyError where there is no such topic."""
+        del timestamp
+        told = others.pop("callback", on_delivery)
+        assert not others, f"this producer does not know {', '.join(others)}"
+        pairs: Sequence[tuple[str, bytes | str | None]] = list(
+            headers.items() if isinstance(headers, Mapping) else headers or ()
+        )
+        raw = [(name, _bytes(content)) for name, content in pairs]
+        entry = self._kafka.produce(topic, _bytes(value), key=_bytes(key), headers=raw, partition=partition)
+        if told is not None:
+            told(None, entry)
+
+    def poll(self, timeout: float = -1) -> int:
+        """Nothing waits."""
+        del timeout
+        return 0
+
+    def flush(self, timeout: float = -1) -> int:
+        """Nothing waits."""
+        del timeout
+        return 0
+
+
+def _bytes(content: bytes | str | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
+
+
+class TimerWorld:
+    """A fake Kafka with the real topics `topics`, one partition of each timer topic, and one bridge, which has started.
+
+    Timer topics: timer.requests, and those of `options.topics`.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        options: TurnOptions | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
+    ) -> None:
+        self.kafka = FakeKafka(Timeline())
+        self.options = options or usual_options()
+        others = self.options.topics
+        own = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")
+        for topic in (*own, *others, *(other.journal_topic for other in others.values()), *topics):
+            self.kafka.create(topic)
+        self.group = FakeGroup("timers", [Shard(topic, 0) for topic in (TIMERS, *others)])
+        self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng, meanwhile=meanwhile)
+        self.producer = FakeProducer(self.kafka)
+        self.bridge.run(0)
+
+    @property
+    def now_ms(self) -> int:
+        """The world's time, epoch ms."""
+        return self.kafka.timeline.now_ms
+
+    def pass_time(self, *, ms: int) -> None:
+        """The bridge turns until `ms` have passed and nothing is left to do at that moment."""
+        self.bridge.run(ms)
+
+    def read(self, topic: str) -> list[Entry]:
+        """All that a read_committed consumer of `topic` has seen until now."""
+        return self.kafka.read(topic)
+
+    def restart(self, *, lose_disk: bool = False) -> None:
+        """kill -9 and a new start; with `lose_disk` on another machine."""
+        if lose_disk:
+            self.bridge.lose_disks()
+        self.bridge.start()

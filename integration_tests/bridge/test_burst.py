@@ -1,0 +1,52 @@
+"""Case 6: many timers due in one millisecond: each once, in request order, in bounded memory.
+
+`BURST=1000000 pytest integration_tests/bridge/test_burst.py` sends a million, as `make test-full` does.
+"""
+
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from integration_tests.conftest import Broker
+from scripts.common.delivery_figures import DeliveryAccount
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
+from scripts.common.processes import BridgeProcess
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
+
+BURST = int(os.environ.get("BURST", "300000"))
+MOST_GROWTH_MB = 200
+TIMERS, TARGET = "timer.requests", "crowded"
+
+
+def test_case_6_a_crowd_of_one_millisecond_leaves_once_in_order_and_in_bounded_memory(
+    own_kafka: Broker, tmp_path: Path
+) -> None:
+    servers = own_kafka.bootstrap_servers
+    admin = Admin(servers)
+    admin.create_topics([TARGET], partitions=1, settings=BROKER_CLOCK)
+    due_ms = time.time_ns() // 1_000_000 + 10_000 + BURST // 20
+    with BridgeProcess(tmp_path, servers, ["--partitions", "2"]) as bridge:
+        at_rest_mb = bridge.usage().peak_rss_mb
+        spans = send_all(servers, TIMERS, (timer(TARGET, due_ms, b"%d" % number) for number in range(BURST)))
+        while sum(admin.committed("timer-bridge", TIMERS).values()) < BURST or time.time_ns() // 1_000_000 < due_ms:
+            bridge.demand_alive()
+            time.sleep(0.5)
+        seen, order = DeliveryAccount(spans), dict[bytes, list[int]]()
+        with Receiver(servers, [TARGET]) as receiver:
+            while seen.lost:
+                bridge.demand_alive()
+                for delivery in receiver.poll(1.0):
+                    assert delivery.appended_ms >= due_ms == delivery.due_ms
+                    seen.note(delivery.origin)
+                    shard, _, offset = delivery.origin.rpartition(b"/")
+                    order.setdefault(shard, []).append(int(offset))
+            while receiver.poll(2.0):
+                raise AssertionError("something came after all had come")
+        growth_mb = bridge.usage().peak_rss_mb - at_rest_mb
+    assert (seen.lost, seen.duplicates, seen.strangers) == (0, 0, 0)
+    assert all(one < next_ for offsets in order.values() for one, next_ in pairwise(offsets))
+    assert growth_mb <= MOST_GROWTH_MB

@@ -1,0 +1,207 @@
+"""The client, its commands and the example, with a real broker and a real `timer-bridge run`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from bridge.client import TimerProducer, cancel_headers, headers_for, partition_for
+from bridge.errors import BridgeError
+from integration_tests.bridge.test_run import COMMAND, Names, read
+from integration_tests.conftest import ROOT, Broker
+from integration_tests.support.patience import PATIENCE_S
+from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.processes import BridgeProcess
+
+PARTITIONS = 4
+
+
+class Served:
+    """A bridge that runs, and what to talk to it by."""
+
+    def __init__(self, broker: Broker, names: Names) -> None:
+        self.broker, self.names = broker, names
+        self._sender = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+        self.receipts = names.arguments[names.arguments.index("--receipts-topic") + 1]
+
+    def client(self) -> TimerProducer:
+        return TimerProducer({"bootstrap.servers": self.broker.bootstrap_servers}, timer_topic=self.names.timers)
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        where = ["--bootstrap-servers", self.broker.bootstrap_servers, "--timer-topic", self.names.timers]
+        return subprocess.run(
+            [COMMAND, *arguments, *where], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+
+    def send(self, headers: list[tuple[str, bytes | None]], key: bytes | None, value: bytes | None) -> None:
+        """By librdkafka's own choice of a partition, as Java's is."""
+        self._sender.produce(self.names.timers, value, key, headers=list(headers))
+        assert self._sender.flush(PATIENCE_S) == 0
+
+    def delivered(self, count: int, topic: str | None = None) -> list[bytes | None]:
+        return [record.value() for record in read(self.broker, topic or self.names.target, count)]
+
+    def outcomes(self, count: int) -> list[tuple[str, str]]:
+        """(kind, id) of the first receipts, sorted."""
+        said = [json.loads(record.value()) for record in read(self.broker, self.receipts, count)]
+        return sorted((each["kind"], each.get("id", "")) for each in said)
+
+
+@pytest.fixture
+def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
+    names = Names()
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
+    arguments += ["--profiles", "native,rocketmq,etf1"]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
+        yield Served(kafka, names)
+
+
+@pytest.mark.broker
+def test_scheduled_cancelled_replaced(served: Served) -> None:
+    ids = [f"id-{number}" for number in range(12)]
+    with served.client() as timers:
+        for number, id_ in enumerate(ids):
+            timers.schedule(served.names.target, f"old {id_}", key=f"key-{number}", delay="20s", id=id_)
+        timers.schedule(served.names.target, "plain", key="k", headers=[("trace", "1")], level=1)
+        placed = {id_: timers.cancel(id_).result(PATIENCE_S).partition for id_ in ids[:6]}
+        due_s = time.monotonic() + 20
+        for id_ in ids[6:]:
+            timers.replace(id_, served.names.target, f"new {id_}", key="other", delay=500)
+    assert placed == {id_: partition_for(id_, PARTITIONS) for id_ in ids[:6]}
+    assert len(set(placed.values())) > 1
+    expected = [b"plain", *(f"new {id_}".encode() for id_ in ids[6:])]
+    assert sorted(served.delivered(7)) == sorted(expected)  # type: ignore[type-var]
+    assert served.outcomes(12) == sorted([("cancelled", i) for i in ids[:6]] + [("replaced", i) for i in ids[6:]])
+    time.sleep(max(0, due_s - time.monotonic()))  # until after the due time of those that were ended
+    with served.client() as timers:
+        timers.schedule(served.names.target, "last", delay=0)
+    assert served.delivered(8)[7] == b"last"
+
+
+@pytest.mark.broker
+def test_an_id_meets_what_another_client_placed_by_it_as_a_key(served: Served) -> None:
+    """Kafka's default for keys is the contract for ids: any language that has it needs no code of ours."""
+    ids = [f"id-{number}" for number in range(8)]
+    for id_ in ids:
+        served.send(headers_for(served.names.target, delay="1h", id=id_), id_.encode(), b"gone")
+    with served.client() as timers:
+        for id_ in ids[:4]:
+            timers.cancel(id_)
+    for id_ in ids[4:]:
+        served.send(cancel_headers(id_), id_.encode(), None)
+    assert served.outcomes(8) == [("cancelled", id_) for id_ in ids]
+
+
+@pytest.mark.broker
+def test_commands_send_replace_and_cancel(served: Served) -> None:
+    target = served.names.target
+    assert served.command("send", target, "old", "--in", "1h", "--id", "a").returncode == 0
+    sent = served.command("send", target, "gone", "--in", "1h", "--id", "b", "--key", "k", "--json")
+    (place,) = json.loads(sent.stdout)["sent"]
+    assert (place["topic"], place["partition"]) == (served.names.timers, partition_for("b", PARTITIONS))
+    replaced = served.command("replace", "a", target, "new", "--in", "100ms", "-H", "trace=1", "-H", "trace=2")
+    assert (replaced.returncode, replaced.stderr) == (0, "")
+    assert replaced.stdout == f"replacement of a sent to {served.names.timers}/{partition_for('a', PARTITIONS)}\n"
+    (delivered,) = read(served.broker, target, 1)
+    assert delivered.headers()[:2] == [("trace", b"1"), ("trace", b"2")]
+    cancelled = served.command("cancel", "b")
+    assert cancelled.stdout == f"cancel of b sent to {served.names.timers}/{partition_for('b', PARTITIONS)}\n"
+    assert served.outcomes(2) == [("cancelled", "b"), ("replaced", "a")]
+
+
+@pytest.mark.broker
+def test_commands_meet_a_timer_that_was_placed_otherwise(served: Served) -> None:
+    target = served.names.target
+    strayed = [id_ for id_ in map(str, range(40)) if partition_for(id_, PARTITIONS) != partition_for("k", PARTITIONS)]
+    first, second = strayed[:2]
+    for id_ in (first, second):
+        served.send(headers_for(target, delay="1h", id=id_), b"k", b"astray")
+    assert served.command("cancel", first).returncode == 0
+    assert served.outcomes(1) == [("not-found", first)]
+    everywhere = served.command("cancel", first, "--all-partitions")
+    assert (everywhere.returncode, everywhere.stdout.count("/")) == (0, PARTITIONS)
+    assert ("cancelled", first) in served.outcomes(1 + PARTITIONS)
+    replaced = served.command("replace", second, target, "new", "--in", "0", "--all-partitions")
+    assert replaced.returncode == 0
+    assert served.delivered(1) == [b"new"]
+    # The replacement, which finds nothing in its own partition, and a cancel in each other one.
+    assert ("cancelled", second) in served.outcomes(1 + PARTITIONS + PARTITIONS)
+
+
+@pytest.mark.broker
+def test_a_timer_topic_that_is_missing_is_told(kafka: Broker) -> None:
+    nowhere = f"nowhere-{uuid4().hex[:8]}"
+    with (
+        pytest.raises(BridgeError, match="there is no such topic: make it"),
+        TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=nowhere) as timers,
+    ):
+        timers.schedule("orders", b"v", delay=0, id="x")
+    with (
+        pytest.raises(BridgeError, match=r"1 of 1 were not taken: .*there is no such topic"),
+        TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=nowhere) as timers,
+    ):
+        future = timers.schedule("orders", b"v", delay=0)
+    with pytest.raises(BridgeError, match="there is no such topic"):
+        future.result(0)
+
+
+@pytest.mark.broker
+def test_other_spellings(served: Served) -> None:
+    target = served.names.target.encode()
+    soon_s = b"%d" % (time.time_ns() // 10**9 + 20)
+    for id_ in (b"gone", b"here"):
+        etf1 = [("scheduler-target-topic", target), ("scheduler-target-key", b"7"), ("scheduler-epoch", soon_s)]
+        served.send([*etf1, ("trace", b"1")], b"etf1 " + id_, b"etf1 " + id_)
+        rocketmq = [("REAL_TOPIC", target), ("TIMER_DELAY_SEC", b"20"), ("UNIQ_KEY", id_), ("trace", b"1")]
+        served.send(list(rocketmq), id_, b"rocketmq " + id_)
+    served.send([], b"etf1 gone", None)
+    served.send([("TIMER_DEL_UNIQKEY", target + b"+gone")], b"gone", None)
+    assert served.outcomes(2) == [("cancelled", "etf1 gone"), ("cancelled", "gone")]
+    delivered = {record.value(): record for record in read(served.broker, served.names.target, 2)}
+    assert delivered.keys() == {b"etf1 here", b"rocketmq here"}
+    assert {record.key() for record in delivered.values()} == {b"7", b"here"}
+    for record in delivered.values():
+        names = [name for name, _ in record.headers()]
+        assert names == ["trace", "timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls"]
+
+
+@pytest.mark.broker
+def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> None:
+    group = f"billing-{uuid4().hex[:8]}"
+    dead = f"DLQ.{group}"
+    Admin(served.broker.bootstrap_servers).create_topics([dead], partitions=1, settings=BROKER_CLOCK)
+    producer = Producer({"bootstrap.servers": served.broker.bootstrap_servers})
+    producer.produce(served.names.target, b"fine")
+    last = [("timer-retries", b"14"), ("timer-retry-group", group.encode()), ("trace", b"1")]
+    producer.produce(served.names.target, b"fails", b"key", headers=list(last))
+    assert producer.flush(PATIENCE_S) == 0
+    arguments = ["--bootstrap-servers", served.broker.bootstrap_servers, "--topic", served.names.target]
+    arguments += ["--group", group, "--timer-topic", served.names.timers]
+    example = subprocess.Popen(
+        [sys.executable, "-m", "examples.consumer_retry", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        (letter,) = read(served.broker, dead, 1)
+    finally:
+        example.send_signal(signal.SIGTERM)
+        said, _ = example.communicate(timeout=PATIENCE_S)
+    assert (letter.key(), letter.value()) == (b"key", b"fails")
+    assert dict(letter.headers())["timer-retries"] == b"16"
+    assert served.delivered(4) == [b"fine", b"fails", b"fails", b"fails"]
+    assert example.returncode == 0
+    assert "handled fine after 0 retries" in said
+    assert said.count(f"sent to {served.names.timers}") == 2
+    assert f"sent to {dead}" in said

@@ -1,0 +1,89 @@
+"""The embedded broker's life: what a restart keeps, and that it ends with us, however we end."""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bridge.dev.embedded_kafka import EmbeddedKafka, find_java
+from bridge.dev.kafka_jars import ensure_jars
+from bridge.errors import BridgeError
+from integration_tests.conftest import JARS_CACHE, ROOT, RUN, missing
+from integration_tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.broker
+
+
+# As a terminal starts it: what a shell runs in the background inherits that Ctrl-C is ignored.
+HOLDER = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pathlib import Path
+from bridge.dev.embedded_kafka import EmbeddedKafka
+with EmbeddedKafka(Path(sys.argv[1]), jars_cache=Path(sys.argv[2])) as kafka:
+    print(kafka.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def jars_cache() -> Path:
+    """Java and the jars are there."""
+    try:
+        ensure_jars(JARS_CACHE, java=find_java())
+    except BridgeError as error:
+        missing(f"no embedded broker: {error}")
+    return JARS_CACHE
+
+
+def values(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex, "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    messages = [consumer.poll(PATIENCE_S) for _ in range(count)]
+    consumer.close()
+    return [message.value() for message in messages if message is not None]
+
+
+def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> None:
+    address = own_kafka.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
+    producer = Producer({"bootstrap.servers": address, "log_level": 0})
+    first_pid = own_kafka.pid
+    for value, end in ((b"1", own_kafka.stop), (b"2", own_kafka.kill)):
+        producer.produce("kept", value)
+        assert producer.flush(PATIENCE_S) == 0
+        end()
+        assert own_kafka.pid is None
+        own_kafka.start()
+    assert values(own_kafka, "kept", 2) == [b"1", b"2"]
+    assert own_kafka.bootstrap_servers == address
+    assert own_kafka.pid not in (None, first_pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_broker_ends_with_its_parent(end: signal.Signals, jars_cache: Path) -> None:
+    folder = RUN / f"orphan-{end.name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-c", HOLDER, str(folder), str(jars_cache)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None
+        broker_pid = int(holder.stdout.readline())
+        watch = os.pidfd_open(broker_pid)
+        holder.send_signal(end)
+        holder.wait(PATIENCE_S)
+        ended, _, _ = select.select([watch], [], [], PATIENCE_S)
+        os.close(watch)
+    assert ended, f"broker {broker_pid} lives on"

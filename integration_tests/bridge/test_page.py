@@ -1,0 +1,336 @@
+"""The page of two running bridges, in a real browser, over a real Kafka."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from bridge.client import TimerProducer
+from bridge.dev.embedded_kafka import free_port
+from integration_tests.bridge.test_health import get, until
+from integration_tests.bridge.test_run import Names, read
+from integration_tests.conftest import Broker
+from integration_tests.support.browser import Visitor, chromium
+from integration_tests.support.patience import PATIENCE_S
+from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.processes import BridgeProcess
+
+pytestmark = pytest.mark.broker
+
+COUNT = 3000
+OPERATOR, READER = "o" * 32, "r" * 32
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e" + "w" * 200
+_TOKENS = {"operators": f"otto:{OPERATOR}\n", "readers": f"rita:{READER}\n"}
+
+
+@dataclass
+class Group:
+    """Two bridges with two partitions."""
+
+    names: Names
+    ports: list[int]
+    timers: TimerProducer
+    folder: Path
+
+    @property
+    def nowhere(self) -> str:
+        """A topic that is made later."""
+        return f"nowhere-{self.names.target}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports[0]}"
+
+    def ask(self, number: int, path: str, asked: dict[str, Any] | None = None, secret: str = OPERATOR) -> Any:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[number]}/api/v1/{path}")
+        request.add_header("Authorization", f"Bearer {secret}")
+        if asked is not None:
+            request.data = json.dumps(asked).encode()
+            request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    folder, names = tmp_path_factory.mktemp("page"), Names()
+    for name, text in _TOKENS.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o600)
+    tokens = ["--page-operator-tokens", str(folder / "operators"), "--page-read-tokens", str(folder / "readers")]
+    ports = [free_port(), free_port()]
+    arguments = [*names.arguments, *tokens, "--page", "true", "--min-free-bytes", "0"]
+    arguments += ["--redriven-topic", f"redriven-{names.target}"]
+    bridges = [
+        BridgeProcess(folder / str(port), kafka.bootstrap_servers, [*arguments, "--http-port", str(port)])
+        for port in ports
+    ]
+    try:
+        bridges[0].start()
+        Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+        bridges[1].start()
+        with TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=names.timers) as timers:
+            made = Group(names, ports, timers, folder)
+            fill(made)
+            for port in ports:
+                until(partial(get, port, "/health/ready"), lambda status, _: status == 200)
+            for number in range(len(ports)):
+                until(
+                    lambda number=number: (200, made.ask(number, "overview")),  # type: ignore[misc]
+                    lambda _, told: told["pending"] == COUNT and not told["missing"],
+                )
+            yield made
+    finally:
+        for bridge in bridges:
+            bridge.stop()
+
+
+def fill(group: Group) -> None:
+    target, timers = group.names.target, group.timers
+    for number in range(COUNT - 10):
+        timers.schedule(
+            target, f"v{number}", key=f"k{number % 7}", delay=7_200_000 + number * 10_000, id=f"id-{number}"
+        )
+    for number in range(9):
+        timers.schedule(target, "soon", key="eu-1", headers=[("tenant", "a")], delay="1h", id=f"eu-{number}")
+    timers.schedule(target, HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="90m", id=HOSTILE)
+    timers.schedule(group.nowhere, HOSTILE, delay=0, id=HOSTILE + "rejected")
+    timers.flush()
+
+
+@pytest.fixture
+def visitor(browser: Browser, group: Group) -> Iterator[Callable[..., Visitor]]:
+    """Makes one; what went wrong in any window is told at the end."""
+    made: list[Visitor] = []
+
+    def make(secret: str | None = OPERATOR, **how: Any) -> Visitor:
+        made.append(Visitor(browser, group.url, **how))
+        if secret is not None:
+            made[-1].log_in(secret)
+        return made[-1]
+
+    yield make
+    wrongs = [wrong for each in made for wrong in each.wrongs]
+    for each in made:
+        each.close()
+    assert wrongs == []
+
+
+def test_either_bridge_tells_of_both_and_moves_what_is_the_others(group: Group) -> None:
+    addresses = {f"127.0.0.1:{port}" for port in group.ports}
+    for number in range(2):
+        overview = group.ask(number, "overview")
+        assert {each["owner"] for each in overview["partitions"]} == addresses
+        assert (overview["pending"], overview["missing"]) == (COUNT, [])
+        assert get(group.ports[number], "/pending?id=id-1")[0] == 401
+        own = group.ask(number, "pending?local=true")
+        assert 0 < own["pending"] < COUNT
+        assert group.ask(number, "timers?limit=0", secret=READER)["matching"] == COUNT
+        for each in range(4):
+            id_ = f"c{number}{each}"
+            group.timers.schedule(group.names.target, "v", delay="3h", id=id_).result(PATIENCE_S)
+            told = group.ask(number, "timer/cancel", {"id": id_})
+            assert (told["outcomes"], told["unanswered"]) == ({"cancelled": 1}, 0)
+
+
+def test_the_overview_tells_what_is_pending_and_who_owns_what(group: Group, visitor: Callable[..., Visitor]) -> None:
+    window = visitor()
+    page = window.page
+    expect(page.locator(".figures")).to_contain_text(f"Pending{COUNT:,}".replace("Pending", ""))
+    for port in group.ports:
+        expect(page.get_by_role("region", name="Partitions and owners")).to_contain_text(f"127.0.0.1:{port}")
+    expect(page.get_by_role("region", name="Pending by topic")).to_contain_text(group.names.target)
+    page.get_by_role("link", name="by the day").click()
+    expect(page.get_by_role("region", name="Due when").locator("tbody tr").first).to_be_visible()
+    window.picture("overview")
+    page.get_by_role("link", name="by the hour").click()
+    window.picture("overview-hours")
+
+
+def test_all_rows_are_paged_through_in_due_order(group: Group, visitor: Callable[..., Visitor]) -> None:
+    page = visitor(READER).page
+    page.goto(f"/timers?{urlencode({'topic': group.names.target})}")
+    expect(page.get_by_role("status")).to_contain_text(f"{COUNT:,} match, 100 shown")
+    dues: list[str] = []
+    ids: set[str] = set()
+    while True:
+        dues += page.locator("tbody time").evaluate_all("rows => rows.map(row => row.dateTime)")
+        ids |= set(page.locator("tbody td[data-label=Id]").all_inner_texts())
+        following = page.get_by_role("link", name="Next page")
+        if not following.count():
+            break
+        page.goto(following.get_attribute("href") or "")
+    assert (len(dues), len(ids)) == (COUNT, COUNT)
+    assert dues == sorted(dues)
+    expect(page.get_by_role("link", name="First page")).to_be_visible()
+
+
+def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callable[..., Visitor]) -> None:
+    window = visitor()
+    page = window.page
+    page.get_by_role("link", name="Look up").click()
+    page.get_by_label("Id").fill("id-7")
+    page.get_by_role("button", name="Look up").click()
+    expect(page.get_by_role("heading", name="id-7")).to_be_visible()
+    expect(page.get_by_role("article")).to_contain_text("timer-topic")
+    page.get_by_role("link", name="Show the value").click()
+    expect(page.locator("pre")).to_have_text("v7")
+    window.picture("timer")
+    page.get_by_text("Replace").first.click()
+    page.get_by_label("In", exact=True).fill("5h")
+    page.get_by_role("button", name="Replace").click()
+    expect(page.get_by_role("status")).to_contain_text("replaced")
+    page.get_by_role("link", name="Back").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("status")).to_contain_text("cancelled")
+    page.get_by_role("link", name="Back").click()
+    expect(page.get_by_role("status")).to_contain_text("Nothing is pending under this id")
+    group.timers.schedule(group.names.target, "v7", key="k0", delay=7_270_000, id="id-7").result(PATIENCE_S)
+
+
+def test_a_selection_is_counted_then_cancelled(group: Group, visitor: Callable[..., Visitor]) -> None:
+    window = visitor()
+    page = window.page
+    page.get_by_role("link", name="Timers").click()
+    page.get_by_label("Key begins with").fill("eu-")
+    page.get_by_label("Header").fill("tenant=a")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("status")).to_contain_text("9 match")
+    page.get_by_role("button", name="Act on all that match").click()
+    expect(page.get_by_role("heading", name="9 timers match")).to_be_visible()
+    window.picture("selection")
+    page.get_by_role("button", name="Cancel 9 timers").click()
+    expect(page.get_by_role("status")).to_contain_text(re.compile(r"cancelled\s*9"))
+    for number in range(9):
+        group.timers.schedule(
+            group.names.target, "soon", key="eu-1", headers=[("tenant", "a")], delay="1h", id=f"eu-{number}"
+        )
+    group.timers.flush()
+
+
+def test_what_senders_wrote_is_shown_as_text(group: Group, visitor: Callable[..., Visitor]) -> None:
+    window = visitor(width="phone")
+    page = window.page
+    for path in (
+        "/timers",
+        f"/timers?{urlencode({'header': HOSTILE, 'topic': HOSTILE})}",
+        f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}",
+        "/rejected",
+        f"/rejected?{urlencode({'code': HOSTILE})}",
+    ):
+        page.goto(path)
+        assert page.locator("img, script:not([src='/static/page.js'])").count() == 0
+        assert not window.scrolls_sideways(), path
+    page.goto(f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}")
+    expect(page.locator("pre")).to_contain_text("<script>alert(1)</script>")
+    expect(page.locator("pre")).to_contain_text("\\u202e")
+    window.picture("hostile")
+    page.goto("/rejected")
+    expect(page.get_by_role("main")).to_contain_text("unknown-topic")
+
+
+def test_rejected_records_are_sent_again_each_once(
+    kafka: Broker, group: Group, visitor: Callable[..., Visitor]
+) -> None:
+    window = visitor()
+    page = window.page
+    Admin(kafka.bootstrap_servers).create_topics([group.nowhere], partitions=1, settings=BROKER_CLOCK)
+    page.get_by_role("link", name="Rejected").click()
+    page.get_by_role("checkbox").check()
+    window.picture("rejected")
+    page.get_by_role("button", name="Send the chosen ones again").click()
+    expect(page.get_by_role("heading", name="1 sent again")).to_be_visible()
+    page.get_by_role("link", name="Back").click()
+    expect(page.get_by_role("main")).to_contain_text("sent again")
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    (delivered,) = read(kafka, group.nowhere, 1)
+    assert delivered.value() == HOSTILE.encode()
+    (parked,) = [each["parked"] for each in group.ask(1, "rejected")["records"]]
+    again = group.ask(1, "rejected/redrive", {"records": [parked]})
+    assert again == {"sent": 0, "refused": {}, "not_sent": 1}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_fits_a_phone_and_follows_dark_mode(visitor: Callable[..., Visitor], dark: bool) -> None:  # noqa: FBT001
+    window = visitor(width="phone", dark=dark)
+    page = window.page
+    for path in ("/", "/timers", "/timer?id=id-1&value=true", "/rejected", "/timer?id=nobody", "/timers?after=x"):
+        page.goto(path)
+        assert not window.scrolls_sideways(), path
+        colours = page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        light, text = (sum(int(part) for part in re.findall(r"\d+", colour)[:3]) for colour in colours)
+        assert (light < text) is dark
+    page.goto("/")
+    window.picture("phone-dark" if dark else "phone")
+
+
+def test_a_keyboard_is_enough(group: Group, visitor: Callable[..., Visitor]) -> None:
+    group.timers.schedule(group.names.target, "v", delay="3h", id="keys").result(PATIENCE_S)
+    page = visitor(secret=None).page
+    page.goto("/login")
+    keyboard = page.keyboard
+
+    def tab_to(role: str, name: str) -> None:
+        wanted = page.get_by_role(role, name=name).first  # type: ignore[arg-type]
+        for _ in range(40):
+            if wanted.evaluate("it => it === document.activeElement"):
+                assert wanted.evaluate("it => it.matches(':focus-visible')")
+                return
+            keyboard.press("Tab")
+        raise AssertionError(f"{name} is not reached")
+
+    keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    tab_to("textbox", "Token")
+    keyboard.type(OPERATOR)
+    keyboard.press("Enter")
+    page.get_by_role("heading", name="Overview").wait_for()
+    tab_to("link", "Look up")
+    keyboard.press("Enter")
+    page.get_by_role("heading", name="Look up a timer").wait_for()
+    tab_to("textbox", "Id")
+    keyboard.type("keys")
+    keyboard.press("Enter")
+    page.get_by_role("heading", name="keys").wait_for()
+    tab_to("button", "Cancel")
+    keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("cancelled")
+
+
+def test_each_token_opens_what_it_is_for(group: Group, visitor: Callable[..., Visitor]) -> None:
+    stranger = visitor(secret=None)
+    stranger.page.goto("/timer?id=id-1")
+    stranger.page.get_by_label("Token").fill("x" * 32)
+    stranger.page.get_by_role("button", name="Log in").click()
+    expect(stranger.page.get_by_role("alert")).to_contain_text("This token is not known")
+    stranger.page.get_by_label("Token").fill(READER)
+    stranger.page.get_by_role("button", name="Log in").click()
+    expect(stranger.page.get_by_role("heading", name="id-1")).to_be_visible()
+    expect(stranger.page.get_by_role("banner")).to_contain_text("rita")
+    expect(stranger.page.get_by_role("button", name="Cancel")).to_have_count(0)
+    operator = visitor(OPERATOR).page
+    operator.goto("/timer?id=id-1")
+    expect(operator.get_by_role("button", name="Cancel")).to_be_visible()
+    operator.get_by_role("button", name="Log out").click()
+    expect(operator.get_by_role("heading", name="Log in")).to_be_visible()
+    log = "".join(path.read_text() for path in group.folder.glob("*/bridge.log"))
+    assert "who=rita" in log
+    assert "did=login" in log
+    assert OPERATOR not in log
+    assert READER not in log

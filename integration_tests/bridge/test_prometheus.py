@@ -1,0 +1,204 @@
+"""Prometheus's own tools on what the bridge tells: its linter, the rules, and a server that asks two bridges."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bridge.client import TimerProducer
+from bridge.dev.embedded_kafka import HOST, free_port
+from bridge.loop.tests.test_histories import World
+from bridge.observe.tests.test_metrics import text_of
+from integration_tests.bridge.test_health import get
+from integration_tests.bridge.test_run import Names
+from integration_tests.conftest import ROOT, Broker
+from integration_tests.support.patience import PATIENCE_S, until
+from integration_tests.support.prometheus import RULES, Prometheus, promtool
+from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.processes import BridgeProcess
+
+BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
+TIMERS = 20
+LATE_HERE = {"TimerBridgeSomeLate", "TimerBridgeLate"}
+"""Which machine this is, and what else it does, is not the bridge's."""
+
+
+class Seen(NamedTuple):
+    """Two bridges that share one partition, so that one is a spare, and the Prometheus that asks them."""
+
+    prometheus: Prometheus
+    names: Names
+    texts: dict[str, str]
+    """What each told last, by its address."""
+    spare: str
+
+    @property
+    def families(self) -> set[str]:
+        """Names of samples as rules and dashboards write them."""
+        found = {"up"}
+        for family in text_string_to_metric_families("".join(self.texts.values())):
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+            found |= {family.name + suffix for suffix in suffixes}
+        return found
+
+
+@pytest.fixture(scope="module")
+def seen(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    names, folder = Names(), tmp_path_factory.mktemp("prometheus")
+    arguments = [*names.arguments, "--partitions", "1"]
+    ports = [free_port(), free_port()]
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    bridges = [
+        BridgeProcess(folder / str(port), kafka.bootstrap_servers, [*arguments, "--http-port", str(port)])
+        for port in ports
+    ]
+    try:
+        bridges[0].launch()
+        bridges[0].await_ready()
+        bridges[1].launch()
+        with Prometheus(folder, [f"{HOST}:{port}" for port in ports]) as prometheus:
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in ports), "two bridges that are ready")
+            send(kafka, names)
+            until(lambda: prometheus.query("sum(timer_bridge_clock_skew_seconds)"), "a look at the clocks")
+            until(lambda: prometheus.query("sum(timer_bridge_parked_total) > 0"), "a timer that is parked")
+            for told in (
+                f"sum(timer_bridge_deliveries_total) == {TIMERS}",
+                f"sum(timer_bridge_requests_total) == {2 * TIMERS + 2}",
+                f'sum(timer_bridge_pending_timers{{target="{names.target}"}}) == {TIMERS}',
+                'sum(timer_bridge_waiting_timers{reason="paused"}) == 1',
+            ):
+                until(lambda told=told: prometheus.query(told), told)  # type: ignore[misc]
+            texts = {f"{HOST}:{port}": scrape(port) for port in ports}
+            prometheus.hold(len(ports))
+            (spare,) = (f"{HOST}:{port}" for port in ports if get(port, "/health/ready")[1]["shards"] == {})
+            yield Seen(prometheus, names, texts, spare)
+        for bridge in bridges:
+            bridge.stop()
+    finally:
+        for bridge in bridges:
+            bridge.kill()
+
+
+def send(kafka: Broker, names: Names) -> None:
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    with TimerProducer(config, timer_topic=names.timers, control_topic=names.control) as timers:
+        for each in timers.pause(f"{names.target}-paused"):
+            each.result(PATIENCE_S)
+        for number in range(TIMERS):
+            timers.schedule(names.target, b"v", delay="50ms")
+            timers.schedule(names.target, b"v", delay="3h", id=f"id-{number}")
+        timers.schedule(f"{names.target}-nowhere", b"v", delay="50ms")
+        timers.schedule(f"{names.target}-paused", b"v", delay="50ms")
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=PATIENCE_S) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def named_in(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:timer_bridge|process)_\w+", expression))
+
+
+def expressions(board: Path) -> list[tuple[str, str]]:
+    """Title and expression of each, with Grafana's variables as it fills them in."""
+    told: dict[str, Any] = json.loads(board.read_text())
+    queries = [(panel["title"], target["expr"]) for panel in told["panels"] for target in panel["targets"]]
+    return [(title, expr.replace("$__rate_interval", "1m").replace("$job", ".*")) for title, expr in queries]
+
+
+def test_the_linter_finds_nothing_to_say() -> None:
+    world = World()
+    world.send()
+    world.bridge.run(1000)
+    assert promtool("check", "metrics", told=text_of(world)) == ""
+
+
+def test_the_rules_are_well_made() -> None:
+    rules = RULES.read_text().count("- alert: ")
+    assert f"{rules} rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+
+
+def test_each_rule_wakes_somebody_when_it_should_and_nobody_else() -> None:
+    history = RULES.with_name("alerts.test.yaml")
+    assert "SUCCESS" in promtool("test", "rules", str(history))
+    alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
+    assert alerts == set(re.findall(r"TimerBridge\w+", history.read_text()))
+
+
+BASE = "{{ $externalLabels.runbook_base }}"
+
+
+def test_each_alert_leads_to_its_row_which_leads_to_the_rest() -> None:
+    rules, operations = RULES.read_text(), (ROOT / "docs" / "operations.md").read_text()
+    alerts = re.findall(r"alert: (\w+)", rules)
+    urls = re.findall(r'runbook_url: "(.+)"', rules)
+    assert urls == [f"{BASE}/operations.md#alert-{alert.lower()}" for alert in alerts]
+    assert len(re.findall(r"^          do: ", rules, re.MULTILINE)) == len(alerts)
+    rows = re.findall(r'^\| <a id="alert-(\w+)"></a>\[(\w+)\]\(#(\w+)\)(?: \| [^|]+){3} \|$', operations, re.MULTILINE)
+    assert sorted(rows) == sorted((alert.lower(), alert, alert.lower()) for alert in alerts)
+    assert [alert for alert in alerts if f"\n### {alert}\n" not in operations] == []
+
+
+def test_the_first_thing_in_operations_md_is_that_table() -> None:
+    first, *_ = re.split(r"^## .+$", (ROOT / "docs" / "operations.md").read_text(), flags=re.MULTILINE)[1:]
+    assert "| symptom | what it means | command | what is safe |" in first
+
+
+@pytest.mark.broker
+def test_what_real_bridges_tell(seen: Seen) -> None:
+    for text in seen.texts.values():
+        assert promtool("check", "metrics", told=text) == ""
+    target, told = f'target="{seen.names.target}"', seen.prometheus.query
+    assert told(f"sum(timer_bridge_deliveries_total{{{target}}})") == [({}, TIMERS)]
+    assert told(f"sum(timer_bridge_pending_timers{{{target}}})") == [({}, TIMERS)]
+    assert told('sum(timer_bridge_parked_total{code="unknown-topic"})') == [({}, 1)]
+    assert told("sum(timer_bridge_requests_total)") == [({}, 2 * TIMERS + 2)]
+    assert (
+        told("max(timer_bridge_paused_targets)")
+        == told('sum(timer_bridge_waiting_timers{reason="paused"})')
+        == [({}, 1)]
+    )
+    assert told("sum(timer_bridge_lateness_seconds_count)") == [({}, TIMERS)]
+    assert told("max(abs(timer_bridge_clock_skew_seconds)) < 60") != []
+    assert told("min(timer_bridge_retention_seconds) >= max(timer_bridge_needed_retention_seconds)") != []
+    assert told("sum(timer_bridge_partition_owned)") == told("max(timer_bridge_topic_partitions)") == [({}, 1)]
+    assert told("sum(timer_bridge_lag_offsets) <= 2") != []
+
+
+@pytest.mark.broker
+def test_a_spare_is_ready_and_says_that_nothing_is_its_own(seen: Seen) -> None:
+    told = seen.prometheus.query
+    assert told("sum(timer_bridge_ready)") == [({}, 2)]
+    ((labels, count),) = told("sum by (instance) (timer_bridge_partitions) == 0")
+    assert (labels["instance"], count) == (seen.spare, 0)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.stem)
+def test_prometheus_answers_every_question_of_the_dashboards(seen: Seen, board: Path) -> None:
+    asked = expressions(board)
+    assert asked
+    for title, expression in asked:
+        assert named_in(expression) <= seen.families, title
+        seen.prometheus.query(expression)
+
+
+@pytest.mark.broker
+def test_prometheus_evaluates_every_rule_and_none_wakes_anybody(seen: Seen) -> None:
+    def rules() -> list[dict[str, Any]]:
+        found = [rule for group in seen.prometheus.ask("rules")["groups"] for rule in group["rules"]]
+        return found if all(rule["health"] != "unknown" for rule in found) else []
+
+    found = until(rules, "an evaluation")
+    assert [(rule["name"], rule.get("lastError")) for rule in found if rule["health"] != "ok"] == []
+    for rule in found:
+        assert named_in(rule["query"]) <= seen.families, rule["name"]
+    firing = {rule["name"] for rule in found if rule["state"] == "firing"}
+    assert firing - LATE_HERE <= {"TimerBridgeParked"}

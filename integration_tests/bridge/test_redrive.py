@@ -1,0 +1,175 @@
+"""`timer-bridge redrive` against a real broker: what was parked is sent again, each record once, whatever happens."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import BridgeError, FencedError
+from bridge.kafka import ConfluentRedrive, Patience
+from bridge.redrive.rules import Parked, Selection
+from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
+from integration_tests.conftest import Broker
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import PATIENCE_S
+from schemas.headers import Headers, Rules
+from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.processes import BridgeProcess
+
+pytestmark = pytest.mark.broker
+RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000)
+
+
+class Place:
+    """A timer topic, a rejected topic with records on it, and who redrives them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.cluster = Cluster(broker.bootstrap_servers)
+        self.timers = self.cluster.topic("timers", 2, max_message_bytes="5000")
+        self.rejected = self.cluster.topic("rejected", 2)
+        self.marks = f"redriven-{self.timers}"
+        self._group = f"group-{self.timers}"
+
+    def park(self, value: bytes, number: int, code: bytes = b"unknown-topic", partition: int = 0) -> None:
+        origin = f"{self.timers}/1/{number}".encode()
+        headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("trace", None)]
+        reason: Headers = [("timer-error", code), ("timer-error-detail", b""), ("timer-origin", origin)]
+        self.cluster.send(self.rejected, value, key=b"k", headers=[*headers, *reason], partition=partition)
+
+    def redrive(self, *, begun: bool = True) -> ConfluentRedrive:
+        self.cluster.flush()
+        connection = Connection(self.cluster.bootstrap_servers, self._group, "redrive")
+        made = ConfluentRedrive(connection, self.rejected, self.marks, {self.timers: RULES}, Patience())
+        if begun:
+            made.begin(-1)
+        return made
+
+    def all_of_it(self) -> int:
+        """One `redrive --apply`; how many it sent."""
+        redrive = self.redrive()
+        found = redrive.look(self.everything)
+        found.cut(None)
+        sent = redrive.apply(found.selected).count
+        redrive.close()
+        return sent
+
+    @property
+    def everything(self) -> Selection:
+        return Selection(frozenset({self.timers}))
+
+    def sent(self) -> list[Any]:
+        return self.cluster.read(self.timers)
+
+
+@pytest.fixture
+def place(kafka: Broker) -> Place:
+    return Place(kafka)
+
+
+def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(kafka: Broker, tmp_path: Path) -> None:
+    names = Names()
+    arguments = [*names.arguments, "--redriven-topic", f"redriven-{names.timers}"]
+
+    def redrive(*options: str) -> dict[str, Any]:
+        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        wanted = ("--group", "--timer-topic", "--rejected-topic", "--redriven-topic")
+        where = [word for name in wanted for word in (name, given[name])]
+        command = [COMMAND, "redrive", "--json", "--bootstrap-servers", kafka.bootstrap_servers, *where, *options]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert ended.returncode == 0, ended.stderr
+        told: dict[str, Any] = json.loads(ended.stdout)
+        return told
+
+    to = ("timer-topic", names.target.encode())
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
+        for number in range(3):
+            send(kafka, names, b"%d" % number, to, SOON, ("trace", b"x"), ("timer-id", b"%d" % number))
+        send(kafka, names, b"bad", to, ("timer-delay-ms", b"-1"))
+        read(kafka, names.rejected, 4)
+        Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+        looked = redrive()
+        assert looked["records"] == [
+            {"code": "bad-header", "topic": names.target, "parked": 1, "redriven": 0, "selected": 0},
+            {"code": "unknown-topic", "topic": names.target, "parked": 3, "redriven": 0, "selected": 3},
+        ]
+        assert (looked["selected"], looked["sent"]) == (3, None)
+        assert redrive("--apply", "--limit", "2")["sent"] == 2
+        assert redrive("--apply")["sent"] == 1
+        assert redrive("--apply")["sent"] == 0
+        delivered = read(kafka, names.target, 3)
+    assert sorted(record.value() for record in delivered) == [b"0", b"1", b"2"]
+    assert all((record.key(), record.headers()[0]) == (b"key", ("trace", b"x")) for record in delivered)
+    assert len(Cluster(kafka.bootstrap_servers).read(names.target)) == 3
+
+
+def test_a_record_goes_back_as_it_was_to_the_partition_it_came_from(place: Place) -> None:
+    place.park(b"one", 4, partition=1)
+    assert place.all_of_it() == 1
+    (record,) = place.sent()
+    assert (record.partition(), record.key(), record.value()) == (1, b"k", b"one")
+    assert record.headers() == [("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("trace", None)]
+
+
+def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -> None:
+    for number in range(600):
+        place.park(b"%d" % number, number, partition=number % 2)
+    first = place.redrive()
+    found = first.look(place.everything)
+    found.cut(None)
+    stands: list[Parked] = []
+    assert first.apply(found.selected[:100], stands.extend).count == 100
+    assert place.all_of_it() == 500
+    with pytest.raises(FencedError, match="another `timer-bridge redrive"):
+        first.apply(found.selected[100:], stands.extend)
+    first.close()
+    assert stands == found.selected[:100]
+    assert place.all_of_it() == 0
+    assert sorted(int(record.value()) for record in place.sent()) == list(range(600))
+
+
+def test_what_a_dead_one_left_in_the_middle_is_sent_by_the_next(place: Place) -> None:
+    for number in range(5):
+        place.park(b"%d" % number, number)
+    dead = place.redrive()
+    found = dead.look(place.everything)
+    found.cut(None)
+    assert dead._producer is not None
+    assert dead._producer.fill(dead._batch(dead._requests(found.selected))) is None  # and never committed
+    assert place.all_of_it() == 5
+    assert sorted(int(record.value()) for record in place.sent()) == list(range(5))
+    dead.close()
+
+
+def test_one_that_the_timer_topic_does_not_take_keeps_nobody_back(place: Place) -> None:
+    place.park(b"x" * 6000, 0)
+    for number in range(1, 4):
+        place.park(b"%d" % number, number)
+    redrive = place.redrive()
+    found = redrive.look(place.everything)
+    found.cut(None)
+    sent = redrive.apply(found.selected)
+    redrive.close()
+    assert (sent.count, [(record.origin, code) for record, code in sent.refused]) == (3, [(0, "too-large")])
+    assert [record.value() for record in place.sent()] == [b"1", b"2", b"3"]
+    assert len(place.cluster.read(place.marks)) == 3
+
+
+def test_without_the_timer_topic_it_says_what_to_do(place: Place) -> None:
+    place.park(b"one", 0)
+    place.cluster.flush()
+    place.cluster.delete(place.timers)
+    redrive = place.redrive(begun=False)
+    with pytest.raises(BridgeError, match="does not exist: start `timer-bridge run`, which makes it"):
+        redrive.look(place.everything)
+    redrive.close()
+
+
+def test_marks_that_would_expire_are_refused(place: Place) -> None:
+    place.cluster.create(place.marks, cleanup_policy="delete")
+    redrive = place.redrive(begun=False)
+    with pytest.raises(BridgeError, match=r"cleanup\.policy is delete: set it to compact"):
+        redrive.begin(-1)
+    redrive.close()

@@ -1,0 +1,349 @@
+"""`timer-bridge run` as people run it: a process, its words, its exit codes, and what it does to records."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bridge.dev.embedded_kafka import free_port
+from integration_tests.conftest import Broker
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import PATIENCE_S
+from integration_tests.support.wire import limit_producer, produce_raw
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
+from scripts.common.processes import BridgeProcess
+
+COMMAND = str(Path(sys.executable).with_name("timer-bridge"))
+SOON: tuple[str, bytes] = ("timer-delay-ms", b"200")
+
+
+class Names:
+    """Topics and a group of a test's own."""
+
+    def __init__(self) -> None:
+        mark = uuid4().hex[:8]
+        self.timers, self.rejected, self.target = f"timers-{mark}", f"rejected-{mark}", f"orders-{mark}"
+        self.journal, self.receipts = f"journal-{mark}", f"receipts-{mark}"
+        self.control = f"control-{mark}"
+        self.arguments = ["--group", f"group-{mark}", "--partitions", "2", "--timer-topic", self.timers]
+        self.arguments += ["--rejected-topic", self.rejected, "--journal-topic", self.journal]
+        self.arguments += ["--receipts-topic", self.receipts, "--control-topic", self.control]
+
+
+@pytest.fixture
+def names() -> Names:
+    return Names()
+
+
+def send(broker: Broker, names: Names, value: bytes | None, *headers: tuple[str, bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(names.timers, value, b"key", headers=list(headers))
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def read(broker: Broker, topic: str, count: int) -> list[Any]:
+    """The first `count` committed records of a topic with one or more partitions."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": uuid4().hex,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
+    found: list[Any] = []
+    while len(found) < count:
+        message: Any = reader.poll(PATIENCE_S)
+        assert message is not None, f"{len(found)} of {count} records came on {topic}"
+        assert message.error() is None, message.error()
+        found.append(message)
+    reader.close()
+    return found
+
+
+LIMIT_BYTES = 2 << 20
+Pairs = list[tuple[str, bytes | None]]
+Asked = tuple[bytes | None, bytes | None, Pairs]
+"""Key, value and foreign headers."""
+
+
+def framed(payload: bytes, schema: int) -> bytes:
+    """As a schema registry's serializers write: magic 0, the schema's id, the payload."""
+    return b"\0" + schema.to_bytes(4, "big") + payload
+
+
+def largest(takes: Callable[[int], bool], below: int) -> int:
+    """The largest size that is taken, at most 1000 below."""
+    taken = below - 1000
+    while taken + 1 < below:
+        size = (taken + below) // 2
+        taken, below = (size, below) if takes(size) else (taken, size)
+    return taken
+
+
+@pytest.mark.broker
+def test_case_31_records_come_back_as_they_went(kafka: Broker, names: Names, tmp_path: Path) -> None:
+    admin, tight = Admin(kafka.bootstrap_servers), f"{names.target}-tight"
+    size_limit = {"max.message.bytes": str(LIMIT_BYTES)}
+    with_room = {"max.message.bytes": str(LIMIT_BYTES + 1000)}  # a delivery's own headers are longer
+    right = BROKER_CLOCK | {"retention.bytes": "-1", "compression.type": "uncompressed"}
+    admin.create_topics([names.timers], partitions=2, settings=right | size_limit)
+    admin.create_topics([names.target], partitions=1, settings=BROKER_CLOCK | with_room)
+    admin.create_topics([tight], partitions=1, settings=BROKER_CLOCK | size_limit)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 10 * LIMIT_BYTES})
+
+    def is_taken(record: Asked, target: str = names.target) -> bool:
+        key, value, headers = record
+        told: list[Any] = []
+        ours = [("timer-topic", target.encode()), SOON, *headers]
+        producer.produce(names.timers, value, key, headers=list(ours), on_delivery=lambda no, _: told.append(no))
+        assert producer.flush(PATIENCE_S) == 0
+        return told[0] is None
+
+    foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("", b"")]
+    sent: list[Asked] = [
+        (b"key", b"value", foreign),
+        (b"key", None, foreign),
+        (b"key", b"", []),
+        (None, b"null key", []),
+        (b"", b"empty key", []),
+        (b"key", os.urandom(1 << 20), foreign),
+        (b"key", b"many headers", [(f"h-{number % 300}", b"%d" % number) for number in range(1000)]),
+        (b"key", framed(b"\x02\x06abc", 100_042), [("content-type", b"avro/binary")]),
+    ]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        assert all(map(is_taken, sent))
+
+        def takes(size: int) -> bool:
+            record: Asked = (b"key", b"%07d" % size + bytes(size - 7), [])
+            was_taken = is_taken(record)
+            sent.extend([record] * was_taken)
+            return was_taken
+
+        size = largest(takes, LIMIT_BYTES)
+        assert is_taken((b"key", bytes(size - len("-tight")), []), tight)
+        found = read(kafka, names.target, len(sent))
+        (parked,) = read(kafka, names.rejected, 1)
+    for record in found:
+        added = dict(record.headers()[-4:])
+        assert record.timestamp()[1] >= int(added["timer-released-ms"]) >= int(added["timer-deliver-ms"])
+        assert added["timer-origin"].startswith(names.timers.encode())
+    came = [(record.key(), record.value(), record.headers()[:-4]) for record in found]
+    assert sorted(came, key=repr) == sorted(sent, key=repr)
+    assert max(len(value or b"") for _, value, _ in came) == size
+    assert (parked.value(), dict(parked.headers())["timer-error"]) == (bytes(size - len("-tight")), b"too-large")
+    assert not Receiver(kafka.bootstrap_servers, [names.target]).poll(1)[len(sent) :]
+
+
+@pytest.mark.broker
+def test_case_33_a_header_whose_name_is_no_text_is_rejected_and_what_stands_behind_it_goes_on(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    ours = [(b"timer-topic", names.target.encode()), (b"timer-delay-ms", b"3000")]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        produce_raw(kafka.bootstrap_servers, names.timers, 0, b"raw", [(b"\xff\xfe", b"1"), *ours])
+        produce_raw(kafka.bootstrap_servers, names.timers, 0, b"fine", [("é".encode(), b"1"), (b"", None), *ours])
+        (rejected,) = read(kafka, names.rejected, 1)
+    headers = dict(rejected.headers())
+    assert (rejected.value(), headers["timer-error"]) == (b"raw", b"bad-header")
+    assert b"no UTF-8" in headers["timer-error-detail"]
+    shutil.rmtree(tmp_path / "timer-data")  # a rebuild reads both again
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        (delivered,) = read(kafka, names.target, 1)
+    assert (delivered.value(), delivered.headers()[:2]) == (b"fine", [("é", b"1"), ("", None)])
+    assert len(read(kafka, names.rejected, 1)) == 1
+
+
+@pytest.mark.broker
+def test_case_25_and_32_what_cannot_be_taken_is_rejected_and_delays_nobody(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    admin = Admin(kafka.bootstrap_servers)
+    admin.create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    admin.create_topics([f"{names.target}-small"], partitions=1, settings={"max.message.bytes": "1000"})
+    to, small = ("timer-topic", names.target.encode()), ("timer-topic", f"{names.target}-small".encode())
+    asked: dict[bytes, tuple[str, list[tuple[str, bytes | None]]]] = {
+        b"1": ("bad-header", [to, ("timer-delay-ms", b"-1")]),
+        b"2": ("bad-target", [SOON, ("timer-topic", names.timers.encode())]),
+        b"3": ("unknown-topic", [SOON, ("timer-topic", b"nowhere")]),
+        b"4": ("unknown-partition", [SOON, to, ("timer-partition", b"7")]),
+        b"5" * 2000: ("too-large", [SOON, small]),
+        b"6": ("not-ours", [SOON, to, ("timer-rolls", b"1")]),
+    }
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        for value, (_, headers) in asked.items():
+            send(kafka, names, value, *headers)
+        for _ in range(30):
+            send(kafka, names, b"x" * 100, SOON, small)
+        send(kafka, names, b"fine", SOON, to)
+        rejected = {record.value(): dict(record.headers()) for record in read(kafka, names.rejected, len(asked))}
+        assert {value: headers["timer-error"].decode() for value, headers in rejected.items()} == {
+            value: code for value, (code, _) in asked.items()
+        }
+        assert [record.value() for record in read(kafka, names.target, 1)] == [b"fine"]
+        assert len(read(kafka, f"{names.target}-small", 30)) == 30
+
+
+@pytest.mark.broker
+def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_once(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    """Each abort repeats exactly the rest: counted as a read_committed reader sees it."""
+    admin, small = Admin(kafka.bootstrap_servers), f"{names.target}-small"
+    admin.create_topics([names.target], partitions=3, settings=BROKER_CLOCK)
+    admin.create_topics([small], partitions=1, settings={"max.message.bytes": "1000"})
+    arguments = [*names.arguments, "--compressed-requests", "allow"]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
+        pass
+    due = ("timer-deliver-ms", b"%d" % (time.time_ns() // 1_000_000))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip"})
+    producer_of_large = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip", "message.max.bytes": 10_000_000}
+    )
+    to, to_small = ("timer-topic", names.target.encode()), ("timer-topic", small.encode())
+    good, bad = set[bytes](), dict[bytes, str]()
+    for number in range(2000):
+        value, headers, code = b"%d" % number, [due, to], ""
+        match number % 40:
+            case 7:
+                headers, code = [due, ("timer-topic", b"nowhere")], "unknown-topic"
+            case 17:
+                headers, code = [due, to, ("timer-partition", b"3")], "unknown-partition"
+            case 27:
+                value, headers, code = value.ljust(2000), [due, to_small], "too-large"
+            case 37:
+                headers = [due, to_small]
+        producer.produce(names.timers, value, headers=list(headers))
+        if code:
+            bad[value] = code
+        else:
+            good.add(value)
+    # It shrinks to a part, so the timer topic takes it; nobody else takes it whole.
+    large = [[due, to], [to]]
+    for headers in large:
+        producer_of_large.produce(names.timers, bytes(3_000_000), headers=list(headers))
+    assert producer.flush(PATIENCE_S) == producer_of_large.flush(PATIENCE_S) == 0
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
+        delivered = read(kafka, names.target, len(good) - 50) + read(kafka, small, 50)
+        rejected = read(kafka, names.rejected, len(bad) + len(large))
+    everything = Cluster(kafka.bootstrap_servers).read(names.target, small, names.rejected)
+    assert len(everything) == len(delivered) + len(rejected)
+    assert {record.value() for record in delivered} == good
+    codes = [(record.value(), dict(record.headers())["timer-error"].decode()) for record in rejected]
+    assert sorted(codes, key=repr) == sorted([*bad.items(), (None, "too-large"), (None, "missing-time")], key=repr)
+    bare = [dict(record.headers()) for record in rejected if record.value() is None]
+    assert all(b"left at timer-origin" in headers["timer-error-detail"] for headers in bare)
+
+
+@pytest.mark.broker
+def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    count = 30_000
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        pass
+    due_ms = time.time_ns() // 1_000_000
+    send_all(kafka.bootstrap_servers, names.timers, (timer(names.target, due_ms, b"v" * 200) for _ in range(count)))
+    with Receiver(kafka.bootstrap_servers, [names.target]) as receiver:
+        bridge = BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments)
+        bridge.start()
+        found = receiver.poll(PATIENCE_S)
+        assert found, "nothing was delivered"
+        bridge.stop(timeout_s=30)  # as long as docs/operations.md has Kubernetes wait
+        with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+            while len(found) < count and (more := receiver.poll(PATIENCE_S)):
+                found += more
+        found += receiver.poll(1)
+    assert len(found) == len({delivery.origin for delivery in found}) == count
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    "bytes_per_s",
+    [
+        2_000_000,
+        pytest.param(200_000, marks=pytest.mark.slow),  # a transaction takes longer than its usual time-out
+    ],
+)
+def test_a_quota_of_the_broker_delays_and_loses_or_doubles_nothing(
+    kafka: Broker, names: Names, tmp_path: Path, bytes_per_s: float
+) -> None:
+    count, client = 400, f"client-{uuid4().hex[:8]}"
+    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        pass
+    due_ms = time.time_ns() // 1_000_000
+    values = [b"%03d" % number + os.urandom(10_000) for number in range(count)]
+    send_all(kafka.bootstrap_servers, names.timers, (timer(names.target, due_ms, value) for value in values))
+    limit_producer(kafka.bootstrap_servers, client, bytes_per_s)
+    port = free_port()
+    asked = [*names.arguments, "--kafka", f"client.id={client}", "--http-port", str(port)]
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, asked):
+        found = read(kafka, names.target, count)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as told:
+            (throttled,) = re.findall(r"^timer_bridge_broker_throttle_seconds_total (\S+)$", told.read().decode(), re.M)
+    assert float(throttled) > 1 or bytes_per_s > 1_000_000, "the broker did not hold anything back, or nobody heard"
+    assert sorted(record.value() for record in found) == values
+    assert len(Cluster(kafka.bootstrap_servers).read(names.target)) == count
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return command("run", *arguments, **environment)
+
+
+def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_wrong_setting_is_named_with_the_remedy_and_ends_with_2(tmp_path: Path) -> None:
+    ended = run("--bootstrap-servers", "127.0.0.1:1", "--tick-ms", "soon", "--data-dir", str(tmp_path))
+    assert (ended.returncode, "tick_ms = 'soon'" in ended.stderr) == (2, True)
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_a_broker_it_waits_and_ends_with_1(tmp_path: Path) -> None:
+    asked = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--data-dir", str(tmp_path)]
+    ended = run(*asked, TIMER_BRIDGE_STARTUP_TIMEOUT="1s")
+    assert ended.returncode == 1
+    assert "waiting for a broker" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.broker
+def test_a_second_process_on_one_directory_refuses(kafka: Broker, names: Names, tmp_path: Path) -> None:
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
+        data = str(tmp_path / "timer-data")
+        ended = run("--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments)
+    assert (ended.returncode, "another bridge runs on it" in ended.stderr) == (2, True)
+
+
+@pytest.mark.broker
+def test_case_16_a_retention_that_would_lose_timers_is_refused(kafka: Broker, names: Names, tmp_path: Path) -> None:
+    settings = {**BROKER_CLOCK, "retention.ms": "1000", "compression.type": "uncompressed"}
+    Admin(kafka.bootstrap_servers).create_topics([names.timers], partitions=1, settings=settings)
+    data = str(tmp_path / "data")
+    ended = run("--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments)
+    assert ended.returncode == 2
+    assert "retention.ms is 1000" in ended.stderr
+    assert "set retention.ms to" in ended.stderr

@@ -1,0 +1,476 @@
+"""A broker with TLS, SCRAM and ACLs, where nobody may do what was not granted; a bridge with the documented rights."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from itertools import count, islice, product
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from bridge.client import TimerProducer
+from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError
+from integration_tests.bridge.test_run import Names, command, run
+from integration_tests.conftest import ROOT, missing, started
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import PATIENCE_S, until
+from schemas.headers import Headers
+from scripts.common.processes import BridgeProcess
+
+ADMIN = "admin"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+class Certificates(NamedTuple):
+    """A broker's key and certificate for 127.0.0.1, and the authority that signed it."""
+
+    broker: Path
+    authority: Path
+
+
+def certificates(folder: Path) -> Certificates:
+    if shutil.which("openssl") is None:
+        missing("certificates are made with openssl, which is not there; on Debian: apt-get install openssl")
+    key, authority, broker = folder / "authority.key", folder / "authority.pem", folder / "broker.pem"
+    new = ["openssl", "req", "-x509", "-days", "2", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    for_broker = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    for_broker += ["-CA", str(authority), "-CAkey", str(key)]
+    for more in (
+        ["-subj", "/CN=authority", "-keyout", str(key), "-out", str(authority)],
+        ["-subj", "/CN=broker", "-keyout", str(folder / "key"), "-out", str(folder / "signed"), *for_broker],
+    ):
+        subprocess.run([*new, *more], check=True, capture_output=True)
+    broker.write_text((folder / "key").read_text() + (folder / "signed").read_text())
+    return Certificates(broker, authority)
+
+
+Single = tuple[str, str, str]
+"""A right to one operation: its kind, its setting, the operation."""
+
+
+class Right(NamedTuple):
+    """A row of the table in docs/security.md: operations on one resource, whose name is that of a setting."""
+
+    kind: str
+    name: str
+    setting: str
+    operations: Sequence[str]
+
+
+def documented() -> list[Right]:
+    text = (ROOT / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| `([^`]+)` \(`?([\w ]+)[^)]*\) \| ([\w ]+) \|", text, re.MULTILINE)
+    return [Right(kind, name, setting, operations.split()) for kind, name, setting, operations in rows]
+
+
+class Secured:
+    """The broker and its users."""
+
+    def __init__(self, broker: EmbeddedKafka, trusted: Certificates, admin_password: str) -> None:
+        self.bootstrap_servers = broker.bootstrap_servers
+        self.authority = trusted.authority
+        tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(trusted.authority)}
+        as_admin = {"sasl.mechanism": "PLAIN", "sasl.username": ADMIN, "sasl.password": admin_password}
+        self.cluster = Cluster(broker.bootstrap_servers, tls | as_admin)
+        self._tls = tls
+
+    def user(self) -> "User":
+        """A new one, who may do nothing."""
+        user = User(f"user-{uuid4().hex[:8]}", uuid4().hex, self._tls)
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        asked = UserScramCredentialUpsertion(user.name, info, user.password.encode())
+        self.cluster.admin.alter_user_scram_credentials([asked])[user.name].result()
+        return user
+
+    def grant(self, user: "User", kind: str, name: str, *operations: str) -> None:
+        """A name that ends with * is a prefix."""
+        literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+        pattern = prefixed if name.endswith("*") else literal
+        where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
+        acls = [AclBinding(*where, _OPERATIONS[each], AclPermissionType.ALLOW) for each in operations]
+        for granted in self.cluster.admin.create_acls(acls).values() if acls else ():
+            granted.result()
+
+    def take(self, user: "User", kind: str, name: str, operation: str) -> None:
+        where = _KINDS[kind], name, ResourcePatternType.LITERAL, f"User:{user.name}", "*"
+        asked = AclBindingFilter(*where, _OPERATIONS[operation], AclPermissionType.ALLOW)
+        (taken,) = self.cluster.admin.delete_acls([asked]).values()
+        assert taken.result()
+
+    def grant_documented(self, user: "User", names: Names, *targets: str, without: Single | None = None) -> None:
+        """What docs/security.md lists, for a bridge with these names."""
+        given = dict(zip(names.arguments[::2], names.arguments[1::2], strict=True))
+        for kind, name, setting, operations in documented():
+            own = given.get(f"--{setting.replace('_', '-')}")
+            for each in targets if own is None else [own]:
+                left = [operation for operation in operations if (kind, setting, operation) != without]
+                self.grant(user, kind, f"{each}-*" if name.endswith("-*") else each, *left)
+
+    def read(self, topic: str, count: int) -> list[Any]:
+        """All committed records, at least so many."""
+        until(lambda: len(self.cluster.values(topic)) >= count)
+        return self.cluster.read(topic)
+
+    def codes(self, rejected: str, count: int) -> dict[bytes, str]:
+        return {each.value(): dict(each.headers())["timer-error"].decode() for each in self.read(rejected, count)}
+
+    def to_connect(self, user: "User") -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap_servers, **user.settings(), "sasl.password": user.password}
+
+    def to(self, names: Names) -> list[str]:
+        return ["--bootstrap-servers", self.bootstrap_servers, "--timer-topic", names.timers]
+
+    def run(self, names: Names, folder: Path, config: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+        """A start that is to fail."""
+        where = ["--bootstrap-servers", self.bootstrap_servers, "--data-dir", str(folder / "data")]
+        return run(*where, *names.arguments, "--config", str(config), "--startup-timeout", "8s", *more)
+
+
+class User(NamedTuple):
+    name: str
+    password: str
+    tls: dict[str, str]
+
+    def settings(self) -> dict[str, str]:
+        """librdkafka's, but for the password."""
+        return {**self.tls, "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": self.name}
+
+    def config(self, folder: Path, password: str | None = None, **changed: str) -> Path:
+        """A file of settings, the password in a file of its own."""
+        secret = folder / f"secret-{uuid4().hex}"
+        secret.write_text((self.password if password is None else password) + "\n")
+        settings = self.settings() | {"sasl.password": f"file:{secret}"} | changed
+        path = folder / f"{uuid4().hex}.toml"
+        path.write_text("[kafka]\n" + "".join(f'{name} = "{value}"\n' for name, value in settings.items() if value))
+        return path
+
+
+_KINDS = {
+    "Topic": ResourceType.TOPIC,
+    "Group": ResourceType.GROUP,
+    "TransactionalId": ResourceType.TRANSACTIONAL_ID,
+}
+_OPERATIONS = {
+    "Read": AclOperation.READ,
+    "Write": AclOperation.WRITE,
+    "Create": AclOperation.CREATE,
+    "Alter": AclOperation.ALTER,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    trusted, password = certificates(tmp_path_factory.mktemp("tls")), uuid4().hex
+    broker = started(
+        "secured",
+        {
+            "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(trusted.broker),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(trusted.authority),
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.plaintext.plain.sasl.jaas.config": f'{_PLAIN} username="{ADMIN}" password="{password}"'
+            f' user_{ADMIN}="{password}";',
+            "listener.name.plaintext.scram-sha-512.sasl.jaas.config": _SCRAM,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:{ADMIN};User:ANONYMOUS",  # the controller's listener knows nobody by name
+        },
+    )
+    yield Secured(broker, trusted, password)
+    broker.stop()
+
+
+@pytest.fixture
+def names() -> Names:
+    return Names()
+
+
+def soon(target: str, delay_ms: int = 200) -> Headers:
+    return [("timer-topic", target.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
+
+
+def test_the_documented_rights_are_those_that_a_start_looks_at() -> None:
+    given = {right.setting: right for right in documented()}
+    needed = {"timer_topic": LOGGED, "journal_topic": LOGGED, "rejected_topic": FILLED, "receipts_topic": FILLED}
+    needed["control_topic"] = FOLLOWED
+    assert given.keys() == {*needed, "group", "each target topic"}
+    for setting, operations in needed.items():
+        of_a_start = {_OPERATIONS[each].name for each in given[setting].operations} - {"CREATE", "ALTER"}
+        assert of_a_start == operations
+
+
+@pytest.mark.broker
+def test_a_bridge_with_the_documented_rights(secured: Secured, names: Names, tmp_path: Path) -> None:
+    user, target = secured.user(), secured.cluster.topic("orders")
+    secured.grant_documented(user, names, target)
+    asked = [*names.arguments, "--config", str(user.config(tmp_path)), "--roll-window", "1s"]
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, asked):
+        secured.cluster.send(names.timers, b"soon", headers=soon(target))
+        secured.cluster.send(names.timers, b"rolls", headers=soon(target, 3000))
+        secured.cluster.send(names.timers, b"ended", headers=[*soon(target, 60_000), ("timer-id", b"x")])
+        secured.cluster.send(names.timers, None, headers=[("timer-action", b"cancel"), ("timer-id", b"x")])
+        secured.cluster.send(names.timers, b"bad")
+        secured.cluster.flush()
+        assert [record.value() for record in secured.read(target, 2)] == [b"soon", b"rolls"]
+        assert [record.value() for record in secured.read(names.rejected, 1)] == [b"bad"]
+        said = {json.loads(record.value())["kind"] for record in secured.read(names.receipts, 2)}
+        assert said == {"cancelled", "rejected"}
+        secured.cluster.send(names.timers, b"later", headers=soon(target, 3000))
+        secured.cluster.flush()
+    shutil.rmtree(tmp_path / "timer-data")  # so that the journal is read
+    secured.cluster.grow(names.timers, 3)  # and so that it grows
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, asked):
+        assert [record.value() for record in secured.read(target, 3)] == [b"soon", b"rolls", b"later"]
+
+
+@pytest.mark.broker
+@pytest.mark.slow  # each starts a bridge; none of the table's rights is one too many, and each that is missing is told
+@pytest.mark.parametrize(
+    "single", [(right.kind, right.setting, each) for right in documented() for each in right.operations]
+)
+def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_path: Path, single: Single) -> None:
+    user, target = secured.user(), secured.cluster.topic("orders")
+    secured.grant_documented(user, names, target, without=single)
+    _, setting, operation = single
+    if operation != "Create":
+        right = {"message_timestamp_type": "LogAppendTime", "retention_bytes": "-1", "max_message_bytes": "8388608"}
+        right["compression_type"] = "uncompressed"
+        secured.cluster.create(names.control, 1)
+        for topic in (names.timers, names.journal, names.rejected, names.receipts):
+            secured.cluster.create(topic, 2, **right)
+        if operation == "Alter":
+            secured.cluster.grow(names.timers, 3)
+        secured.cluster.send(names.timers, b"v", headers=soon(target))
+        secured.cluster.flush()
+    config = user.config(tmp_path)
+    if setting == "each target topic":
+        with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(config)]):
+            assert secured.codes(names.rejected, 1) == {b"v": "not-authorized"}
+        return
+    ended = secured.run(names, tmp_path, config)
+    assert (ended.returncode, "right (an ACL)" in ended.stderr) == (1, True), ended.stderr
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, r"authentication failed.*look at .*sasl\.password"),
+        ({"ssl.ca.location": ""}, r"certificate.*look at .*ssl\.ca\.location"),
+        ({"security.protocol": "SASL_PLAINTEXT"}, r"security\.protocol"),
+    ],
+)
+def test_who_is_not_let_in_ends_with_the_remedy(
+    secured: Secured, names: Names, tmp_path: Path, changed: dict[str, str], told: str
+) -> None:
+    user, wrong = secured.user(), uuid4().hex
+    config = user.config(tmp_path, user.password if changed else wrong, **changed)
+    ended = secured.run(names, tmp_path, config, "--kafka", "debug=security,broker,protocol,conf")
+    assert ended.returncode == 1
+    *logged, last = ended.stderr.splitlines()
+    for told_in in (last, "\n".join(logged)):
+        assert re.search(told, told_in, re.IGNORECASE), ended.stderr
+    assert "Traceback" not in ended.stderr
+    for secret in (user.password, wrong):
+        assert secret not in ended.stdout + ended.stderr
+
+
+@pytest.mark.broker
+def test_case_25_a_target_that_is_denied_until_it_is_granted(secured: Secured, names: Names, tmp_path: Path) -> None:
+    user = secured.user()
+    good, denied = secured.cluster.topic("good"), secured.cluster.topic("denied")
+    secured.grant_documented(user, names, good)
+    config = user.config(tmp_path)
+    right = {"message_timestamp_type": "LogAppendTime", "compression_type": "uncompressed"}
+    secured.cluster.create(names.timers, 2, retention_bytes="-1", **right)
+
+    def ask(number: int) -> None:
+        for target in (denied, good):
+            secured.cluster.send(names.timers, b"%d" % number, headers=soon(target), partition=number % 2)
+        secured.cluster.flush()
+
+    ask(1)  # it waits for the bridge, whose producers have sent nothing yet
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(config)]):
+        assert secured.codes(names.rejected, 1) == {b"1": "not-authorized"}
+        ask(2)
+        assert secured.codes(names.rejected, 2) == {b"1": "not-authorized", b"2": "not-authorized"}
+        assert [record.value() for record in secured.read(good, 2)] == [b"1", b"2"]
+        secured.grant(user, "Topic", denied, "Write")
+        number = 2
+        while not secured.cluster.values(denied):
+            number += 1
+            ask(number)
+            assert [record.value() for record in secured.read(good, number)][-1] == b"%d" % number
+        ask(number + 1)
+        until(lambda: len(secured.cluster.values(denied, names.rejected)) == number + 1)
+        delivered, parked = secured.cluster.values(denied), secured.cluster.values(names.rejected)
+        assert delivered[-1] == b"%d" % (number + 1)
+        assert sorted(delivered + parked) == sorted(secured.cluster.values(good))  # type: ignore[type-var]
+
+
+@pytest.mark.broker
+def test_a_target_whose_right_comes_and_goes_gets_each_record_once_or_it_is_parked(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    """In the middle of transactions too. The bridge goes on, and the other target gets all of its own."""
+    user, flaps, stays = secured.user(), secured.cluster.topic("flaps"), secured.cluster.topic("stays")
+    secured.grant_documented(user, names, flaps, stays)
+    numbers = count()
+
+    def ask() -> None:
+        for number, target in product(islice(numbers, 5), (flaps, stays)):
+            secured.cluster.send(names.timers, b"%d" % number, headers=soon(target, 50), partition=number % 2)
+        secured.cluster.flush()
+
+    def settled(*topics: str) -> list[int]:
+        return sorted(int(value or b"") for value in secured.cluster.values(*topics))
+
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(user.config(tmp_path))]):
+        for _ in range(8):
+            ask()
+            secured.take(user, "Topic", flaps, "Write")
+            ask()
+            secured.grant(user, "Topic", flaps, "Write")
+        secured.take(user, "Topic", flaps, "Write")
+        while not secured.cluster.values(names.rejected):
+            ask()
+        secured.grant(user, "Topic", flaps, "Write")
+        before = len(secured.cluster.values(flaps))
+        while len(secured.cluster.values(flaps)) == before:
+            ask()
+        asked = next(numbers)
+        until(lambda: min(len(settled(flaps, names.rejected)), len(settled(stays))) >= asked)
+    assert settled(flaps, names.rejected) == settled(stays) == list(range(asked))
+
+
+@pytest.mark.broker
+def test_the_client_and_the_commands_are_let_in_by_the_same_settings(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    sender, stranger = secured.user(), secured.user()
+    secured.cluster.create(names.timers, 2)
+    secured.grant(sender, "Topic", names.timers, "Write")
+    config = secured.to_connect(sender)
+    with TimerProducer(config, timer_topic=names.timers) as timers:
+        timers.schedule("orders", b"by the client", delay="1h", id="a")
+    secret = tmp_path / "secret"
+    secret.write_text(sender.password)
+    environment = {
+        "TIMER_BRIDGE_KAFKA_" + name.upper().replace(".", "_"): value for name, value in sender.settings().items()
+    }
+    environment["TIMER_BRIDGE_KAFKA_SASL_PASSWORD"] = f"file:{secret}"
+    by_config = ["--config", str(sender.config(tmp_path))]
+    for sent in (
+        command("send", "orders", "by a command", "--in", "1h", *secured.to(names), *by_config),
+        command("cancel", "a", *secured.to(names), **environment),
+    ):
+        assert (sent.returncode, sent.stderr) == (0, "")
+    assert set(secured.cluster.values(names.timers)) == {b"by the client", b"by a command", None}
+
+    as_stranger = ["--config", str(stranger.config(tmp_path))]
+    refused = command("send", "orders", "v", "--in", "1h", *secured.to(names), *as_stranger)
+    assert refused.returncode == 1
+    assert "give the sender the right (an ACL) to write to it" in refused.stderr
+    wrong = uuid4().hex
+    impatient = {**config, "sasl.password": wrong, "message.timeout.ms": 10_000}
+    with (
+        pytest.raises(BridgeError, match=r"(?i)authentication failed.*look at .*sasl\.password") as unheard,
+        TimerProducer(impatient, timer_topic=names.timers) as timers,
+    ):
+        timers.schedule("orders", b"v", delay="1h")
+    for shown in (refused.stdout, refused.stderr, str(unheard.value)):
+        for secret_ in (sender.password, stranger.password, wrong):
+            assert secret_ not in shown
+
+
+@pytest.mark.broker
+def test_the_acls_of_two_timer_topics_decide_who_may_send_where(secured: Secured, names: Names, tmp_path: Path) -> None:
+    bridge, ordering, paying = secured.user(), secured.user(), secured.user()
+    orders, paid, payments = secured.cluster.topic("orders"), secured.cluster.topic("paid"), f"{names.timers}-payments"
+    secured.grant_documented(bridge, names, orders, paid)
+    secured.grant(bridge, "Topic", payments, "Read", "Write", "DescribeConfigs", "Create")
+    secured.grant(bridge, "Topic", f"{payments}.journal", "Read", "Write", "DescribeConfigs", "Create", "Alter")
+    secured.grant(ordering, "Topic", names.timers, "Write")
+    secured.grant(paying, "Topic", payments, "Write")
+    config = bridge.config(tmp_path)
+    tables = f'[topics."{payments}"]\nallow = ["{paid}"]\n'
+    config.write_text(f'allow_targets = ["{orders}"]\n{config.read_text()}{tables}')
+
+    def ask(user: User, timers: str, target: str) -> str | None:
+        """What the broker says of it; nobody is told by an error here that a target is not theirs."""
+        told: list[Any] = []
+        producer = Producer({**secured.to_connect(user), "message.timeout.ms": 60_000})
+        value = f"{'orders' if user is ordering else 'payments'} to {target}"
+        producer.produce(timers, value, headers=list(soon(target)), on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(PATIENCE_S) == 0
+        (error,) = told
+        return None if error is None else error.name()
+
+    arguments = [*names.arguments, "--config", str(config)]
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, arguments):
+        for user, own, other in (ordering, names.timers, payments), (paying, payments, names.timers):
+            for target in (orders, paid):
+                assert ask(user, own, target) is None
+                assert ask(user, other, target) == "TOPIC_AUTHORIZATION_FAILED"
+        assert [each.value() for each in secured.read(orders, 1)] == [f"orders to {orders}".encode()]
+        assert [each.value() for each in secured.read(paid, 1)] == [f"payments to {paid}".encode()]
+        denied = {f"orders to {paid}".encode(): "denied-target", f"payments to {orders}".encode(): "denied-target"}
+        assert secured.codes(names.rejected, 2) == denied
+    assert len(secured.cluster.values(orders, paid)) == 2
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_the_audit_is_let_in_by_the_same_settings_and_tells_no_secret(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    auditor, target = secured.user(), secured.cluster.topic("orders")
+    for topic in (names.timers, names.rejected, names.receipts):
+        secured.cluster.create(topic, 2, message_timestamp_type="LogAppendTime")
+    for topic in (names.timers, names.rejected, names.receipts, target):
+        secured.grant(auditor, "Topic", topic, "Read")
+    secured.cluster.send(names.timers, b"v", headers=soon(target, 0))
+    secured.cluster.send(names.timers, b"v", headers=soon(target, 3_600_000))
+    added = [("timer-origin", f"{names.timers}/0/1".encode()), ("timer-rolls", b"0"), ("timer-released-ms", b"1")]
+    secured.cluster.send(target, b"v", headers=[("timer-deliver-ms", b"1"), *added])
+    secured.cluster.flush()
+    events, spark_settings = tmp_path / "events", tmp_path / "spark"
+    for folder in (events, spark_settings):
+        folder.mkdir()
+    (spark_settings / "spark-defaults.conf").write_text(f"spark.eventLog.enabled true\nspark.eventLog.dir {events}\n")
+    where = [*secured.to(names), "--rejected-topic", names.rejected, "--receipts-topic", names.receipts]
+    given = [*where, "--out", str(tmp_path / "audit"), "--config", str(auditor.config(tmp_path)), "--settle-ms", "0"]
+    ended = command("audit", *given, SPARK_CONF_DIR=str(spark_settings))
+    assert (ended.returncode, ended.stderr) == (3, ""), ended.stdout
+    assert "missing: 1" in ended.stdout
+    assert "early: 1" in ended.stdout
+    written = [path.read_bytes() for folder in (events, tmp_path / "audit") for path in folder.rglob("*.*")]
+    assert len(written) > 3
+    assert all(auditor.password.encode() not in each for each in [*written, ended.stdout.encode()])
+
+    stranger = auditor.config(tmp_path, uuid4().hex)
+    refused = command("audit", *where, "--out", str(tmp_path / "none"), "--config", str(stranger))
+    assert refused.returncode == 1
+    assert "does not let us in: look at sasl.mechanism, sasl.username, sasl.password in [kafka]" in refused.stderr

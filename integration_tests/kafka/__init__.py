@@ -1,0 +1,1 @@
+"""The bridge and Kafka: ports, ownership, brokers that fail."""

@@ -1,0 +1,120 @@
+"""Case 22 and 23: kill -9 under load, again and again, once with the data directory deleted: each timer exactly once.
+
+KILLS=50 pytest integration_tests/kafka/test_kill.py       so many; without it 5
+"""
+
+import json
+import os
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from integration_tests.conftest import Broker
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import PATIENCE_S
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, TimerSender, cancel, named_timer, timer
+from scripts.common.processes import BridgeProcess
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
+
+KILLS = int(os.environ.get("KILLS", "5"))
+LIFE_S = (0.5, 2.5)
+HOUR_MS = 3_600_000
+ENDED, STANDING = "cancelled", "kept"
+
+
+class Load:
+    """A sender that goes on whatever befalls the bridge. Every tenth timer is cancelled long before it is due."""
+
+    def __init__(self, bootstrap_servers: str, timer_topic: str, target: str) -> None:
+        self._servers = bootstrap_servers
+        self._timer_topic = timer_topic
+        self._target = target
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.kept = 0
+        self.cancelled = 0
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        sender, rng = TimerSender(self._servers), random.Random(7)
+        while not self._stop.wait(0.02):
+            now_ms = time.time_ns() // 1_000_000
+            for _ in range(rng.randrange(1, 60)):
+                if rng.random() < 0.1:
+                    self._send_and_cancel(sender, now_ms)
+                else:
+                    due_ms = now_ms + rng.choice((-100, 0, 50, 500, 3_000))
+                    sender.send(self._timer_topic, timer(self._target, due_ms, STANDING.encode()))
+                    self.kept += 1
+            sender.serve()
+        sender.flush()
+
+    def _send_and_cancel(self, sender: TimerSender, now_ms: int) -> None:
+        id_ = uuid4().hex.encode()
+        sender.send(self._timer_topic, named_timer(self._target, now_ms + HOUR_MS, ENDED.encode(), id_))
+        sender.send(self._timer_topic, cancel(id_))
+        self.cancelled += 1
+
+
+def await_deliveries(servers: str, target: str, expected: int) -> None:
+    """Return when `expected` deliveries can be read, or after PATIENCE_S without one."""
+    count, deadline = 0, time.monotonic() + PATIENCE_S
+    with Receiver(servers, [target]) as receiver:
+        while count < expected and time.monotonic() < deadline:
+            if found := receiver.poll(1.0):
+                count, deadline = count + len(found), time.monotonic() + PATIENCE_S
+
+
+@pytest.fixture
+def names() -> dict[str, str]:
+    mark = uuid4().hex[:8]
+    return {name: f"{name}-{mark}" for name in ("requests", "rejected", "journal", "receipts", "target", "group")}
+
+
+def test_case_22_and_23_killed_under_load_each_timer_comes_once(
+    kafka: Broker, names: dict[str, str], tmp_path: Path
+) -> None:
+    servers = kafka.bootstrap_servers
+    admin = Admin(servers)
+    admin.create_topics([names["target"]], partitions=2, settings=BROKER_CLOCK)
+    arguments = ["--partitions", "2", "--group", names["group"], "--roll-window", "2s"]
+    for kind in ("timer", "rejected", "journal", "receipts"):
+        arguments += [f"--{kind}-topic", names["requests" if kind == "timer" else kind]]
+    bridge = BridgeProcess(tmp_path, servers, arguments)
+    bridge.start()
+    rng = random.Random(11)
+    with Load(servers, names["requests"], names["target"]) as load:
+        for kill in range(KILLS):
+            time.sleep(rng.uniform(*LIFE_S))
+            bridge.kill()
+            if kill == KILLS // 2:
+                shutil.rmtree(tmp_path / "timer-data" / names["requests"])
+            bridge = BridgeProcess(tmp_path, servers, arguments)
+            bridge.start()
+    await_deliveries(servers, names["target"], load.kept)
+    bridge.stop()
+    cluster = Cluster(servers)  # nothing is written any more: what it reads is all there will be
+    receipts = [json.loads(value or b"") for value in cluster.values(names["receipts"])]
+    told = Counter(each["id"] for each in receipts if each["kind"] == "cancelled")
+    assert (len(told), set(told.values())) == (load.cancelled, {1})
+    found = cluster.read(names["target"])
+    origins = Counter(dict(message.headers())["timer-origin"] for message in found)
+    assert [origin for origin, count in origins.items() if count > 1] == []
+    assert len(found) == load.kept
+    due_ms = [int(dict(message.headers())["timer-deliver-ms"]) for message in found]
+    assert [m.offset() for m, due in zip(found, due_ms, strict=True) if m.timestamp()[1] < due] == []
+    assert load.cancelled > 0

@@ -1,0 +1,189 @@
+"""Several instances on one timer topic: whatever happens to them, each timer comes once.
+
+Figures (`pytest -s`): the longest time without a delivery of a partition that moved, and of one that did not.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from integration_tests.conftest import FAST_RESTART, Broker, started
+from integration_tests.support.instances import BEGUN_ANEW, Field, partition_of
+from scripts.common.kafka_io import Delivery
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+SHORT_SESSIONS = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "4000",
+    "group.consumer.session.timeout.ms": "4000",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
+}
+SESSION = ("--kafka", "session.timeout.ms=8000", "--kafka", "heartbeat.interval.ms=500")
+CONSUMER = ("--group-protocol", "consumer")
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol", [pytest.param(SESSION, id="classic"), pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow)]
+)
+MakeField = Callable[..., Field]
+
+
+@pytest.fixture(scope="module")
+def impatient_kafka() -> Iterator[EmbeddedKafka]:
+    """A broker that lets sessions be short."""
+    with started("ownership", FAST_RESTART | SHORT_SESSIONS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def make_field(impatient_kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[MakeField]:
+    made: list[Field] = []
+
+    def make(partitions: int, *arguments: str) -> Field:
+        made.append(Field(impatient_kafka.bootstrap_servers, tmp_path, partitions, *arguments))
+        return made[-1]
+
+    yield make
+    for field in made:
+        field.close()
+
+
+def longest_pause(deliveries: list[Delivery], partition: int) -> tuple[Delivery, Delivery]:
+    """The neighbours that lie furthest apart, by the broker's clock."""
+    own = [delivery for delivery in deliveries if partition_of(delivery) == partition]
+    return max(pairwise(own), key=lambda pair: pair[1].appended_ms - pair[0].appended_ms)
+
+
+def tell_pauses(what: str, deliveries: list[Delivery], partitions: set[int]) -> None:
+    pauses = (longest_pause(deliveries, partition) for partition in partitions)
+    print(f"\n{what}:", sorted(after.appended_ms - before.appended_ms for before, after in pauses), "ms")  # noqa: T201
+
+
+@PROTOCOLS
+def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeField, protocol: tuple[str, ...]) -> None:
+    field = make_field(6, *protocol)
+    (first,) = field.start("first")
+    field.send_far()
+    field.until(lambda: len(first.checkpoints()) == 6, "checkpoints")
+    with field.load():
+        field.until_delivered(300)
+        others = field.start("second", "third")
+        field.until_delivered(600)
+        grown, kept = len(field.seen), first.owned()
+        for instance in others:
+            instance.stop()
+        field.until_owned(first)
+        field.until_delivered(300)
+    seen = field.demand_each_once()
+    moved = set(range(6)) - kept
+    assert kept
+    assert moved
+    for partition in moved:
+        before, after = longest_pause(seen[:grown], partition)
+        meanwhile = {partition_of(delivery) for delivery in seen[seen.index(before) : seen.index(after)]}
+        assert meanwhile & kept, f"all stood still while {partition} moved"
+    back = [each for each in first.recovered()[6:] if each.partition in moved]
+    assert {each.partition for each in back} == moved
+    assert {each.how for each in back} == {"from its directory"}
+    assert all(each.offset > 0 for each in back)
+    tell_pauses("1 -> 3 instances, partitions that moved", seen[:grown], moved)
+    tell_pauses("1 -> 3 instances, partitions that stayed", seen[:grown], kept)
+    tell_pauses("3 -> 1 instances, partitions that moved", seen[grown:], moved)
+    tell_pauses("3 -> 1 instances, partitions that stayed", seen[grown:], kept)
+
+
+def test_case_29_an_instance_that_slept_past_its_session_publishes_nothing(make_field: MakeField) -> None:
+    field = make_field(4, *SESSION)
+    sleeper, other = field.start("sleeper", "other")
+    with field.load():
+        field.until_delivered(300)
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        try:
+            field.until_owned(other)
+            field.until_delivered(300)
+        finally:
+            os.kill(sleeper.pid, signal.SIGCONT)
+        # Where it fell asleep in the middle of a commit, whose fate it cannot know, it begins anew.
+        field.until(lambda: "has put us out" in sleeper.log or BEGUN_ANEW in sleeper.log, "its waking")
+        field.until(lambda: bool(sleeper.owned()), "its coming back into the group")
+        field.until_owned(sleeper, other)
+        field.until_delivered(300)
+    field.demand_each_once()
+
+
+@PROTOCOLS
+def test_a_dead_instance_is_replaced_when_its_session_has_expired(
+    make_field: MakeField, protocol: tuple[str, ...]
+) -> None:
+    """What it left open holds readers for no longer than the transaction time-out, though it never comes back."""
+    field = make_field(4, *protocol)
+    dead, other = field.start("dead", "other")
+    with field.load():
+        field.until_delivered(300)
+        kept, before = other.owned(), len(field.seen)
+        dead.kill()
+        field.until_owned(other)
+        field.until_delivered(300)
+    seen = field.demand_each_once()
+    tell_pauses("an instance killed, partitions that moved", seen[before:], set(range(4)) - kept)
+    tell_pauses("an instance killed, partitions that stayed", seen[before:], kept)
+
+
+@pytest.mark.slow
+def test_a_group_changes_its_protocol_behind_a_stop_of_all(make_field: MakeField) -> None:
+    field = make_field(2)
+    for arguments in ((), CONSUMER, ()):
+        (instance,) = field.start("only", arguments=arguments)
+        for partition in range(2):
+            field.send(partition, 0)
+            field.sent += 1
+        field.until_delivered(2)
+        instance.stop()
+    field.demand_each_once()
+
+
+def test_a_name_that_is_still_taken_is_waited_for(make_field: MakeField) -> None:
+    """As by a static member that was killed, under the consumer protocol; a classic group lets it in at once."""
+    name = {"group.protocol": "consumer", "group.instance.id": "pod-1"}
+    field = make_field(2, *(word for pair in name.items() for word in ("--kafka", "=".join(pair))))
+    former: Any = Consumer({"bootstrap.servers": field.cluster.bootstrap_servers, "group.id": field.group, **name})
+    former.subscribe([field.target])
+    while not former.assignment():
+        former.poll(0.1)
+    only = field.launch("only")
+    field.until(lambda: "joining the group: a member of our instance id was killed" in only.log, "waiting")
+    former.close()
+    only.await_ready()
+    field.send(0, 0)
+    field.sent = 1
+    field.demand_each_once()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_with_static_membership_a_restart_moves_nothing(kafka: Broker, tmp_path: Path, protocol: str) -> None:
+    static = ["--static-membership", "true", "--group-protocol", protocol]
+    if protocol == "classic":
+        static += ["--kafka", "session.timeout.ms=45000"]
+    with closing(Field(kafka.bootstrap_servers, tmp_path, 4, *static)) as field:
+        restarted, other = field.start("restarted", "other")
+        owned, moves = restarted.owned(), other.log.count("recovered to")
+        with field.load():
+            field.until_delivered(100)
+            if protocol == "classic":
+                restarted.kill()
+            else:
+                restarted.stop()
+            restarted.launch()
+            restarted.await_ready()
+            field.until(lambda: restarted.owned() == owned, "its partitions again")
+            field.until_delivered(100)
+        assert other.log.count("recovered to") == moves
+        field.demand_each_once()

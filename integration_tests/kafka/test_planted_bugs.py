@@ -1,0 +1,104 @@
+"""Twins of those planted bugs (bridge.simulation.planted_bugs) that change the fake: the same mistake in bridge.kafka.
+
+The contract of the ports must find each, with a broker. That it passes without them, test_ports_contract.py shows.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import Producer
+
+from bridge.kafka import ConfluentSink
+from bridge.kafka import client_config as clients
+from bridge.kafka.transactions.pipeline import InFlightTransaction
+from bridge.kafka.transactions.producer import Failed, TransactionalProducer, TransactionContents
+from bridge.ports import Aborted, Committed, Transaction
+from bridge.simulation.planted_bugs import MUTATIONS
+from integration_tests.conftest import Broker
+from integration_tests.kafka import test_ports_contract as ports
+from integration_tests.kafka.test_ports_contract import ConfluentHarness, Reader
+from integration_tests.support.patience import PATIENCE_S
+from schemas.origin import Shard
+
+_begin, _wait, _settle = ConfluentSink.begin, InFlightTransaction.wait, TransactionalProducer.settle
+_TOLD = len(b"CGMDv2:")
+
+
+def write_journal(sink: ConfluentSink, transaction: Transaction) -> None:
+    producer = Producer({"bootstrap.servers": sink._existence._connection.bootstrap_servers})
+    for record in sink._journal_records(transaction):
+        producer.produce(record.topic, record.value, record.key, record.partition)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def journal_before(sink: ConfluentSink, transaction: Transaction) -> InFlightTransaction:
+    write_journal(sink, transaction)
+    return _begin(sink, replace(transaction, journal={}))
+
+
+def journal_behind(sink: ConfluentSink, transaction: Transaction) -> InFlightTransaction:
+    way = _begin(sink, replace(transaction, journal={}))
+
+    def wait() -> Committed | Aborted:
+        fate = _wait(way)
+        if isinstance(fate, Committed):
+            write_journal(sink, transaction)
+        return fate
+
+    way.wait = wait  # type: ignore[method-assign]
+    return way
+
+
+def without_member(producer: TransactionalProducer, batch: TransactionContents) -> Failed | None:
+    """Generation -1 and no member id, of which the coordinator checks nothing."""
+    assert isinstance(batch.fence, bytes)
+    group, _, rest = batch.fence[_TOLD + 4 :].split(b"\0", 2)
+    fence = b"".join([batch.fence[:_TOLD], struct.pack("=i", -1), group, b"\0\0", rest])
+    return _settle(producer, replace(batch, fence=fence))
+
+
+TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
+    "journal before the transaction": (
+        lambda: mock.patch.object(ConfluentSink, "begin", journal_before),
+        ports.TestTwoOnTheirWay.test_where_the_earlier_is_refused_the_later_is_aborted_too,
+    ),
+    "journal behind the transaction": (
+        lambda: mock.patch.object(ConfluentSink, "begin", journal_behind),
+        ports.TestHistory.test_the_journal_from_an_offset_and_from_a_time,
+    ),
+    "unordered commits": (
+        lambda: mock.patch.object(InFlightTransaction, "is_next", return_value=True),
+        ports.TestTwoOnTheirWay.test_where_the_earlier_is_refused_the_later_is_aborted_too,
+    ),
+    "unstable progress": (
+        lambda: mock.patch.dict(clients.READER_MUSTS, {"isolation.level": "read_uncommitted"}),
+        ports.TestHistory.test_progress_that_may_still_change_is_waited_for,
+    ),
+    "stale fence accepted": (
+        lambda: mock.patch.object(TransactionalProducer, "settle", without_member),
+        ports.TestSink.test_a_stale_fence_publishes_nothing,
+    ),
+}
+
+
+@pytest.fixture
+def harness(kafka: Broker) -> Iterator[ConfluentHarness]:
+    real = ConfluentHarness(kafka.bootstrap_servers)
+    yield real
+    real.close()
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("name", TWINS)
+def test_the_contract_finds_a_planted_bug_of_the_adapter(name: str, harness: ConfluentHarness) -> None:
+    assert name in MUTATIONS
+    plant, contract = TWINS[name]
+    given: dict[str, object] = {"harness": harness, "shard": Shard(harness.timers, 0)}
+    if "reader" in contract.__annotations__:
+        given["reader"] = Reader(harness.source()).own(2)
+    with plant(), pytest.raises(AssertionError):
+        contract(contract.__globals__[contract.__qualname__.partition(".")[0]](), **given)

@@ -1,0 +1,825 @@
+"""What the bridge asks of its ports (bridge.ports), held against the fakes and against a real broker alike.
+
+A `Harness` is one Kafka of either kind, seen by others than the bridge: senders, readers, a hanging transaction.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import FencedError
+from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Patience
+from bridge.ports import (
+    MOST_PUBLISHING,
+    Aborted,
+    Committed,
+    History,
+    Outgoing,
+    Polled,
+    Publishing,
+    Record,
+    Sink,
+    Source,
+    Transaction,
+)
+from bridge.testing.fake_kafka import murmur2
+from bridge.testing.fakes import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
+from integration_tests.conftest import Broker
+from integration_tests.support.patience import PATIENCE_S, becomes
+from schemas.headers import Headers
+from schemas.origin import Shard
+from schemas.progress import ForeignProgressError, Key, Progress
+
+SMALL_BYTES = 1000
+HANG_MS = 1500
+READ = Progress(3, Key(12_000, 1), 2)
+
+
+class Published(NamedTuple):
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class Harness(Protocol):
+    """`timers` and `journal` have two partitions, `target` three, `small` one and room for little."""
+
+    timers: str
+    journal: str
+    target: str
+    small: str
+    stands_ahead: bool
+    """At-least-once: deliveries stand whatever becomes of their transaction."""
+
+    def source(self) -> Source: ...
+
+    def history(self) -> History: ...
+
+    def sink(self, name: str = "one") -> Sink: ...
+
+    def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
+        """A request."""
+        ...
+
+    def send_aborted(self) -> None:
+        """A record on the first timer partition, in a transaction that is aborted."""
+        ...
+
+    def hang(self, topic: str) -> Callable[[], None]:
+        """A record on the first partition of `topic`, in a transaction that is aborted HANG_MS after this is called."""
+        ...
+
+    def hang_progress(self, progress: Progress) -> None:
+        """Progress of the first timer partition, in a transaction that is committed HANG_MS from now."""
+        ...
+
+    def read(self, topic: str) -> list[Published]:
+        """All that stands, read_committed; in each partition in order."""
+        ...
+
+    def commit_offset(self, offset: int) -> None:
+        """Somebody else's hand in our group, on the first timer partition."""
+        ...
+
+    def delete_before(self, offset: int) -> None:
+        """As retention does, on the first timer partition."""
+        ...
+
+    def now_ms(self) -> int:
+        """The brokers' time."""
+        ...
+
+
+class FakeHarness:
+    timers, journal, target, small = "timers", "journal", "target", "small"
+
+    def __init__(self, *, stands_ahead: bool = False) -> None:
+        self.stands_ahead = stands_ahead
+        self._kafka = FakeKafka(Timeline())
+        for topic, partitions in ((self.timers, 2), (self.journal, 2), (self.target, 3)):
+            self._kafka.create(topic, partitions)
+        self._kafka.create(self.small, max_bytes=SMALL_BYTES)
+        self._group = FakeGroup("group", [Shard(self.timers, number) for number in range(2)])
+
+    def source(self) -> FakeSource:
+        return FakeSource(self._kafka, self._group, uuid4().hex)
+
+    def history(self) -> FakeHistory:
+        return FakeHistory(self._kafka, self._group, self.journal)
+
+    def sink(self, name: str = "one") -> FakeSink:
+        own_topics = frozenset({self.timers}) if self.stands_ahead else None
+        return FakeSink(self._kafka, self._group, name, self.journal, own_topics=own_topics)
+
+    def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
+        self._kafka.produce(self.timers, value, key=key, headers=headers, partition=partition)
+        self._kafka.timeline.advance(5)
+
+    def send_aborted(self) -> None:
+        transaction = self._kafka.begin("sender")
+        self._kafka.produce(self.timers, b"aborted", partition=0, transaction=transaction)
+        self._kafka.abort(transaction)
+
+    def hang(self, topic: str) -> Callable[[], None]:
+        transaction, timeline = self._kafka.begin("sender"), self._kafka.timeline
+        self._kafka.produce(topic, b"hangs", partition=0, transaction=transaction)
+        return lambda: timeline.at(timeline.now_ms + HANG_MS, lambda: self._kafka.abort(transaction))
+
+    def hang_progress(self, progress: Progress) -> None:
+        transaction, timeline = self._kafka.begin("sender"), self._kafka.timeline
+        self._kafka.send_offsets(transaction, "group", {Shard(self.timers, 0): progress})
+        timeline.at(timeline.now_ms + HANG_MS, lambda: self._kafka.commit(transaction))
+
+    def read(self, topic: str) -> list[Published]:
+        return [
+            Published(log.number, entry.key, entry.value, entry.headers, entry.timestamp_ms)
+            for log in self._kafka.topics[topic].partitions
+            for entry in log.committed(log.first, log.last_stable)
+        ]
+
+    def commit_offset(self, offset: int) -> None:
+        self._kafka.commit_offset("group", Shard(self.timers, 0), offset)
+
+    def delete_before(self, offset: int) -> None:
+        self._kafka.partition(Shard(self.timers, 0)).delete_before(offset)
+
+    def now_ms(self) -> int:
+        return self._kafka.timeline.now_ms
+
+
+class ConfluentHarness:
+    def __init__(self, bootstrap_servers: str, *, stands_ahead: bool = False) -> None:
+        self.stands_ahead = stands_ahead
+        name = uuid4().hex[:8]
+        self.timers, self.journal, self.target, self.small = (
+            f"{t}-{name}" for t in ("timers", "journal", "to", "small")
+        )
+        self._group = f"group-{name}"
+        self._connection: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
+        self._patience = Patience()
+        self._closing: list[Callable[[], object]] = []
+        append_time = {"message.timestamp.type": "LogAppendTime"}
+        # What is sent there is of 2023: half a minute after its start a broker deletes what is older than a week.
+        kept = {"retention.ms": "-1"}
+        self._admin = AdminClient(self._connection)
+        made = self._admin.create_topics(
+            [
+                NewTopic(self.timers, 2, 1, config=append_time),
+                NewTopic(self.journal, 2, 1, config=append_time),
+                NewTopic(self.target, 3, 1, config=kept),
+                NewTopic(self.small, 1, 1, config={**kept, "max.message.bytes": str(SMALL_BYTES)}),
+            ]
+        )
+        for future in made.values():
+            future.result()
+
+    def close(self) -> None:
+        for end in reversed(self._closing):
+            end()
+
+    def source(self) -> ConfluentSource:
+        source = ConfluentSource(self._member(), [self.timers], self._patience)
+        self._closing.append(source.close)
+        return source
+
+    def history(self) -> ConfluentHistory:
+        history = ConfluentHistory(self._member(), {self.timers: self.journal}, self._patience)
+        self._closing.append(history.close)
+        return history
+
+    def sink(self, name: str = "one") -> ConfluentSink:
+        own_topics = frozenset({self.timers, self.journal}) if self.stands_ahead else None
+        sink = ConfluentSink(self._member(name), {self.timers: self.journal}, self._patience, own_topics)
+        self._closing.append(sink.close)
+        return sink
+
+    def _member(self, name: str = "one") -> Connection:
+        return Connection(str(self._connection["bootstrap.servers"]), self._group, name)
+
+    def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
+        producer = Producer(self._connection)
+        producer.produce(self.timers, value, key, partition, headers=list(headers))
+        assert producer.flush(PATIENCE_S) == 0
+
+    def send_aborted(self) -> None:
+        self._begun(self.timers).abort_transaction(PATIENCE_S)
+
+    def hang(self, topic: str) -> Callable[[], None]:
+        producer = self._begun(topic)
+        timer = threading.Timer(HANG_MS / 1000, producer.abort_transaction)
+
+        def end() -> None:
+            timer.start()
+            self._closing.append(timer.join)
+
+        return end
+
+    def hang_progress(self, progress: Progress) -> None:
+        producer, member = self._begun(self.target), Consumer({**self._connection, "group.id": self._group})
+        offset = TopicPartition(self.timers, 0, progress.next_offset, progress.metadata())
+        producer.send_offsets_to_transaction([offset], member.consumer_group_metadata(), PATIENCE_S)
+        member.close()
+        timer = threading.Timer(HANG_MS / 1000, producer.commit_transaction)
+        timer.start()
+        self._closing.append(timer.join)
+
+    def _begun(self, topic: str) -> Producer:
+        producer = Producer({**self._connection, "transactional.id": uuid4().hex})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(topic, b"hangs", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        return producer
+
+    def read(self, topic: str) -> list[Published]:
+        """To the end: a commit is answered before its markers stand, and until then its records cannot be read."""
+        settings = {
+            **self._connection,
+            "group.id": uuid4().hex,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
+        }
+        partitions = self._admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        everything = Consumer({**settings, "isolation.level": "read_uncommitted"})
+        ends = {
+            number: everything.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)[1]
+            for number in partitions
+        }
+        everything.close()
+        reader = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+        reader.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found: list[Published] = []
+        ended: set[int | None] = set()
+        while len(ended) < len(partitions):
+            message = reader.poll(PATIENCE_S)
+            assert message is not None, "no answer"
+            error = message.error()
+            if error is None:
+                found.append(published(message))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                told: Any = message
+                if told.offset() >= ends[told.partition()]:
+                    ended.add(told.partition())
+        reader.close()
+        return sorted(found, key=lambda record: record.partition)
+
+    def commit_offset(self, offset: int) -> None:
+        hand = Consumer({**self._connection, "group.id": self._group, "enable.auto.commit": False})
+        hand.commit(offsets=[TopicPartition(self.timers, 0, offset)], asynchronous=False)
+        hand.close()
+
+    def delete_before(self, offset: int) -> None:
+        (deleted,) = self._admin.delete_records([TopicPartition(self.timers, 0, offset)]).values()
+        deleted.result()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # it runs on this machine
+
+
+def published(message: Message) -> Published:
+    told: Any = message  # its type hints say of every field that it may be of several kinds
+    return Published(told.partition(), told.key(), told.value(), told.headers() or [], told.timestamp()[1])
+
+
+KINDS = ["fake", pytest.param("confluent", marks=pytest.mark.broker)]
+BOTH_DELIVERIES = pytest.mark.parametrize("stands_ahead", [False, True], ids=["exactly once", "at least once"])
+
+
+@pytest.fixture
+def stands_ahead() -> bool:
+    return False
+
+
+@pytest.fixture(params=KINDS)
+def harness(request: pytest.FixtureRequest, stands_ahead: bool) -> Iterator[Harness]:  # noqa: FBT001
+    if request.param == "fake":
+        yield FakeHarness(stands_ahead=stands_ahead)
+    else:
+        broker: Broker = request.getfixturevalue("kafka")
+        real = ConfluentHarness(broker.bootstrap_servers, stands_ahead=stands_ahead)
+        yield real
+        real.close()
+
+
+def again(transaction: Transaction, fate: Committed | Aborted) -> Transaction:
+    """As it is repeated: without what stands."""
+    assert isinstance(fate, Aborted)
+    transaction.standing = fate.standing
+    return transaction
+
+
+class Reader:
+    """A source, and what it has told so far."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.owned: set[Shard] = set()
+        self.records: list[Record] = []
+        self.fence: object = None
+        self.is_member = False
+        self.most = 0
+        """The most records that one poll has yielded."""
+
+    def see(self, polled: Polled) -> None:
+        self.owned -= {*polled.ownership.lost, *polled.ownership.revoked}
+        self.owned |= set(polled.ownership.assigned)
+        fresh = [record for records in polled.records.values() for record in records]
+        self.records += fresh
+        self.most = max(self.most, len(fresh))
+        self.fence = polled.fence
+        self.is_member = polled.is_member
+
+    def poll(self, times: int = 1, max_records: int = 100) -> None:
+        for _ in range(times):
+            self.see(self.source.poll(200, max_records))
+
+    def poll_until(self, reached: Callable[[], bool], max_records: int = 100) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not reached():
+            assert time.monotonic() < end_s, f"owned {self.owned}, read {self.records}"
+            self.poll(max_records=max_records)
+
+    def own(self, count: int) -> "Reader":
+        self.poll_until(lambda: len(self.owned) == count)
+        return self
+
+    def offsets(self, count: int, max_records: int = 100) -> list[int]:
+        """Offsets of the first `count` records, and of what comes at once behind them."""
+        self.poll_until(lambda: len(self.records) >= count, max_records)
+        self.poll(2)
+        return [record.offset for record in self.records]
+
+
+@pytest.fixture
+def shard(harness: Harness) -> Shard:
+    return Shard(harness.timers, 0)
+
+
+@pytest.fixture
+def reader(harness: Harness) -> Reader:
+    """Owns both shards; neither is started."""
+    return Reader(harness.source()).own(2)
+
+
+class TestSource:
+    def test_a_shard_yields_from_where_it_was_started(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        for value in (b"a", b"b", b"c"):
+            harness.send(value)
+        reader.poll(3)
+        assert reader.records == []
+        reader.source.start(shard, 1)
+        assert reader.offsets(2) == [1, 2]
+        assert [record.value for record in reader.records] == [b"b", b"c"]
+
+    def test_a_shard_may_be_started_again(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        for value in (b"a", b"b"):
+            harness.send(value)
+        reader.source.start(shard, 0)
+        assert reader.offsets(2) == [0, 1]
+        reader.source.start(shard, 0)
+        assert reader.offsets(4) == [0, 1, 0, 1]
+
+    def test_no_poll_yields_more_than_it_was_asked_for(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        for number in range(7):
+            harness.send(b"%d" % number)
+        reader.source.start(shard, 0)
+        assert reader.offsets(7, max_records=3) == list(range(7))
+        assert reader.most <= 3
+
+    def test_a_record_is_told_as_it_came(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        headers = [("a", b"1"), ("a", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("empty", b"")]
+        harness.send(None, key=None, headers=headers)
+        harness.send(b"", key=b"", headers=())
+        reader.source.start(shard, 0)
+        reader.offsets(2)
+        told = [(record.key, record.value, list(record.headers)) for record in reader.records]
+        assert told == [(None, None, headers), (b"", b"", [])]
+
+    def test_what_is_aborted_or_undecided_is_not_told(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        harness.send(b"a")
+        harness.send_aborted()
+        harness.send(b"b")
+        harness.hang(harness.timers)()
+        harness.send(b"c")
+        reader.source.start(shard, 0)
+        reader.offsets(3)
+        assert [record.value for record in reader.records] == [b"a", b"b", b"c"]
+
+    def test_a_paused_shard_yields_nothing_and_loses_nothing(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        reader.source.start(shard, 0)
+        harness.send(b"a")
+        assert reader.offsets(1) == [0]
+        reader.source.pause(shard)
+        reader.source.pause(shard)
+        harness.send(b"b")
+        reader.poll(5)
+        assert len(reader.records) == 1
+        reader.source.resume(shard)
+        assert reader.offsets(2) == [0, 1]
+
+    def test_a_check_takes_no_record_and_ends_no_pause(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        other = Shard(harness.timers, 1)
+        for each in (shard, other):
+            reader.source.start(each, 0)
+        reader.source.pause(shard)
+        harness.send(b"a")
+        harness.send(b"b", partition=1)
+        for _ in range(5):
+            polled = reader.source.check()
+            assert (polled.records, bool(polled.ownership)) == ({}, False)
+            time.sleep(0.05)
+        reader.poll_until(lambda: len(reader.records) >= 1)
+        reader.poll(5)
+        assert [record.value for record in reader.records] == [b"b"]
+        reader.source.resume(shard)
+        reader.offsets(2)
+        assert [record.value for record in reader.records] == [b"b", b"a"]
+
+    def test_a_shard_goes_over_to_another_member(self, harness: Harness, reader: Reader) -> None:
+        second = Reader(harness.source())
+
+        def shared() -> bool:
+            reader.poll()
+            return len(second.owned) == len(reader.owned) == 1
+
+        second.poll_until(shared)
+        assert second.owned.isdisjoint(reader.owned)
+
+    def test_a_spare_knows_that_the_group_has_let_it_in(self, harness: Harness, reader: Reader) -> None:
+        others = [Reader(harness.source()) for _ in range(2)]
+
+        def shared() -> bool:
+            for each in (reader, *others):
+                each.poll()
+            members = [each for each in (reader, *others) if each.is_member]
+            return len(members) == 3 and sorted(len(each.owned) for each in members) == [0, 1, 1]
+
+        reader.poll_until(shared)
+
+
+def values(harness: Harness) -> list[bytes | None]:
+    """Those on the target."""
+    return [record.value for record in harness.read(harness.target)]
+
+
+def order(
+    harness: Harness, value: bytes | None, topic: str = "", partition: int = -1, key: bytes | None = None
+) -> Outgoing:
+    headers = [("timer-origin", f"{harness.timers}/0/0".encode()), ("a", b"1"), ("a", None)]
+    return Outgoing(topic or harness.target, partition, key, value, headers, 1_700_000_000_123)
+
+
+@BOTH_DELIVERIES
+class TestSink:
+    def carry(self, shard: Shard, fence: object, *records: Outgoing, progress: Progress = READ) -> Transaction:
+        return Transaction(list(records), {shard: b"decided"}, {shard: progress}, fence)
+
+    def test_all_of_it_stands(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        first, tombstone = order(harness, b"a", partition=0, key=b"k"), order(harness, None, partition=1)
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(self.carry(shard, reader.fence, first, tombstone)).wait() == Committed()
+        assert history.progress(shard) == READ
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"decided"]
+        assert harness.read(harness.target) == [
+            Published(0, b"k", b"a", first.headers, first.timestamp_ms),
+            Published(1, None, None, tombstone.headers, tombstone.timestamp_ms),
+        ]
+
+    def test_progress_alone_may_be_carried(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(Transaction([], {}, {shard: READ}, reader.fence)).wait() == Committed()
+        assert history.progress(shard) == READ
+
+    def test_one_transaction_follows_another(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        sink, history = harness.sink(), harness.history()
+        for number in range(5):
+            progress = Progress(number, Key(number, number), number)
+            carried = self.carry(shard, reader.fence, order(harness, b"%d" % number, partition=0), progress=progress)
+            assert sink.begin(carried).wait() == Committed()
+        assert history.progress(shard) == Progress(4, Key(4, 4), 4)
+        assert values(harness) == [b"%d" % number for number in range(5)]
+
+    def test_keys_choose_their_partition_as_java_clients_do(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        keys = [b"a", b"bc", b"def", b"N14228", b"tail-number"]
+        sent = [order(harness, key, key=key) for key in keys]
+        assert harness.sink().begin(self.carry(shard, reader.fence, *sent)).wait() == Committed()
+        found = {record.key: record.partition for record in harness.read(harness.target)}
+        assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
+
+    def publish_all(self, sink: Sink, transaction: Transaction) -> dict[bytes | None, str]:
+        """Publishes again without what is refused, as the bridge does. Returns the codes by value."""
+        refused: dict[bytes | None, str] = {}
+        for _ in range(20):
+            match sink.begin(transaction).wait():
+                case Committed():
+                    return refused
+                case Aborted(codes) as fate:
+                    refused |= {transaction.outgoing[index].value: code for index, code in codes.items()}
+                    standing = transaction.standing | fate.standing
+                    kept = [index for index in range(len(transaction.outgoing)) if index not in codes]
+                    transaction.outgoing = [transaction.outgoing[index] for index in kept]
+                    transaction.standing = frozenset(at for at, index in enumerate(kept) if index in standing)
+        pytest.fail(f"not after 20 tries; refused: {refused}")
+
+    def test_what_is_never_taken_is_named_and_the_rest_stands_once(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        records = [
+            order(harness, b"good", partition=0),
+            order(harness, b"no topic", topic="nowhere-to-be-found"),
+            order(harness, b"no partition", partition=3),
+            order(harness, b"small", topic=harness.small),
+            order(harness, b"large" * SMALL_BYTES, topic=harness.small),
+            order(harness, b"good too", partition=0),
+        ]
+        refused = self.publish_all(harness.sink(), self.carry(shard, reader.fence, *records))
+        assert refused == {
+            b"no topic": "unknown-topic",
+            b"no partition": "unknown-partition",
+            b"large" * SMALL_BYTES: "too-large",
+        }
+        assert values(harness) == [b"good", b"good too"]
+        assert [record.value for record in harness.read(harness.small)] == [b"small"]
+
+    def test_small_ones_whose_batch_is_too_large_are_all_taken(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        records = [order(harness, b"%100d" % number, topic=harness.small) for number in range(30)]
+        assert self.publish_all(harness.sink(), self.carry(shard, reader.fence, *records)) == {}
+        assert len(harness.read(harness.small)) == 30
+
+    def test_a_stale_fence_publishes_nothing(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        stale = reader.fence
+        second = Reader(harness.source())
+
+        def shared() -> bool:
+            reader.poll()
+            return len(second.owned) == 1
+
+        second.poll_until(shared)
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
+        assert history.progress(shard) is None
+        assert harness.stands_ahead or harness.read(harness.target) == []
+        assert sink.begin(self.carry(shard, reader.source.check().fence, order(harness, b"b"))).wait() == Committed()
+
+    def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        first, second = harness.sink("same"), harness.sink("same")
+        with pytest.raises(FencedError):
+            first.begin(self.carry(shard, reader.fence, order(harness, b"a"))).wait()
+        assert second.begin(self.carry(shard, reader.fence, order(harness, b"b"))).wait() == Committed()
+        assert [value for value in values(harness) if value != b"a" or not harness.stands_ahead] == [b"b"]
+
+
+@BOTH_DELIVERIES
+class TestTwoOnTheirWay:
+    """A second transaction is begun before the fate of the first was asked for."""
+
+    def carry(self, shard: Shard, fence: object, number: int, *records: Outgoing) -> Transaction:
+        """The `number`th: it moves progress there."""
+        return Transaction(list(records), {shard: b"%d" % number}, {shard: self.progress(number)}, fence)
+
+    def progress(self, number: int) -> Progress:
+        return Progress(number, Key(number, number), number)
+
+    def test_both_stand_in_the_order_of_their_beginning(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        sink, history = harness.sink(), harness.history()
+        numbers = [b"%d" % number for number in range(600)]
+        sent = [order(harness, value, partition=0) for value in numbers]
+        first = sink.begin(self.carry(shard, reader.fence, 1, *sent[:300]))
+        second = sink.begin(self.carry(shard, reader.fence, 2, *sent[300:]))
+        assert [second.wait(), first.wait(), second.wait()] == [Committed()] * 3
+        assert first.is_done()
+        assert second.is_done()
+        assert history.progress(shard) == self.progress(2)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2"]
+        assert values(harness) == numbers
+
+    def test_a_third_follows_when_the_first_stands_and_so_on(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history = harness.sink(), harness.history()
+        on_their_way: list[Publishing] = []
+        for number in range(12):
+            while len(on_their_way) >= MOST_PUBLISHING:
+                assert on_their_way.pop(0).wait() == Committed()
+                assert (history.progress(shard) or self.progress(0)).next_offset <= number
+            record = order(harness, b"%d" % number, partition=0)
+            on_their_way.append(sink.begin(self.carry(shard, reader.fence, number, record)))
+        assert [each.wait() for each in on_their_way] == [Committed()] * MOST_PUBLISHING
+        assert history.progress(shard) == self.progress(11)
+        numbers = [b"%d" % number for number in range(12)]
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == numbers
+        assert values(harness) == numbers
+
+    def test_where_the_earlier_is_refused_the_later_is_aborted_too(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"0", partition=0))).wait() == Committed()
+        bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
+        good = order(harness, b"2", partition=0)
+        first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
+        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        fates = [first.wait(), second.wait()]
+        assert fates == [Aborted({1: "unknown-topic"}), Aborted({})]
+        assert history.progress(shard) == self.progress(1)
+        first = sink.begin(again(self.carry(shard, reader.fence, 2, bad[0]), fates[0]))
+        second = sink.begin(again(self.carry(shard, reader.fence, 3, good), fates[1]))
+        assert [first.wait(), second.wait()] == [Committed(), Committed()]
+        assert history.progress(shard) == self.progress(3)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
+        assert values(harness) == [b"0", b"1", b"2"]
+
+    def test_a_later_one_is_aborted_although_the_caller_does_not_know_yet_that_the_earlier_was(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        """If the later one stood, its progress would skip the timers of the earlier one."""
+        sink, history = harness.sink(), harness.history()
+        assert sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        bad = [order(harness, b"2", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
+        first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
+        becomes(first.is_done, True)
+        good = order(harness, b"3", partition=0)
+        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        fate = second.wait()
+        assert (fate, first.wait()) == (Aborted({}), Aborted({1: "unknown-topic"}))
+        assert history.progress(shard) == self.progress(1)
+        assert sink.begin(again(self.carry(shard, reader.fence, 3, good), fate)).wait() == Committed()
+        assert history.progress(shard) == self.progress(3)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"3"]
+
+    def test_where_the_later_is_refused_the_earlier_stands(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history = harness.sink(), harness.history()
+        first = sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0)))
+        second = sink.begin(self.carry(shard, reader.fence, 2, order(harness, b"bad", partition=3)))
+        assert [first.wait(), second.wait()] == [Committed(), Aborted({0: "unknown-partition"})]
+        assert history.progress(shard) == self.progress(1)
+        assert values(harness) == [b"1"]
+
+    def test_where_the_earlier_is_stale_the_later_is_aborted_too(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        stale = reader.fence
+        second_reader = Reader(harness.source())
+
+        def shared() -> bool:
+            reader.poll()
+            return len(second_reader.owned) == 1
+
+        second_reader.poll_until(shared)
+        fence = reader.source.check().fence
+        sink, history = harness.sink(), harness.history()
+        first = sink.begin(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
+        second = sink.begin(self.carry(shard, fence, 2, order(harness, b"2", partition=0)))
+        fates = [first.wait(), second.wait()]
+        assert fates == [Aborted({}), Aborted({})]
+        assert history.progress(shard) is None
+        assert harness.stands_ahead or harness.read(harness.target) == []
+        repeated = again(self.carry(shard, fence, 1, order(harness, b"1", partition=0)), fates[0])
+        assert sink.begin(repeated).wait() == Committed()
+        assert values(harness)[:1] == [b"1"]
+        assert values(harness).count(b"1") == 1, "what stood was sent again"
+
+    def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        first = harness.sink("same")
+        assert first.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        second = harness.sink("same")
+
+        def begin_and_wait() -> None:
+            transactions = [self.carry(shard, reader.fence, 2, order(harness, b"no", partition=0)) for _ in range(2)]
+            on_their_way = [first.begin(transaction) for transaction in transactions]
+            on_their_way[1].wait()
+
+        for _ in range(2):
+            with pytest.raises(FencedError):
+                begin_and_wait()
+        assert second.begin(self.carry(shard, reader.fence, 2, order(harness, b"2", partition=0))).wait() == Committed()
+        assert [value for value in values(harness) if value != b"no" or not harness.stands_ahead] == [b"1", b"2"]
+
+
+class TestHistory:
+    def test_where_nothing_was_committed_there_is_no_progress(self, harness: Harness, shard: Shard) -> None:
+        history = harness.history()
+        assert history.progress(shard) is None
+        assert history.journal_end(shard) == 0
+        assert history.journal_bounds(shard) == (0, 0)
+        assert list(history.journal(shard, from_offset=None, since_ms=None)) == []
+        assert list(history.journal(shard, from_offset=None, since_ms=5)) == []
+        assert history.bounds(shard) == (0, 0)
+
+    def test_progress_that_may_still_change_is_waited_for(self, harness: Harness, shard: Shard) -> None:
+        history = harness.history()
+        harness.hang_progress(READ)
+        assert history.progress(shard) == READ
+
+    def test_an_offset_that_no_bridge_committed_is_foreign(self, harness: Harness, shard: Shard) -> None:
+        harness.send(b"a")
+        harness.commit_offset(1)
+        with pytest.raises(ForeignProgressError):
+            harness.history().progress(shard)
+
+    def test_a_shard_whose_journal_is_not_decided_is_told(self, harness: Harness, shard: Shard) -> None:
+        history, other = harness.history(), Shard(shard.topic, 1)
+        becomes(lambda: history.undecided([shard, other]), set())
+        end = harness.hang(harness.journal)
+        becomes(lambda: history.undecided([shard, other]), {shard})
+        end()
+        list(history.journal(shard, from_offset=None, since_ms=None))  # waits for it
+        becomes(lambda: history.undecided([shard, other]), set())
+
+    def test_an_open_transaction_is_seen_by_its_ends(self, harness: Harness, shard: Shard) -> None:
+        history, other = harness.history(), Shard(shard.topic, 1)
+        harness.send(b"a")
+        end = harness.hang(harness.timers)
+        harness.send(b"b")
+        becomes(lambda: history.open_ends([shard, other]), {shard: (1, 3), other: (0, 0)})
+        end()
+
+    def test_first_offsets_are_told_of_those_that_are_there(self, harness: Harness, shard: Shard) -> None:
+        history, other = harness.history(), Shard(shard.topic, 1)
+        for value in (b"a", b"b"):
+            harness.send(value)
+        becomes(lambda: history.firsts([shard, other]), {shard: 0, other: 0})
+        harness.delete_before(1)
+        becomes(lambda: history.firsts([shard, other]), {shard: 1, other: 0})
+        assert history.firsts([]) == {}
+
+    def test_requests_are_those_of_the_range_that_stand(self, harness: Harness, shard: Shard) -> None:
+        for value in (b"a", b"b"):
+            harness.send(value)
+        harness.send_aborted()
+        for value in (b"c", b"d"):
+            harness.send(value)
+        history = harness.history()
+        told = [(r.offset, r.value) for batch in history.requests(shard, 1, 6) for r in batch]
+        assert [value for _, value in told] == [b"b", b"c", b"d"]
+        last = told[-1][0]
+        assert [r.value for batch in history.requests(shard, 1, last) for r in batch] == [b"b", b"c"]
+        assert [r.value for batch in history.requests(shard, 2, told[1][0]) for r in batch] == []
+        assert history.bounds(shard) == (0, 6)
+
+    def test_offsets_by_time(self, harness: Harness, shard: Shard) -> None:
+        for value in (b"a", b"b", b"c"):
+            harness.send(value)
+            time.sleep(0.02)
+        history = harness.history()
+        times = [record.timestamp_ms for batch in history.requests(shard, 0, 3) for record in batch]
+        asked = [times[0] - 1, times[1], times[1] + 1, times[2] + 1]
+        assert [history.offset_at(shard, at) for at in asked] == [0, 1, 2, 3]
+
+    def test_the_journal_from_an_offset_and_from_a_time(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        sink, history = harness.sink(), harness.history()
+        ends = []
+        for value in (b"one", b"two", b"three"):
+            ends.append(history.journal_end(shard))
+            assert sink.begin(Transaction([], {shard: value}, {shard: READ}, reader.fence)).wait() == Committed()
+            harness.history().progress(shard)  # waits until it is visible
+        assert ends == [0, 2, 4], "a record and the marker of its transaction"
+        assert history.journal_bounds(shard) == (0, history.journal_end(shard))
+        assert list(history.journal(shard, from_offset=ends[1], since_ms=None)) == [b"two", b"three"]
+        assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
+        assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
+        assert list(history.journal(Shard(shard.topic, 1), from_offset=None, since_ms=None)) == []
+        key, other = history.journal_key(shard), Shard(shard.topic, 1)
+        last = history.journal_end(shard) - ends[1]
+        assert history.journal_tails([shard, other], last) == {shard: [(key, b"two"), (key, b"three")], other: []}
+        assert history.journal_tails([shard], 1000)[shard] == [(key, each) for each in (b"one", b"two", b"three")]
+        assert history.journal_key(shard).endswith(f" {shard.topic}".encode())
+
+    def test_the_newest_decision_is_told_by_the_brokers_clock(
+        self, harness: Harness, reader: Reader, shard: Shard
+    ) -> None:
+        sink, history, other = harness.sink(), harness.history(), Shard(shard.topic, 1)
+        assert history.newest_decisions([shard, other]) == {}
+        carried = Transaction([order(harness, b"a")], {shard: b"decided"}, {shard: READ}, reader.fence)
+        began_ms = harness.now_ms()
+        assert sink.begin(carried).wait() == Committed()
+        history.progress(shard)  # waits for the markers
+        becomes(lambda: history.newest_decisions([shard, other]).keys(), {shard})
+        told = history.newest_decisions([shard, other])
+        assert began_ms <= told[shard] <= harness.now_ms()
+
+    def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+        """A zombie's record on the journal, undecided yet, stands before what its successor has committed."""
+        sink, history = harness.sink(), harness.history()
+        harness.hang(harness.journal)()
+        assert sink.begin(Transaction([], {shard: b"decided"}, {shard: READ}, reader.fence)).wait() == Committed()
+        assert history.journal_end(shard) >= 2
+        assert list(history.journal(shard, from_offset=0, since_ms=None)) == [b"decided"]

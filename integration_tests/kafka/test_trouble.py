@@ -1,0 +1,180 @@
+"""Brokers that are gone, topics that lose records, progress that somebody resets: from outside.
+
+Figures (`pytest -s`): how soon behind a broker's return the first timer is delivered.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError
+from integration_tests.conftest import Broker
+from integration_tests.support.instances import Field
+from scripts.common.kafka_io import Admin
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def field(kafka: Broker, tmp_path: Path) -> Iterator[Field]:
+    with closing(Field(kafka.bootstrap_servers, tmp_path, 2)) as field:
+        yield field
+
+
+def deliver(field: Field, count: int) -> None:
+    """So many timers on each partition, due at once, and all that is committed of them can be read."""
+    for partition in range(field.partitions):
+        for _ in range(count):
+            field.send(partition, 0)
+            field.sent += 1
+    field.cluster.flush()
+    field.until_delivered(count * field.partitions)
+    settle(field)
+
+
+HEAD_START_MS = 30_000
+"""For a broker to come to a quiet end, on a busy machine too."""
+
+
+def settle(field: Field) -> None:
+    """Nothing is on its way: every request is stored, and its markers stand."""
+    admin = Admin(field.cluster.bootstrap_servers)
+    field.until(lambda: admin.committed(field.group, field.timers) == admin.ends(field.timers), "a quiet moment")
+    field.cluster.read(field.target, field.journal)
+
+
+@pytest.mark.parametrize("gone_s", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_case_26_what_is_due_while_no_broker_is_there_comes_once(
+    own_kafka: EmbeddedKafka, tmp_path: Path, gone_s: int
+) -> None:
+    """Nothing is due before its end, as one broker alone may forget markers; ends under load: test_brokers.py."""
+    with closing(Field(own_kafka.bootstrap_servers, tmp_path, 2)) as field:
+        (instance,) = field.start("one")
+        deliver(field, 50)
+        first_ms = time.time_ns() // 1_000_000 + HEAD_START_MS
+        for number in range(10 * gone_s + 20):
+            field.send(number % 2, HEAD_START_MS + 100 * number)
+            field.sent += 1
+        field.cluster.flush()
+        settle(field)
+        down_ms = time.time_ns() // 1_000_000
+        own_kafka.stop()
+        assert time.time_ns() // 1_000_000 < first_ms, "no quiet moment: this machine needs a longer head start"
+        time.sleep(first_ms / 1000 - time.time() + gone_s)
+        own_kafka.start()
+        back_ms = time.time_ns() // 1_000_000
+        field.send(0, 0)
+        field.sent += 1
+        field.cluster.flush()
+        seen = field.demand_each_once()
+        again_ms = min(delivery.appended_ms for delivery in seen if delivery.appended_ms > back_ms)
+        print(f"\n{gone_s} s without a broker: the first delivery {again_ms - back_ms} ms behind its return")  # noqa: T201
+        assert instance.log.count("trying again") <= 5 * (1 + (back_ms - down_ms) // 60_000)
+
+
+def test_case_28_what_retention_took_is_delivered_from_the_directory_and_said_with_its_count(field: Field) -> None:
+    for head_start_ms in (8_000, 30_000, 120_000):
+        (instance,) = field.start("one")
+        deliver(field, 1)
+        first = Admin(field.cluster.bootstrap_servers).ends(field.timers)[0]
+        due_ms = time.time_ns() // 1_000_000 + head_start_ms
+        for _ in range(5):
+            field.send(0, due_ms - time.time_ns() // 1_000_000)
+            field.sent += 1
+        field.cluster.flush()
+        settle(field)
+        instance.stop()
+        if time.time_ns() // 1_000_000 < due_ms:
+            break
+    else:
+        raise AssertionError("no quiet moment: they are all delivered")
+    ends = Admin(field.cluster.bootstrap_servers).ends(field.timers)
+    place = TopicPartition(field.timers, 0, ends[0])
+    field.cluster.admin.delete_records([place])[place].result()
+    (instance,) = field.start("one")
+    said = f"{field.timers}/0: retention has taken requests that are pending, from offset {first} to {first + 4}"
+    field.until(lambda: said in instance.log, "a complaint")
+    field.send(0, 0)
+    field.sent += 1
+    field.demand_each_once()
+
+
+def test_case_28_what_is_gone_everywhere_is_said_with_its_count_and_new_timers_flow(field: Field) -> None:
+    (instance,) = field.start("one")
+    deliver(field, 1)
+    for _ in range(5):
+        field.send(0, 3_600_000)
+    field.cluster.flush()
+    settle(field)
+    instance.stop()
+    ends = Admin(field.cluster.bootstrap_servers).ends(field.timers)
+    place = TopicPartition(field.timers, 0, ends[0])
+    field.cluster.admin.delete_records([place])[place].result()
+    (instance,) = field.start("another")
+    assert f"{field.timers}/0: retention has taken up to 5 requests that are not in the local store" in instance.log
+    field.send(0, 0)
+    field.sent += 1
+    field.demand_each_once()
+
+
+def to_earliest(field: Field) -> None:
+    places = [TopicPartition(field.timers, partition, 0) for partition in range(field.partitions)]
+    asked = [ConsumerGroupTopicPartitions(field.group, places)]
+    for answer in field.cluster.admin.alter_consumer_group_offsets(asked).values():
+        answer.result()
+
+
+def expired(field: Field) -> None:
+    for answer in field.cluster.admin.delete_consumer_groups([field.group]).values():
+        answer.result()
+
+
+@pytest.mark.parametrize("reset", [to_earliest, pytest.param(expired, marks=pytest.mark.slow)])
+def test_case_37_progress_that_was_reset_is_refused_until_the_operator_says_how_to_go_on(
+    field: Field, reset: Callable[[Field], None]
+) -> None:
+    (instance,) = field.start("one")
+    deliver(field, 5)
+    instance.stop()
+    reset(field)
+    for name in ("one", "another"):
+        refused = field.launch(name)
+        with pytest.raises(BridgeError, match="ended before it was ready"):
+            refused.await_ready()
+        assert "progress is lost" in refused.log
+        assert "--adopt-progress earliest" in refused.log
+        assert "Traceback" not in refused.log
+        refused.kill()
+    (adopted,) = field.start("one", arguments=["--adopt-progress", "latest"])
+    deliver(field, 5)
+    adopted.stop()
+    field.start("one")
+    deliver(field, 1)
+    field.demand_each_once()
+
+
+@pytest.mark.slow
+def test_case_38_a_senders_hung_transaction_is_named_and_the_other_partition_goes_on(field: Field) -> None:
+    (instance,) = field.start("one")
+    deliver(field, 1)
+    sender = field.cluster.transactional()
+    sender.begin_transaction()
+    sender.produce(field.timers, b"open", partition=0)
+    sender.flush()
+    field.send(0, 0)
+    field.sent += 1
+    field.cluster.flush()
+    said = f"{field.timers}/0: a sender's transaction has been open for"
+    while said not in instance.log:
+        field.send(1, 0)
+        field.sent += 1
+        field.cluster.flush()
+        field.until_delivered(1)
+    assert f"{field.timers}/1: a sender's" not in instance.log
+    sender.abort_transaction()
+    field.demand_each_once()

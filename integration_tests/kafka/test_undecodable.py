@@ -1,0 +1,343 @@
+"""Compression bombs on a real broker: one topic stops at the record, all others go on, and a skip parks it once.
+
+Printed figures (`pytest -s`): p99 lateness of the other topic, resident size, seconds from the skip to the next timer.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from bridge.client import TimerProducer
+from bridge.config.kafka_config import Connection
+from bridge.config.topic_requirements import fetch_limits
+from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
+from bridge.errors import BrokerUnavailableError, PartitionUnreadableError
+from bridge.kafka import ConfluentControl, ConfluentHistory, Patience
+from bridge.kafka.log_reader import LIMIT_S
+from integration_tests.bridge.test_health import get
+from integration_tests.bridge.test_run import Names, names  # noqa: F401  (a fixture)
+from integration_tests.conftest import Broker
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.instances import sending
+from integration_tests.support.patience import PATIENCE_S, until
+from schemas.origin import Shard
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver
+from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+PHASE_S = 6.0
+BUSY_MS = 2_000
+"""A busy machine alone may add this much lateness; a read without a limit stopped the other topic for good."""
+
+
+class Place:
+    """Two timer topics of one partition each, `poisoned` and `sound`, each with a target, bridges and a load."""
+
+    def __init__(self, broker: Broker, names: Names, folder: Path, *, compressed: str = "allow") -> None:  # noqa: F811
+        self.broker, self.names, self.folder = broker, names, folder
+        self.poisoned, self.sound = names.timers, f"{names.timers}-sound"
+        self.targets = {self.poisoned: names.target, self.sound: f"{names.target}-sound"}
+        Admin(broker.bootstrap_servers).create_topics([*self.targets.values()], partitions=1, settings=BROKER_CLOCK)
+        self.cluster = Cluster(broker.bootstrap_servers)
+        self.config = folder / "bridge.toml"
+        self.config.write_text(f'control_topic = "{names.control}"\n[topics."{self.sound}"]\n')
+        self.arguments = [*names.arguments, "--config", str(self.config), "--compressed-requests", compressed]
+        self.arguments[self.arguments.index("--partitions") + 1] = "1"
+        self.sent: Counter[str] = Counter()
+        self.seen: list[Delivery] = []
+        self.receiver = Receiver(broker.bootstrap_servers, list(self.targets.values()))
+
+    def bridge(self, name: str = "one") -> tuple[BridgeProcess, int]:
+        port = free_port()
+        return BridgeProcess(self.folder / name, self.broker.bootstrap_servers, self.arguments, http_port=port), port
+
+    def send(self, topic: str, delay_ms: int) -> None:
+        headers = [("timer-topic", self.targets[topic].encode()), ("timer-delay-ms", b"%d" % delay_ms)]
+        self.cluster.send(topic, b"v", headers=headers)
+        self.sent[topic] += 1
+
+    def load(self) -> AbstractContextManager[None]:
+        """Send a timer every 20 ms to the sound topic, and every 200 ms to the poisoned one."""
+
+        def send(count: int) -> None:
+            self.send(self.sound, 100)
+            if count % 10 == 0:
+                self.send(self.poisoned, 100)
+
+        return sending(self.cluster, send)
+
+    def demand_small_growth(self, bombs: Callable[[], None], skips: int = 0) -> int:
+        """Check that a bridge grows by less than 200 MB with `bombs` and a later request. Return its readiness.
+
+        skips: number of first offsets to skip before.
+        """
+        bridge, port = self.bridge()
+        with ExitStack() as ends:
+            ends.callback(bridge.kill)
+            bridge.start()
+            with self.load():
+                self.watch(3)
+            self.until_all()
+            before_mb = bridge.usage().rss_mb
+            if skips:
+                self.skip(*range(skips))
+            begun_s = time.monotonic()
+            bombs()
+            self.send(self.poisoned, 0)
+            self.cluster.flush()
+            self.until_all()
+            grown_mb = bridge.usage().peak_rss_mb - before_mb
+            took_s = time.monotonic() - begun_s
+            status: int = get(port, "/health/ready")[0]
+            bridge.stop()
+        print(f"RSS +{grown_mb:.0f} MB over {before_mb:.0f}, {took_s:.1f} s")  # noqa: T201
+        assert grown_mb < 200
+        return status
+
+    def bomb(self, size: int, count: int = 1) -> list[str]:
+        """Send zeros that are compressed. Return the errors of the records that the broker refused."""
+        producer: Any = Producer(
+            {
+                "bootstrap.servers": self.broker.bootstrap_servers,
+                "compression.type": "zstd",
+                "message.max.bytes": 1_000_000_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "linger.ms": 0,
+            }
+        )
+        errors: list[str] = []
+
+        def told(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                errors.append(error.name())
+
+        for _ in range(count):
+            headers = [("timer-topic", self.names.target.encode()), ("timer-delay-ms", b"0")]
+            producer.produce(self.poisoned, bytes(size), partition=0, headers=headers, on_delivery=told)
+            assert producer.flush(PATIENCE_S) == 0
+        return errors
+
+    def watch(self, seconds: float) -> float:
+        """Read deliveries for `seconds`. Return the p99 lateness of the sound topic's timers, in ms."""
+        begun = len(self.seen)
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.seen += self.receiver.poll(0.1)
+        late_ms = sorted(d.appended_ms - d.due_ms for d in self.seen[begun:] if d.topic == self.targets[self.sound])
+        assert len(late_ms) > seconds * 10, "too few were delivered"
+        return late_ms[len(late_ms) * 99 // 100]
+
+    def skip(self, *offsets: int) -> None:
+        """Skip the first offset by the command, the others by its client, as each start of the command takes 1 s."""
+        known = ["--config", str(self.config), "--timer-topic", self.poisoned]
+        place = [self.poisoned, "0", str(offsets[0]), "--bootstrap-servers", self.broker.bootstrap_servers]
+        subprocess.run([*TIMER_BRIDGE, "skip", *place, *known], check=True, timeout=PATIENCE_S)
+        where = {"bootstrap.servers": self.broker.bootstrap_servers}
+        with TimerProducer(where, timer_topic=self.poisoned, control_topic=self.names.control) as timers:
+            for sent in [timers.skip(0, offset) for offset in offsets[1:]]:
+                sent.result(PATIENCE_S)
+
+    def until_all(self) -> None:
+        def is_all() -> bool:
+            self.seen.extend(self.receiver.poll(0.1))
+            return len({delivery.origin for delivery in self.seen}) >= self.sent.total()
+
+        until(is_all, f"{self.sent.total()} deliveries")
+
+    def demand_each_once(self) -> None:
+        for topic, target in self.targets.items():
+            origins = Counter(dict(record.headers())["timer-origin"] for record in self.cluster.read(target))
+            assert [origin for origin, count in origins.items() if count > 1] == []
+            assert len(origins) == self.sent[topic]
+
+    def parked(self) -> list[tuple[str, bytes | None, str]]:
+        found = []
+        for record in self.cluster.read(self.names.rejected):
+            headers = {name: value.decode() for name, value in record.headers()}
+            assert headers.keys() == {"timer-error", "timer-error-detail", "timer-origin"}
+            found.append((headers["timer-error"], record.value(), headers["timer-origin"]))
+        return found
+
+
+@pytest.fixture
+def place(kafka: Broker, names: Names, tmp_path: Path) -> Place:  # noqa: F811
+    return Place(kafka, names, tmp_path)
+
+
+def undecodable_at(port: int) -> int | None:
+    """Return the offset of the undecodable record that readiness names, or None."""
+    status, told = get(port, "/health/ready")
+    if status != 503 or told["reason"] != "intake paused: undecodable":
+        return None
+    return int(str(told["detail"]).rpartition("offset ")[2].split()[0])
+
+
+@pytest.mark.parametrize("instances", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_bomb_stops_only_its_topic_until_it_is_skipped_and_each_timer_comes_once_through_kill_9(
+    place: Place, instances: int
+) -> None:
+    with ExitStack() as ends:
+        bridges = {}
+        for name in ("one", "two")[:instances]:
+            bridge, port = place.bridge(name)
+            ends.callback(bridge.kill)
+            bridge.start()
+            bridges[port] = bridge
+        if instances == 2:
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "two that are ready")
+        with place.load():
+            place.watch(3)
+            before_ms, rss_mb = place.watch(PHASE_S), max(each.usage().rss_mb for each in bridges.values())
+            assert place.bomb(90_000_000) == []
+            owner = until(lambda: next((port for port in bridges if undecodable_at(port) is not None), 0), "the word")
+            offset = undecodable_at(owner)
+            assert offset is not None
+            during_ms, grown_mb = place.watch(PHASE_S), bridges[owner].usage().peak_rss_mb - rss_mb
+            bridges[owner].kill()
+            bridges[owner].launch()
+            owner = until(lambda: next((port for port in bridges if undecodable_at(port) == offset), 0), "the word")
+            place.watch(3)
+            restarted_ms = place.watch(PHASE_S)
+            hidden = len([each for each in place.seen if each.topic == place.targets[place.poisoned]])
+            place.skip(offset)
+            skipped_s = time.monotonic()
+            bridges[owner].kill()  # the record may be parked by now, or not
+            bridges[owner].launch()
+            poisoned = place.targets[place.poisoned]
+            while len([each for each in place.seen if each.topic == poisoned]) == hidden:
+                place.seen += place.receiver.poll(0.1)
+                assert time.monotonic() - skipped_s < PATIENCE_S
+            recovered_s = time.monotonic() - skipped_s
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "all that are ready")
+            place.watch(3)
+            after_ms = place.watch(PHASE_S)
+        place.until_all()
+        for bridge in bridges.values():
+            bridge.stop()
+    place.demand_each_once()
+    assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
+    print(  # noqa: T201
+        f"{instances} instances: p99 of the other topic {before_ms} ms before, {during_ms} during, {restarted_ms} after"
+        f" kill -9, {after_ms} after the skip; RSS +{grown_mb:.0f} MB; on again in {recovered_s:.1f} s"
+    )
+    assert max(during_ms, restarted_ms, after_ms) < before_ms + BUSY_MS
+    assert grown_mb < 200
+
+
+def test_a_skip_after_a_restart_parks_a_record_that_follows_a_marker(place: Place) -> None:
+    """The first read after the restart finds a marker and the record."""
+    with place.bridge()[0]:
+        sender = place.cluster.transactional()
+        sender.begin_transaction()
+        headers = [("timer-topic", place.targets[place.poisoned].encode()), ("timer-delay-ms", b"0")]
+        sender.produce(place.poisoned, b"v", headers=headers, partition=0)
+        sender.commit_transaction()
+        place.sent[place.poisoned] += 1
+        place.until_all()
+    assert place.bomb(90_000_000) == []
+    bridge, port = place.bridge()
+    with ExitStack() as ends:
+        ends.callback(bridge.kill)
+        bridge.launch()
+        offset = until(lambda: undecodable_at(port), "the word")
+        assert offset == 2
+        place.skip(offset)
+        place.send(place.poisoned, 0)
+        place.cluster.flush()
+        place.until_all()
+        bridge.stop()
+    place.demand_each_once()
+    assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
+
+
+@pytest.mark.parametrize(("size", "count"), [(20_000_000, 60), pytest.param(3_000_000, 300, marks=pytest.mark.slow)])
+def test_many_bombs_take_little_memory_if_they_are_allowed(place: Place, size: int, count: int) -> None:
+    def bombs() -> None:
+        assert place.bomb(size, count) == []
+
+    place.demand_small_growth(bombs, skips=2000)
+    rejected = place.cluster.read(place.names.rejected)
+    codes = Counter(dict(record.headers())["timer-error"].decode() for record in rejected)
+    assert codes == {"undecodable" if size > 16 << 20 else "too-large": count}
+
+
+def test_brokers_refuse_bombs_by_default(kafka: Broker, names: Names, tmp_path: Path) -> None:  # noqa: F811
+    place = Place(kafka, names, tmp_path, compressed="refuse")
+
+    def bombs() -> None:
+        assert Counter(place.bomb(20_000_000, 60)) == {"MSG_SIZE_TOO_LARGE": 60}
+        assert place.bomb(90_000_000) == ["MSG_SIZE_TOO_LARGE"]
+
+    assert place.demand_small_growth(bombs) == 200
+    place.demand_each_once()
+
+
+def test_an_existing_compressed_topic_is_refused_then_fixed(kafka: Broker, names: Names, tmp_path: Path) -> None:  # noqa: F811
+    place = Place(kafka, names, tmp_path)
+    with place.bridge()[0]:
+        pass
+    place.arguments[-1] = "refuse"
+    refused, _ = place.bridge()
+    refused.launch()
+    until(lambda: not refused.is_running, "an end")
+    assert f"{place.poisoned}: compression.type is producer" in refused.log_path.read_text()
+    place.arguments += ["--fix-topics", "true"]
+    with place.bridge()[0]:
+        assert place.bomb(20_000_000) == ["MSG_SIZE_TOO_LARGE"]
+    del place.arguments[-2:]
+    with place.bridge()[0]:
+        pass
+
+
+def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka: EmbeddedKafka) -> None:
+    cluster = Cluster(own_kafka.bootstrap_servers)
+    timers, journal = cluster.topic("timers"), cluster.topic("journal")
+    for _ in range(100):
+        cluster.send(timers, b"v" * 300)
+    cluster.flush()
+    limits = fetch_limits(1 << 20, is_compressed=True)
+    connection = Connection(own_kafka.bootstrap_servers, fetched=limits)
+    history, shard = ConfluentHistory(connection, {timers: journal}, Patience(), LIMIT_S), Shard(timers, 0)
+    control = ConfluentControl(connection, cluster.topic("control"), Patience())
+    assert sum(map(len, history.requests(shard, 0, 100))) == 100
+    assert list(control.catch_up()) == []
+    assert history.progress(shard) is None
+    pid = own_kafka.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for read in (
+            lambda: list(history.requests(shard, 0, 100)),
+            lambda: list(history.journal(shard, from_offset=0, since_ms=None)),
+            lambda: history.progress(shard),
+            lambda: history.bounds(shard),
+            lambda: history.journal_bounds(shard),
+            lambda: history.offset_at(shard, 1),
+            lambda: history.journal_tails([shard], 20),
+        ):
+            begun_s = time.monotonic()
+            with pytest.raises(PartitionUnreadableError):
+                read()
+            assert time.monotonic() - begun_s < 5.5
+        begun_s = time.monotonic()
+        with pytest.raises(BrokerUnavailableError):
+            list(control.catch_up())
+        assert time.monotonic() - begun_s < 5.5
+        for glance in (history.undecided, history.open_ends, history.firsts, history.newest_decisions):
+            begun_s = time.monotonic()
+            glance([shard])
+            assert time.monotonic() - begun_s < 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    history.close()
+    control.close()

@@ -1,0 +1,1 @@
+"""Docs, packages, containers, benchmarks and chaos."""

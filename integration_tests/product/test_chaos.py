@@ -1,0 +1,33 @@
+"""The short form of `make chaos`: whatever is done to bridges and brokers, each timer has its one outcome."""
+
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from integration_tests.conftest import JARS_CACHE, RUN
+from scripts.chaos.run import Chaos
+from scripts.common.command import fresh
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+MINUTES = float(os.environ.get("CHAOS_MINUTES", "1"))
+SEED = int(os.environ.get("SEED", "1"))
+FAULTS = {"kill", "delete", "stop", "clock", "disk", "slow", "cut", "broker", "pause"}
+OUTCOMES = ("delivered", "cancelled", "replaced", "moved", "expired", "move", "cancel-done")
+
+
+def test_two_bridges_and_three_brokers_are_hurt_and_each_timer_has_its_one_outcome() -> None:
+    with fresh(Path(RUN) / "chaos") as folder:
+        chaos = Chaos(folder, MINUTES, SEED, Console(), jars_cache=JARS_CACHE)
+        verdict = chaos.run()
+    assert verdict.clean, verdict.headline
+    assert verdict.counts["pending"] == 0
+    faults = {name.removeprefix("fault: "): count for name, count in chaos.counts.items() if name.startswith("fault: ")}
+    assert faults.keys() | chaos.skipped.keys() == FAULTS
+    assert chaos.skipped.keys() <= {"disk"}, "all others are possible everywhere"
+    assert all(chaos.skipped.values()), "each with its reason"
+    assert [kind for kind, count in faults.items() if count == 0] == []
+    assert [outcome for outcome in OUTCOMES if not verdict.counts[outcome]] == []
+    assert verdict.counts["moved"] > verdict.counts["move"] / 2

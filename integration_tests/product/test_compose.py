@@ -1,0 +1,242 @@
+"""compose/: the file is well made, and Kafka with two bridges runs in containers, on official images or ours."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from bridge.client import TimerProducer
+from bridge.dev.embedded_kafka import HOST, free_port
+from bridge.dev.kafka_jars import KAFKA_VERSION
+from integration_tests.bridge.test_health import get
+from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
+from integration_tests.support.patience import until
+from integration_tests.support.prometheus import promtool
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
+
+COMPOSE = ROOT / "compose"
+FILE = COMPOSE / "compose.yaml"
+DOCKERFILE = COMPOSE / "bridge" / "Dockerfile"
+WHEELS = COMPOSE / "bridge" / "wheels"
+BRIDGES = ("bridge-1", "bridge-2")
+
+
+def run(*command: str, environment: dict[str, str] | None = None) -> str:
+    """Its standard output. It ends with 0."""
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def compose_command() -> list[str]:
+    docker = shutil.which("docker")
+    if docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0:
+        return [docker, "compose"]
+    alone = shutil.which("docker-compose")
+    return [alone] if alone else missing("Docker Compose is not installed; on Debian: apt-get install docker-compose")
+
+
+def test_docker_compose_takes_the_file() -> None:
+    run(*compose_command(), "--file", str(FILE), "config", "--quiet")
+
+
+def images() -> dict[str, str]:
+    lines = (COMPOSE / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def test_every_image_stands_in_one_place() -> None:
+    """Tagged, and with its digest once `make images` has run where a registry can be reached."""
+    assert images()["KAFKA_IMAGE"].partition("@")[0] == f"apache/kafka:{KAFKA_VERSION}"
+    for image in images().values():
+        assert re.fullmatch(r"[a-z./-]+:[\w.-]+(@sha256:[0-9a-f]{64})?", image), image
+    used = re.findall(r"^ +(?:image|BASE): (.+)$", FILE.read_text(), re.MULTILINE)
+    ours = {"${BRIDGE_IMAGE:-timer-bridge:latest}", "${AUDIT_IMAGE:-timer-bridge-audit:latest}"}
+    assert set(used) == {f"${{{name}:?}}" for name in images()} | ours
+    for dockerfile in COMPOSE.rglob("Dockerfile"):
+        known = {"BASE", *re.findall(r"^FROM .+ AS (.+)$", dockerfile.read_text(), re.MULTILINE)}
+        assert {each.strip("${}") for each in re.findall(r"^FROM (\S+)", dockerfile.read_text(), re.MULTILINE)} <= known
+
+
+FAKE_DOCKER = """#!/bin/sh
+case "$1 $*" in
+    pull*grafana*) [ -z "$REFUSES" ] ;;
+    image*) name=${5%:*}; echo "other/mirror@sha256:$(printf %064d 1)"; echo "$name@sha256:$(printf %064d 2)" ;;
+esac
+"""
+
+
+def test_make_images_writes_the_digest_of_each_tag_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "compose").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "pin-images.sh", tmp_path / "scripts")
+    file = Path(shutil.copy(COMPOSE / ".env", tmp_path / "compose"))
+    (tmp_path / "docker").write_text(FAKE_DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    before = file.read_text()
+    refused = subprocess.run([script], env=environment | {"REFUSES": "1"}, capture_output=True, text=True, check=False)
+    assert (refused.returncode, file.read_text()) == (1, before)
+    assert "grafana/grafana:12.1.0: cannot be pulled; compose/.env is unchanged" in refused.stderr
+
+    for _ in range(2):  # the second run begins with digests
+        run(str(script), environment=environment)
+        lines = file.read_text().splitlines()
+        tags = [line.partition("@")[0] for line in before.splitlines()]
+        digest = f"@sha256:{2:064d}"
+        assert lines == [line if line.startswith("#") else line + digest for line in tags]
+
+
+def test_the_image_s_user_is_told_by_number() -> None:
+    """Of a name Kubernetes cannot tell whether it is root, so with `runAsNonRoot` it would start nothing."""
+    users = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert users == ["10001:10001", "root", "10001:10001"]
+
+
+def test_every_service_has_limits_and_its_log_is_rotated() -> None:
+    services = yaml.safe_load(FILE.read_text())["services"]
+    assert set(services) == {"kafka", *BRIDGES, "prometheus", "grafana", "audit"}
+    for name, service in services.items():
+        for limit in ("mem_limit", "cpus", "pids_limit"):
+            assert service.get(limit), f"{name}: no {limit}"
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+        assert "no-new-privileges:true" in service["security_opt"], name
+
+
+def test_bridges_answer_to_the_names_that_prometheus_asks() -> None:
+    scraped = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
+    targets = [each.partition(":")[0] for job in scraped for part in job["static_configs"] for each in part["targets"]]
+    services = yaml.safe_load(FILE.read_text())["services"]
+    known = [services[name]["environment"]["TIMER_BRIDGE_HTTP_HOSTS"] for name in BRIDGES]
+    assert known == [",".join(targets)] * len(BRIDGES)
+
+
+def test_prometheus_takes_its_configuration() -> None:
+    assert "SUCCESS" in promtool("check", "config", str(COMPOSE / "prometheus" / "prometheus.yaml"))
+
+
+class Stack:
+    """Kafka and two bridges of compose.yaml, under a name and on ports of their own."""
+
+    def __init__(self) -> None:
+        self._name = f"timer-bridge-{uuid4().hex[:8]}"
+        self.ports = {service: free_port() for service in ("kafka", *BRIDGES)}
+        image = f"{self._name}:latest"
+        self._environment = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self._name,
+            "DOCKER_BUILDKIT": "0",  # the classic builder needs nothing that would have to be pulled
+            "BRIDGE_IMAGE": image,
+            "KAFKA_IMAGE": IMAGE,  # by its tag alone, as `ensure_image` has pulled or built it
+            **{f"{name.upper().replace('-', '_')}_PORT": str(port) for name, port in self.ports.items()},
+        }
+        self.bootstrap_servers = f"{HOST}:{self.ports['kafka']}"
+
+    def build(self) -> None:
+        official = images()["BASE"]
+        if subprocess.run(["docker", "pull", "--quiet", official], capture_output=True, check=False).returncode != 0:
+            self._environment |= {"BASE": run(str(COMPOSE / "ensure-base.sh")).strip(), "PIP_NO_INDEX": "1"}
+            self._make_wheels()
+        try:
+            self.compose("build", "bridge-1")
+        finally:
+            for wheel in WHEELS.glob("*.whl"):
+                wheel.unlink()
+
+    def _make_wheels(self) -> None:
+        """All that the image needs, by this machine's package index. They fit a base with this Python."""
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:"]
+        for name in ("build", "run"):
+            command += ["--requirement", str(ROOT / "requirements" / f"{name}.lock")]
+        run(*command, "--dest", str(WHEELS))
+
+    def compose(self, *arguments: str) -> str:
+        return run(*compose_command(), "--file", str(FILE), *arguments, environment=self._environment)
+
+    def container(self, service: str) -> str:
+        return self.compose("ps", "--quiet", service).strip()
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        (found,) = json.loads(run("docker", "inspect", self.container(service)))
+        return dict(found)
+
+    def close(self) -> None:
+        self.compose("down", "--volumes", "--timeout", "10")
+        subprocess.run(["docker", "rmi", self._environment["BRIDGE_IMAGE"]], capture_output=True, check=False)
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    if not docker_answers():
+        missing("no Docker engine answers: scripts/start-docker.sh")
+    ensure_image()
+    made = Stack()
+    try:
+        made.build()
+        made.compose("up", "--detach", "--no-build", "kafka", *BRIDGES)
+        yield made
+    finally:
+        made.close()
+
+
+def demand_no_rights(stack: Stack, bridge: str) -> None:
+    found = stack.inspect(bridge)
+    host = found["HostConfig"]
+    assert (host["ReadonlyRootfs"], host["CapDrop"], found["Config"]["User"]) == (True, ["ALL"], "10001:10001")
+    told = run(
+        "docker", "exec", stack.container(bridge), "sh", "-c", "id -u; stat -c '%a %U' /data; touch /x || echo no"
+    )
+    assert told.splitlines() == ["10001", "700 timer-bridge", "no"]
+
+
+def is_healthy(stack: Stack, bridge: str) -> bool:
+    return bool(stack.inspect(bridge)["State"]["Health"]["Status"] == "healthy")
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_kafka_and_two_bridges_in_containers(stack: Stack) -> None:
+    def shards() -> list[set[str]]:
+        answers = [get(stack.ports[bridge], "/health/ready") for bridge in BRIDGES]
+        found = [set(told["shards"]) for status, told in answers if status == 200]
+        return found if [len(each) for each in found] == [2, 2] else []
+
+    first, second = until(shards, "two bridges with two partitions each")
+    assert first.isdisjoint(second)
+    for bridge in BRIDGES:
+        demand_no_rights(stack, bridge)
+        until(partial(is_healthy, stack, bridge), "a healthy bridge")
+
+    Admin(stack.bootstrap_servers).create_topics(["orders"], partitions=1, settings=BROKER_CLOCK)
+    receiver = Receiver(stack.bootstrap_servers, ["orders"])
+    with TimerProducer({"bootstrap.servers": stack.bootstrap_servers}) as timers:
+        for number in range(20):
+            timers.schedule("orders", b"v", key=b"%d" % number, delay="1s")
+            timers.schedule("orders", b"later", id=f"id-{number}", delay="1h")
+    origins: set[bytes] = set()
+
+    def delivered() -> bool:
+        origins.update(delivery.origin for delivery in receiver.poll(0.2))
+        return len(origins) == 20
+
+    until(delivered, "20 deliveries")
+
+    stack.compose("restart", "bridge-1")
+    until(shards, "both at work again")
+    pending = [get(stack.ports[bridge], "/pending")[1]["pending"] for bridge in BRIDGES]
+    assert sum(pending) == 20
+    stack.compose("stop", "--timeout", "30", *BRIDGES)
+    assert [stack.inspect(bridge)["State"]["ExitCode"] for bridge in BRIDGES] == [0, 0]

@@ -1,0 +1,135 @@
+"""What the docs name is there, and commands are executed: lines `$ ...` of a file, in order, in one shell.
+
+    $ timer-bridge run &              in the background; the next line waits until it says that it is ready
+    timer-bridge is ready: ...        what a line has to say; `...` is anything
+
+Ports are replaced, so that several run at a time.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from bridge.dev.child_process import kill_with_parent
+from bridge.dev.embedded_kafka import find_java, free_port
+from bridge.errors import BridgeError
+from integration_tests.conftest import JARS_CACHE, ROOT, missing
+from integration_tests.support.patience import PATIENCE_S
+
+PROMPT = "    $ "
+IN_THE_BACKGROUND = """
+await_ready() {
+    for _ in $(seq 2000); do
+        grep -q ready "$1" && return 0
+        kill -0 "$2" 2> /dev/null || break
+        sleep 0.1
+    done
+    cat "$1" >&2
+    return 1
+}
+"""
+
+
+class Step(NamedTuple):
+    command: str
+    said: list[str]
+
+
+def steps(text: str) -> list[Step]:
+    found: list[Step] = []
+    is_open = False
+    for line in text.splitlines():
+        if line.startswith(PROMPT):
+            found.append(Step(line.removeprefix(PROMPT), []))
+            is_open = True
+        elif line.startswith("    ") and is_open:
+            found[-1].said.append(line.strip())
+        else:
+            is_open = False
+    return found
+
+
+def script(asked: list[Step]) -> str:
+    """Each step's words go to a file of its own: 0, 1, ..."""
+    lines = ["set -eu", IN_THE_BACKGROUND]
+    for number, (command, _) in enumerate(asked):
+        if command.endswith("&"):
+            lines += [f"{command.removesuffix('&')} > {number} 2> {number}.log &", f"await_ready {number} $!"]
+        else:
+            lines.append(f"{command} > {number} 2> {number}.log")
+    return "\n".join([*lines, "echo done", ""])
+
+
+def fits(said: str, wanted: list[str]) -> bool:
+    pattern = r"[\s\S]*".join(re.escape(part) for part in "\n".join(wanted).split("..."))
+    return re.search(pattern, said) is not None
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    try:
+        find_java()
+    except BridgeError as error:
+        missing(str(error))
+    (tmp_path / ".run").mkdir()
+    (tmp_path / ".run" / "kafka-jars").symlink_to(JARS_CACHE)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    return tmp_path
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("name", ["quick-start.md"])
+def test_what_a_page_says_is_so(scratch: Path, name: str) -> None:
+    kafka, http = str(free_port()), str(free_port())
+    text = (ROOT / "docs" / name).read_text().replace("9092", kafka).replace("8321", http)
+    asked = steps(text.replace("timer-bridge dev", f"timer-bridge dev --port {kafka}"))
+    assert asked
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shell = kill_with_parent(["bash", "-c", script(asked)])
+    done = subprocess.Popen(shell, cwd=scratch, env=environment, start_new_session=True)
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            done.wait(2 * PATIENCE_S)  # for all of them together
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(done.pid, signal.SIGTERM)
+        done.wait(30)
+    told = "\n".join(f"{path}: {path.read_text()}" for path in sorted(scratch.glob("*.log")))
+    assert done.returncode == 0, told
+    for number, (command, wanted) in enumerate(asked):
+        said = (scratch / str(number)).read_text()
+        assert fits(said, wanted), f"{command}\n{said}\n{told}"
+
+
+DOCS = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    titles = (line.lstrip("#").strip() for line in page.read_text().splitlines() if line.startswith("#"))
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_metrics_that_are_named_exist(page: Path) -> None:
+    known = (ROOT / "docs" / "metrics.md").read_text()
+    for name in re.findall(r"\btimer_bridge_\w+", page.read_text()):
+        assert re.search(rf"\b{name}\b", known), name

@@ -1,0 +1,1 @@
+"""The Spark jobs on a real broker."""

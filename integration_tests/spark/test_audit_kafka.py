@@ -1,0 +1,403 @@
+"""The audit on a real broker: deliveries made by hand, with planted faults, in transactions that commit and abort."""
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from integration_tests.bridge.test_run import Names, read
+from integration_tests.support.patience import PATIENCE_S
+from schemas import headers as names
+from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.processes import BridgeProcess
+from spark_jobs.audit import main, run_audit
+from spark_jobs.audit_rules.classes import FAULTS
+from spark_jobs.audit_run.arguments import AuditArguments
+from spark_jobs.kafka.security import KafkaAccess
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _sockets_of_pyspark() -> Iterator[None]:
+    """It leaves them to the garbage collector, which shall not come in the next test."""
+    yield
+    gc.collect()
+
+
+class Sent(NamedTuple):
+    """Where a record ended up."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    @property
+    def origin(self) -> bytes:
+        return f"{self.topic}/{self.partition}/{self.offset}".encode()
+
+
+class World:
+    """Topics of one test, and a hand that plays senders and bridge."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        name = uuid4().hex[:8]
+        self.servers = bootstrap_servers
+        self.timers, self.rejected, self.receipts = f"timers-{name}", f"rejected-{name}", f"receipts-{name}"
+        self.orders, self.bills = f"orders-{name}", f"bills-{name}"
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        broker_clock = {"message.timestamp.type": "LogAppendTime"}
+        made = admin.create_topics(
+            [
+                *(
+                    NewTopic(topic, 2, 1, config=broker_clock)
+                    for topic in (self.timers, self.rejected, self.receipts, self.orders)
+                ),
+                NewTopic(self.bills, 1, 1, config={"message.timestamp.type": "CreateTime"}),
+            ]
+        )
+        for created in made.values():
+            created.result(PATIENCE_S)
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": f"hand-{name}"})
+        self._producer.init_transactions(30)
+
+    def send(self, topic: str, records: Sequence[dict[str, Any]], *, commit: bool = True) -> list[Sent]:
+        """One transaction."""
+        sent: list[Sent] = []
+
+        def told(error: object, message: Message) -> None:
+            assert error is None, error
+            place = (message.topic(), message.partition(), message.offset(), message.timestamp()[1])
+            sent.append(Sent(*place))  # type: ignore[arg-type]
+
+        self._producer.begin_transaction()
+        for record in records:
+            self._producer.produce(topic, **{"partition": 0, "key": b"k", "value": b"v", **record}, on_delivery=told)
+        self._producer.flush(PATIENCE_S)
+        if commit:
+            self._producer.commit_transaction(30)
+        else:
+            self._producer.abort_transaction(30)
+        return sent
+
+    def request(self, *headers: tuple[str, bytes], target: str | None = None, **record: Any) -> Sent:
+        where = (names.TOPIC, (target or self.orders).encode())
+        return self.send(self.timers, [{"headers": [where, ("tenant", b"a"), *headers], **record}])[0]
+
+    def deliver(
+        self, origin: bytes, due_ms: int, *, topic: str | None = None, commit: bool = True, **other: Any
+    ) -> None:
+        added = [
+            (names.ORIGIN, origin),
+            (names.DELIVER_MS, b"%d" % due_ms),
+            (names.RELEASED_MS, b"%d" % now_ms()),
+            (names.ROLLS, b"0"),
+        ]
+        record = {"headers": [("tenant", b"a"), *added], "timestamp": now_ms(), **other}
+        self.send(topic or self.orders, [record], commit=commit)
+
+    def reject(self, origin: bytes, code: str) -> None:
+        reason = [(names.ERROR, code.encode()), (names.ERROR_DETAIL, b"why"), (names.ORIGIN, origin)]
+        headers = [("tenant", b"a"), *reason]
+        self.send(self.rejected, [{"headers": headers}])
+
+    def audit(self, out: Path, *more: str) -> int:
+        return main([*self.arguments(out), *more])
+
+    def arguments(self, out: Path) -> list[str]:
+        """Of an audit."""
+        topics = ["--timer-topic", self.timers, "--rejected-topic", self.rejected, "--receipts-topic", self.receipts]
+        return ["--bootstrap-servers", self.servers, "--out", str(out), *topics, "--settle-ms", "0"]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def due(at_ms: int) -> tuple[str, bytes]:
+    return (names.DELIVER_MS, b"%d" % at_ms)
+
+
+@pytest.fixture
+def world(kafka: Any) -> World:
+    return World(kafka.bootstrap_servers)
+
+
+def clean(world: World) -> int:
+    """Delivered by both clocks and in both partitions, rejected, pending; aborted attempts too. Returns how many."""
+    now = now_ms()
+    absolute = world.request(due(now))
+    world.deliver(absolute.origin, now, commit=False)
+    world.deliver(absolute.origin, now)
+    relative = world.request((names.DELAY_MS, b"1"), target=world.bills, partition=1)
+    time.sleep(0.005)
+    world.deliver(relative.origin, relative.timestamp_ms + 1, topic=world.bills)
+    empty = world.request(due(now), value=None, key=None, partition=1)
+    world.deliver(empty.origin, now, value=None, key=None, partition=1)
+    world.reject(world.request((names.DELAY_MS, b"-1")).origin, "bad-header")
+    world.reject(world.request(due(now), target=world.timers).origin, "bad-target")
+    world.request(due(now + 3_600_000))
+    world.send(world.timers, [{"headers": [due(now), (names.TOPIC, world.orders.encode())]}], commit=False)
+    world.send(world.orders, [{"headers": [("not", b"ours")]}])
+    return 6
+
+
+def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    requests = clean(world)
+    assert world.audit(tmp_path) == 0
+    assert f"Clean: {requests} requests, no fault" in capsys.readouterr().out
+    by_topic = {row["topic"]: row for row in pq.read_table(tmp_path / "topics").to_pylist()}
+    assert by_topic[world.orders]["clock"] == "LogAppendTime"
+    assert by_topic[world.bills]["clock"] == "CreateTime"
+
+
+def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -> None:
+    clean(world)
+    now = now_ms()
+    planted: dict[str, bytes] = {}
+    for name in ("duplicate", "altered", "missing", "rejected-but-delivered"):
+        planted[name] = world.request(due(now)).origin
+    planted["early"] = world.request(due(now + 3_600_000)).origin
+    never = world.send(world.timers, [{"partition": 1, "headers": [due(now)]}], commit=False)[0]
+    planted["unexplained"] = never.origin
+    world.deliver(planted["duplicate"], now)
+    world.deliver(planted["duplicate"], now, partition=1)
+    world.deliver(planted["altered"], now, value=b"V")
+    world.deliver(planted["rejected-but-delivered"], now)
+    world.reject(planted["rejected-but-delivered"], "too-large")
+    world.deliver(planted["early"], now + 3_600_000)
+    nowhere = world.request(due(now), target="no-such-topic").origin
+    world.deliver(planted["unexplained"], now)
+
+    assert world.audit(tmp_path) == 3
+    rows = pq.read_table(tmp_path / "requests").to_pylist()
+    faulty = {row["origin"].encode(): row["class"] for row in rows if row["faults"]}
+    assert faulty == {origin: name for name, origin in planted.items()} | {nowhere: "missing"}
+    page = (tmp_path / "report.html").read_text()
+    assert "7 faults" in page
+    assert "no-such-topic" in page
+
+
+def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) -> None:
+    now = now_ms()
+    world.request(due(now))  # missing, but before the range
+    before = world.request(due(now))
+    world.deliver(before.origin, now)
+    time.sleep(0.01)
+    from_ms = now_ms()
+    inside = world.request(due(now))
+    world.deliver(inside.origin, now)
+    time.sleep(0.01)
+    to_ms = now_ms()
+    world.request(due(now))  # missing, but after it
+    span = AuditArguments(
+        access=KafkaAccess(world.servers),
+        out=tmp_path,
+        timer_topic=world.timers,
+        rejected_topic=world.rejected,
+        receipts_topic=world.receipts,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        settle_ms=0,
+        master="local[2]",
+    )
+    verdict = run_audit(span)
+    assert (verdict.clean, verdict.requests, verdict.counts["delivered"]) == (True, 1, 1)
+    assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 origins.",)
+
+
+def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:
+    """Another sender's, on the real topic and on the rejected one: what stands behind it may not be read yet."""
+    now = now_ms()
+    came, refused, lost = world.request(due(now)), world.request((names.DELAY_MS, b"-1")), world.request(due(now))
+    name = f"other-{world.orders}"
+    other = Producer({"bootstrap.servers": world.servers, "transactional.id": name, "transaction.timeout.ms": 600_000})
+    other.init_transactions(PATIENCE_S)
+    other.begin_transaction()
+    for topic in (world.orders, world.rejected):
+        other.produce(topic, b"not ours", partition=0, headers=[(names.ORIGIN, b"other.timers/0/1")])
+    other.flush(PATIENCE_S)
+    world.deliver(came.origin, now)
+    world.reject(refused.origin, "bad-header")
+
+    def told(name: str) -> dict[bytes, str]:
+        assert world.audit(tmp_path / name) == 3
+        rows = pq.read_table(tmp_path / name / "requests").to_pylist()
+        return {row["origin"].encode(): row["class"] for row in rows}
+
+    assert told("open") == {came.origin: "pending", refused.origin: "pending", lost.origin: "missing"}
+    assert "Pending, though due: 2 timers" in (tmp_path / "open" / "report.html").read_text()
+    other.commit_transaction(PATIENCE_S)
+    assert told("decided") == {came.origin: "delivered", refused.origin: "rejected", lost.origin: "missing"}
+
+
+def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world: World, tmp_path: Path) -> None:
+    """`bills` has the times that senders say."""
+    now = now_ms()
+    timer = world.request(due(now), target=world.bills)
+    world.send(world.bills, [{"timestamp": now + 1_800_000}])
+    world.deliver(timer.origin, now, topic=world.bills)
+    time.sleep(0.01)
+    as_of = datetime.fromtimestamp(now_ms() / 1000, UTC).isoformat()
+    assert world.audit(tmp_path, "--daily", "--as-of", as_of) == 0
+    (rows,) = (pq.read_table(day).to_pylist() for day in (tmp_path / "requests").iterdir())
+    assert [(row["origin"].encode(), row["class"]) for row in rows] == [(timer.origin, "delivered")]
+
+
+@pytest.mark.slow
+def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path) -> None:
+    """Day 1 closes one and carries another; day 2 sees the former once more, and the other's cancel."""
+    day_ms = 24 * 60 * 60 * 1000
+    now = now_ms()
+    done, waits = world.request(due(now)), world.request(due(now + 9 * day_ms), (names.ID, b"x"))
+    world.deliver(done.origin, now)
+
+    def day(number: int) -> tuple[int, dict[bytes, str]]:
+        """The run reads up to now, but its day is another: the clock of a test does not jump."""
+        arguments = AuditArguments(
+            access=KafkaAccess(world.servers),
+            out=tmp_path,
+            timer_topic=world.timers,
+            rejected_topic=world.rejected,
+            receipts_topic=world.receipts,
+            settle_ms=0,
+            tolerance_ms=0,
+            daily=True,
+            master="local[2]",
+        )
+        verdict = run_audit(arguments)
+        for table in tmp_path.glob("*/day=*"):
+            if "2000" not in table.name:
+                table.rename(table.with_name(f"day=2000-01-0{number}"))
+        rows = pq.read_table(tmp_path / "requests" / f"day=2000-01-0{number}").to_pylist()
+        return verdict.exit_code, {row["origin"].encode(): row["class"] for row in rows}
+
+    assert day(1) == (0, {done.origin: "delivered", waits.origin: "pending"})
+    (cancel,) = world.send(world.timers, [{"headers": [(names.ACTION, b"cancel"), (names.ID, b"x")]}])
+    world.deliver(done.origin, now)
+    found = {waits.origin: "cancelled", cancel.origin: "cancel-done", done.origin: "duplicate"}
+    assert day(2) == (3, found)
+    assert "2000-01-01" in (tmp_path / "report.html").read_text()
+    assert world.audit(tmp_path) == 2, "an audit that is none of the days would overwrite them"
+
+
+def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
+    kafka: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids, cancels, replaced ones, rolls in a window of a second, levels, refusals, forged copies; then faults."""
+    topics = Names()
+    receipts = topics.receipts
+    Admin(kafka.bootstrap_servers).create_topics([topics.target], partitions=2, settings=BROKER_CLOCK)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    sent: dict[str, Message] = {}
+
+    def send(name: str, *headers: tuple[str, bytes], target: str | None = None) -> None:
+        def told(error: object, message: Message) -> None:
+            assert error is None, error
+            sent[name] = message
+
+        where = [] if any(h[0] == names.TOPIC for h in headers) else [(names.TOPIC, (target or topics.target).encode())]
+        producer.produce(topics.timers, name.encode(), b"k", partition=0, headers=[*where, *headers], on_delivery=told)
+        assert producer.flush(PATIENCE_S) == 0
+
+    def after(ms: int) -> tuple[str, bytes]:
+        return (names.DELAY_MS, b"%d" % ms)
+
+    def named(id_: str) -> tuple[str, bytes]:
+        return (names.ID, id_.encode())
+
+    end = (names.ACTION, b"cancel")
+    settings = ["--roll-window", "1s", "--receipts", "all"]
+    with BridgeProcess(tmp_path / "bridge", kafka.bootstrap_servers, [*topics.arguments, *settings]) as bridge:
+        send("plain", after(100))
+        send("level", (names.DELAY_LEVEL, b"1"))
+        send("rolled", after(8_000), named("r"))
+        send("cancelled", after(60_000), named("c"))
+        send("cancelled-2", after(60_000), named("rolling"))
+        send("replaced", after(60_000), named("p"))
+        send("cancel", end, named("c"))
+        send("cancel twice", end, named("c"))
+        send("replaces", after(200), named("p"), (names.ACTION, b"replace"))
+        send("too far", (names.DELIVER_MS, b"9223372036854775807"), named("p2"))
+        send("bad", after(100), (names.DELIVER_MS, b"5"))
+        send("nowhere", after(100), target=f"{topics.target}-none")
+        origin = f"{topics.timers}/0/{sent['rolled'].offset()}".encode()
+        send("forged", (names.DELIVER_MS, b"5"), (names.ORIGIN, origin), (names.ROLLS, b"1"))
+        delivered = {r.value() for r in read(kafka, topics.target, 4)}
+        assert delivered == {b"plain", b"level", b"rolled", b"replaces"}
+        send("cancel after rolls", end, named("rolling"))
+        send("last", after(50))
+        read(kafka, topics.target, 5)
+        send("waits", after(3_600_000))
+        producer.flush(PATIENCE_S)
+        # Accepted 10, delivered 5, cancelled 2, not found, replaced, rejected 4: with these all is done.
+        read(kafka, receipts, 23)
+        bridge.demand_alive()
+
+    def audit(out: Path) -> tuple[int, dict[str, tuple[str, str | None, int]]]:
+        given = ["--bootstrap-servers", kafka.bootstrap_servers, "--out", str(out), "--settle-ms", "0"]
+        given += ["--timer-topic", topics.timers, "--rejected-topic", topics.rejected]
+        code = main([*given, "--receipts-topic", receipts])
+        rows = {row["offset"]: row for row in pq.read_table(out / "requests").to_pylist()}
+        found = {name: rows[message.offset()] for name, message in sent.items()}
+        return code, {name: (row["class"], row["proof"], row["copies"]) for name, row in found.items()}
+
+    code, found = audit(tmp_path / "clean")
+    assert code == 0, capsys.readouterr().out
+    assert {name: (class_, proof) for name, (class_, proof, _) in found.items()} == {
+        "plain": ("delivered", None),
+        "level": ("delivered", None),
+        "rolled": ("delivered", None),
+        "cancelled": ("cancelled", "receipt"),
+        "cancelled-2": ("cancelled", "receipt"),
+        "replaced": ("replaced", "receipt"),
+        "cancel": ("cancel-done", "receipt"),
+        "cancel twice": ("cancel-not-found", "receipt"),
+        "replaces": ("delivered", None),
+        "too far": ("rejected", None),
+        "bad": ("rejected", None),
+        "nowhere": ("rejected", None),
+        "forged": ("rejected", None),
+        "cancel after rolls": ("cancel-done", "receipt"),
+        "last": ("delivered", None),
+        "waits": ("pending", None),
+    }
+    assert found["rolled"][2] >= 2
+    assert found["cancelled-2"][2] >= 1
+
+    def plant(name: str, origin_of: str, *extra: tuple[str, bytes]) -> None:
+        place = f"{topics.timers}/0/{sent[origin_of].offset()}".encode()
+        told = [(names.ORIGIN, place), (names.DELIVER_MS, b"1"), (names.RELEASED_MS, b"1"), (names.ROLLS, b"0")]
+        producer.produce(topics.target, name.encode(), b"k", headers=[*extra, *told])
+
+    plant("cancelled", "cancelled")
+    plant("plain", "plain")
+    plant("waits", "waits")
+    assert producer.flush(PATIENCE_S) == 0
+    send("forged later", (names.DELIVER_MS, b"5"), (names.ORIGIN, origin), (names.ROLLS, b"9"))
+    code, found = audit(tmp_path / "planted")
+    assert code == 3
+    assert {name: class_ for name, (class_, _, _) in found.items() if class_ in list(FAULTS)} == {
+        "cancelled": "cancelled-but-delivered",
+        "plain": "duplicate",
+        "waits": "early",
+        "forged later": "missing",
+    }
+
+
+def test_trouble_exits_1_and_says_what_to_do(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.audit(tmp_path, "--timer-topic", "no-such-topic") == 1
+    assert "there is no topic no-such-topic on this cluster: check --timer-topic" in capsys.readouterr().err

@@ -1,0 +1,208 @@
+"""Backfill on a real broker beside a real bridge: a gap is found, filled once, and the audit is clean after that."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+
+from integration_tests.bridge.test_run import Names
+from integration_tests.conftest import Broker
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import PATIENCE_S, until
+from schemas import headers as names
+from scripts.common.processes import BridgeProcess
+from spark_jobs import archive, audit
+from spark_jobs.backfill import job as backfill
+from spark_jobs.kafka.security import KafkaAccess
+
+pytestmark = [
+    pytest.mark.timeout(900),  # many small runs of Spark
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.usefixtures("spark_session"),
+]
+
+
+class World:
+    """A timer topic, two targets, and the jobs of a day after."""
+
+    def __init__(self, kafka: Broker, folder: Path) -> None:
+        self.topics, self.cluster, self._folder = Names(), Cluster(kafka.bootstrap_servers), folder
+        self.orders, self.bills = (self.cluster.topic(name, 2, message_timestamp_type="LogAppendTime") for name in "ob")
+        self.marks = f"backfilled-{self.topics.timers}"
+        self.servers = kafka.bootstrap_servers
+        given = dict(zip(self.topics.arguments[::2], self.topics.arguments[1::2], strict=True))
+        self._where = ["--bootstrap-servers", kafka.bootstrap_servers]
+        for flag in ("--timer-topic", "--rejected-topic"):
+            self._where += [flag, given[flag]]
+        self._of_audit = ["--receipts-topic", given["--receipts-topic"], "--settle-ms", "0"]
+        self._of_backfill = ["--journal-topic", given["--journal-topic"], "--group", given["--group"]]
+
+    def bridge(self) -> BridgeProcess:
+        return BridgeProcess(self._folder, self.servers, [*self.topics.arguments, "--receipts", "all"])
+
+    def send(self, value: bytes, delay_ms: int, *more: tuple[str, bytes], target: str, partition: int = 0) -> None:
+        headers = [(names.TOPIC, target.encode()), (names.DELAY_MS, b"%d" % delay_ms), ("tenant", b"a"), *more]
+        self.cluster.send(self.topics.timers, value, key=b"k", headers=headers, partition=partition)
+        self.cluster.flush()
+
+    def lose(self, topic: str, *partitions: int) -> None:
+        """What lies there, for ever."""
+        ends = {TopicPartition(topic, number, -1): None for number in partitions}
+        for done in self.cluster.admin.delete_records(list(ends)).values():
+            done.result(PATIENCE_S)
+
+    def audit(self, name: str, *more: str) -> int:
+        return audit.main([*self._where, *self._of_audit, "--out", str(self._folder / name), *more])
+
+    def archive(self, out: Path) -> int:
+        access = KafkaAccess(self.servers)
+        return archive.run_archive(archive.ArchiveArguments(access=access, out=out, timer_topic=self.topics.timers))
+
+    def backfill(self, name: str, *more: str) -> dict[str, int]:
+        given = [*self._where, *self._of_backfill, "--audit", str(self._folder / name)]
+        assert backfill.main([*given, "--backfilled-topic", self.marks, *more]) == 0
+        outcomes = pq.read_table(self._folder / name / "backfill").column("outcome").to_pylist()
+        return {outcome: outcomes.count(outcome) for outcome in outcomes}
+
+
+@pytest.fixture
+def world(kafka: Broker, tmp_path: Path) -> World:
+    return World(kafka, tmp_path)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_for(world: World) -> None:
+    """One lost its records, one is compacted too."""
+    compacted = world.cluster.topic("c", 1, cleanup_policy="compact,delete")
+    with world.bridge():
+        for target in (world.orders, compacted):
+            world.send(b"v", 0, target=target)
+        until(lambda: len(world.cluster.values(world.orders)) + len(world.cluster.values(compacted)) == 2)
+        world.send(b"stays", 100, target=world.bills)
+        until(lambda: len(world.cluster.values(world.bills)) == 1)
+    world.lose(world.orders, 0, 1)
+    world.lose(compacted, 0)
+    assert world.audit("first") == 3
+    assert world.backfill("first", "--apply") == {"cannot-tell": 2}
+    assert world.backfill("first", "--apply", "--although-unknown") == {"sent": 2}
+    assert (world.cluster.values(world.orders), world.cluster.values(compacted)) == ([b"v"], [b"v"])
+
+
+def test_what_the_rejected_topic_may_have_forgotten_is_not_sent(world: World) -> None:
+    """What was refused there may have been sent anew by hand: nothing else tells."""
+    with world.bridge():
+        nowhere = f"nowhere-{world.orders}"
+        world.send(b"v", 0, target=nowhere)
+        rejected = world.topics.rejected
+        until(lambda: len(world.cluster.values(rejected)) == 1)
+        world.lose(rejected, 0, 1)
+        world.cluster.create(nowhere)
+        assert world.audit("first") == 3
+        assert world.backfill("first", "--apply") == {"cannot-tell": 1}
+
+
+def test_what_was_cancelled_or_sent_anew_since_the_audit_is_not_sent(world: World) -> None:
+    """To the bridge nothing was pending any more, so neither journal nor progress tells."""
+    with world.bridge():
+        for id_ in (b"a", b"b", b"c"):
+            world.send(id_, 0, (names.ID, id_), target=world.orders)
+        until(lambda: len(world.cluster.values(world.orders)) == 3)
+        world.lose(world.orders, 0, 1)
+        assert world.audit("first") == 3
+        cancel = [(names.ACTION, b"cancel"), (names.ID, b"a")]
+        world.cluster.send(world.topics.timers, None, headers=cancel)
+        world.send(b"b", 3_600_000, (names.ID, b"b"), target=world.orders)
+        assert world.backfill("first", "--apply", "--although-unknown") == {"superseded": 2, "sent": 1}
+    assert world.cluster.values(world.orders) == [b"c"]
+
+
+def test_what_lies_before_a_hole_in_the_archive_may_have_been_cancelled_there(world: World, tmp_path: Path) -> None:
+    """Journal and receipts have forgotten it by then, and a cancel always wins."""
+    old = tmp_path / "archive"
+    with world.bridge():
+        world.send(b"cancelled", 5_000, (names.ID, b"x"), target=world.orders)
+        assert world.archive(old) == 1
+        world.cluster.send(world.topics.timers, None, headers=[(names.ACTION, b"cancel"), (names.ID, b"x")])
+        world.send(b"later", 6_000, target=world.bills)
+        until(lambda: len(world.cluster.values(world.bills)) == 1)
+    for topic in (world.topics.timers, world.topics.journal, world.topics.receipts):
+        world.lose(topic, 0)
+    assert world.audit("first", "--archive", str(old)) == 3
+    told = world.backfill("first", "--archive", str(old), "--apply", "--although-unknown")
+    assert told == {"cannot-tell": 1}
+    assert world.cluster.values(world.orders) == []
+
+
+@pytest.mark.slow
+def test_a_gap_is_filled_once_beside_a_bridge_at_work(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one partition the requests are gone too, but for the archive."""
+    old = ["--archive", str(tmp_path / "archive")]
+    lost = [b"1", b"2", b"3", b"4", b"5"]
+    with world.bridge():
+        for value in lost:
+            also = [(names.KEY, b"other"), (names.PARTITION, b"1")] if value == b"2" else []
+            world.send(value, 100, *also, target=world.orders, partition=int(value) % 2)
+        assert world.archive(tmp_path / "archive") == len(lost)
+        world.send(b"ended", 3_600_000, (names.ID, b"x"), target=world.orders)
+        world.cluster.send(world.topics.timers, None, headers=[(names.ACTION, b"cancel"), (names.ID, b"x")])
+        world.send(b"waits", 3_600_000, target=world.orders)
+        for partition in (0, 1):
+            world.send(b"stays", 900, target=world.bills, partition=partition)
+        until(lambda: len(world.cluster.values(world.bills)) == 2)
+        before = {each.value(): each for each in world.cluster.read(world.orders)}
+        assert sorted(before) == lost
+        assert world.archive(tmp_path / "archive") == 5
+        world.lose(world.orders, 0, 1)
+        world.lose(world.topics.timers, 1)
+
+        assert world.audit("first", *old) == 3
+        assert f"The beginning of {world.orders} is gone" in (tmp_path / "first" / "report.html").read_text()
+        assert world.backfill("first") == {"cannot-tell": 5}
+        assert world.backfill("first", "--although-unknown") == {"would-be-sent": 2, "gone": 3}
+        assert world.cluster.values(world.orders) == []
+        old += ["--apply", "--although-unknown"]
+        assert world.backfill("first", *old, "--limit", "2", "--rate", "50") == {
+            "sent": 2,
+            "beyond-limit": 3,
+        }
+        assert world.backfill("first", *old) == {"sent": 3, "backfilled-before": 2}
+        after = {each.value(): each for each in world.cluster.read(world.orders)}
+        assert sorted(after) == lost
+        for value in lost:
+            assert _told(after[value]) == _told(before[value])
+        marks = {each.key(): json.loads(each.value())["target"] for each in world.cluster.read(world.marks)}
+        assert marks == {dict(each.headers())[names.ORIGIN]: world.orders for each in after.values()}
+        assert world.audit("second", *old[:2]) == 0, capsys.readouterr().out
+
+
+def _told(message: Any) -> tuple[Any, ...]:
+    """All that must be as the bridge had delivered it."""
+    kept = [header for header in message.headers() if header[0] != names.RELEASED_MS]
+    return message.key(), message.value(), message.partition() if message.key() == b"other" else 0, kept
+
+
+def test_what_a_bridge_has_or_will_deliver_is_not_touched(world: World) -> None:
+    """Missing to an audit while no bridge runs; then it comes, while the audit's word still says missing."""
+    with world.bridge():
+        world.send(b"stored", 20_000, target=world.orders)
+        world.send(b"first", 0, target=world.bills)
+        until(lambda: len(world.cluster.values(world.bills)) == 1)
+    world.send(b"unread", 0, target=world.orders, partition=1)
+    until(lambda: now_ms() > world.cluster.read(world.topics.timers)[0].timestamp()[1] + 20_000)
+    assert world.audit("down") == 3
+    assert world.backfill("down", "--apply") == {"live": 1, "unread": 1}
+    with world.bridge():
+        until(lambda: len(world.cluster.values(world.orders)) == 2)
+        assert world.backfill("down", "--apply") == {"came": 2}
+    assert sorted(world.cluster.values(world.orders)) == [b"stored", b"unread"]  # type: ignore[type-var]

@@ -1,0 +1,343 @@
+"""Import on a real broker: what was pending in one bridge is pending in another, once; rows that are no timers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bridge.dev.embedded_kafka import free_port
+from integration_tests.bridge.test_run import Names, command
+from integration_tests.conftest import Broker
+from integration_tests.spark.test_backfill import now_ms
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import until
+from schemas import headers as names
+from schemas.control import Paused, control_record
+from scripts.common.processes import BridgeProcess
+from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.importer import job as bulk_import
+from spark_jobs.importer.job import ImportArguments, Send
+from spark_jobs.importer.rows import Mapped
+from spark_jobs.kafka.security import KafkaAccess
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+HOUR_MS = 3_600_000
+EXPORTED = Mapped({}, {}, 86_400_000)
+EVERY_BYTE = bytes(range(256))
+FOREIGN = (("a", EVERY_BYTE), ("a", None))
+
+
+def pause(cluster: Cluster, topics: Names, target: str) -> None:
+    """From the start of the first bridge on."""
+    key, value = control_record(Paused(topics.timers, target), on=True)
+    cluster.create(topics.control, 1)
+    cluster.send(topics.control, value, key=key)
+    cluster.flush()
+
+
+class OldBridge:
+    """A bridge with timers of every fate, and a target that is paused: what is due there is held."""
+
+    def __init__(self, kafka: Broker, folder: Path) -> None:
+        self.cluster, self._topics, self._folder = Cluster(kafka.bootstrap_servers), Names(), folder
+        self._lives = 0
+        self._came, self.target = self.cluster.topic("came"), self._topics.target
+        self.cluster.create(self.target, 4, message_timestamp_type="LogAppendTime")
+
+    def exported(self, file: Path) -> list[dict[str, Any]]:
+        """Lived on, until something has rolled and no copy is on its way, and stopped; rows of the file."""
+        while True:
+            self._live()
+            done = command("export", str(self._folder / "timer-data"), str(file))
+            assert done.returncode == 0, done.stderr
+            rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+            if not done.stderr and any(row["rolls"] for row in rows):
+                return rows
+
+    def _live(self) -> None:
+        self._lives += 1
+        arguments = [*self._topics.arguments, "--roll-window", "1s"]
+        if self._lives == 1:
+            pause(self.cluster, self._topics, self.target)
+        with BridgeProcess(self._folder, self.cluster.bootstrap_servers, arguments):
+            if self._lives == 1:
+                self._send_all()
+            self._send(b"came", 0, target=self._came)
+            self.cluster.flush()
+            until(lambda: len(self.cluster.values(self._came)) == self._lives)
+
+    def _send_all(self) -> None:
+        self._send(b"held", 10)
+        self._send(b"held with all", 10, (names.ID, b"\xff1"), (names.KEY, b""), (names.PARTITION, b"3"))
+        self._send(None, 10, (names.EXPIRE_MS, b"%d" % (now_ms() + 86_400_000)))
+        for value in (b"far", b"far too"):
+            self._send(value, 3_600_000, (names.ID, value))
+        for value in (b"ended", b"replaced"):
+            self._send(value, 3_600_000, (names.ID, b"i"))
+        end = [(names.ACTION, b"cancel"), (names.ID, b"i")]
+        self.cluster.send(self._topics.timers, None, headers=end, partition=len(b"ended") % 2)
+        self._send(b"replaces", 3_600_000, (names.ID, b"i"), (names.ACTION, b"replace"))
+
+    def _send(
+        self, value: bytes | None, delay_ms: int, *more: tuple[str, bytes | None], target: str | None = None
+    ) -> None:
+        ours = [(names.TOPIC, (target or self.target).encode()), (names.DELAY_MS, b"%d" % delay_ms)]
+        headers = [*ours, *FOREIGN, *more]
+        partition = len(value or b"") % 2
+        self.cluster.send(self._topics.timers, value, key=EVERY_BYTE, headers=headers, partition=partition)
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker, tmp_path: Path) -> None:
+    """What has ended, been replaced or come stays behind."""
+    here, there, file = OldBridge(kafka, tmp_path / "here"), Names(), tmp_path / "pending.parquet"
+    pending = here.exported(file)
+    values = [row["value"] for row in pending]
+    assert len(values) == 6
+    assert set(values) == {b"held", b"held with all", None, b"far", b"far too", b"replaces"}
+
+    with BridgeProcess(tmp_path / "there", kafka.bootstrap_servers, there.arguments):
+        for sent in (len(pending), 0):
+            done = imported(kafka, file, tmp_path / "imported", there.timers)
+            assert done == bulk_import.Imported(len(pending), 0, sent, 0)
+        until(lambda: len(here.cluster.values(here.target)) == 3)
+    found = {message.value(): message for message in here.cluster.read(here.target)}
+    assert found.keys() == {b"held", b"held with all", None}
+    for row in pending:
+        if row["value"] in found:
+            demand_as_it_was(found[row["value"]], row)
+    again = tmp_path / "again.parquet"
+    assert command("export", str(tmp_path / "there" / "timer-data"), str(again)).returncode == 0
+    waits = [row for row in pending if row["value"] not in found]
+    assert sorted(map(kept, pq.read_table(again).to_pylist())) == sorted(map(kept, waits))
+
+
+def demand_as_it_was(message: Any, row: dict[str, Any]) -> None:
+    headers = dict(message.headers())
+    assert message.key() == (b"" if row["id"] else EVERY_BYTE)
+    assert message.partition() == 3 or not row["id"]
+    assert tuple(each for each in message.headers() if each[0] == "a") == FOREIGN
+    assert headers["imported-from"].decode() == "{topic}/{partition}/{origin_offset}".format(**row)
+    assert headers[names.DELIVER_MS] == b"%d" % row["due_ms"]
+
+
+def kept(row: dict[str, Any]) -> str:
+    """What an export and the one after the import have in common."""
+    foreign = [each for each in row["headers"] if each["name"] not in {*names.CONTROL, "imported-from"}]
+    same = [row[name] for name in ("target", "target_partition", "due_ms", "id", "key", "value")]
+    return repr((*same, foreign))
+
+
+def imported(
+    kafka: Broker, file: Path, out: Path, timer_topic: str, mapped: Mapped = EXPORTED, kind: str = "parquet"
+) -> bulk_import.Imported:
+    return bulk_import.run_import(
+        ImportArguments(
+            access=KafkaAccess(kafka.bootstrap_servers),
+            files=(str(file),),
+            out=out,
+            mapped=mapped,
+            format=kind,
+            timer_topic=timer_topic,
+            imported_topic=f"imported-{timer_topic}",
+        )
+    )
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, tmp_path: Path) -> None:
+    """It keeps its store: what was delivered and ended since is pending there still, and what is pending is in both."""
+    cluster, old, new = Cluster(kafka.bootstrap_servers), Names(), Names()
+    came, later = cluster.topic("came"), cluster.topic("later")
+    files = [tmp_path / "former.parquet", tmp_path / "last.parquet"]
+
+    def ask(action: bytes, *more: tuple[str, bytes | None]) -> None:
+        cluster.send(old.timers, None, headers=[(names.ACTION, action), *more])
+        cluster.flush()
+
+    pause(cluster, old, came)
+    for file in files:
+        with BridgeProcess(
+            tmp_path / file.stem, kafka.bootstrap_servers, old.arguments, http_port=free_port()
+        ) as bridge:
+            if file is files[0]:
+                for value, target, delay_ms in (
+                    (b"soon", came, 1),
+                    (b"stays", later, HOUR_MS),
+                    (b"ended", later, HOUR_MS),
+                ):
+                    headers = [(names.TOPIC, target.encode()), (names.DELAY_MS, b"%d" % delay_ms), (names.ID, value)]
+                    cluster.send(old.timers, value, headers=headers)
+                cluster.flush()
+                until(lambda: json.loads(bridge.get("/pending"))["pending"] == 3)
+            else:
+                key, value = control_record(Paused(old.timers, came), on=False)
+                cluster.send(old.control, value, key=key)
+                ask(b"cancel", (names.ID, b"ended"))
+                until(lambda: cluster.values(came) == [b"soon"])
+                until(lambda: json.loads(bridge.get("/pending"))["pending"] == 1)
+        done = command("export", str(tmp_path / file.stem / "timer-data"), str(file))
+        assert (done.returncode, done.stderr) == (0, "")
+    assert [sorted(pq.read_table(file)["value"].to_pylist()) for file in files] == [
+        [b"ended", b"soon", b"stays"],
+        [b"stays"],
+    ]
+
+    cluster.create(new.timers, 2)
+    arguments = ImportArguments(
+        access=KafkaAccess(kafka.bootstrap_servers),
+        files=tuple(map(str, files)),
+        out=tmp_path / "imported",
+        mapped=EXPORTED,
+        format="parquet",
+        timer_topic=new.timers,
+        imported_topic=f"imported-{new.timers}",
+    )
+    assert bulk_import.run_import(arguments) == bulk_import.Imported(1, 0, 1, 0)
+    assert cluster.values(new.timers) == [b"stays"]
+    with pytest.raises(UsageError, match="give exports as files of this machine"):
+        bulk_import.run_import(replace(arguments, files=(str(tmp_path / "*.parquet"),), out=tmp_path / "other"))
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None:
+    cluster = Cluster(kafka.bootstrap_servers)
+    timers = cluster.topic("timers", 2)
+    lines, due = tmp_path / "orders.jsonl", now_ms() + 60_000
+    rows = [{"when": due, "body": {"a": 1}}, {"when": "soon", "body": "v"}, {"when": due, "body": "x"}]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mapped = Mapped({"due": "when", "value": "body"}, {"topic": "orders"}, 86_400_000)
+    done = imported(kafka, lines, tmp_path / "out", timers, mapped, "json")
+    assert (done, done.exit_code) == (bulk_import.Imported(2, 1, 2, 0), 1)
+    assert sorted(cluster.values(timers)) == [b"x", b'{"a": 1}']  # type: ignore[type-var]
+    (told,) = [json.loads(path.read_text()) for path in (tmp_path / "out" / "rejects").glob("*.json")]
+    assert told["reason"] == "due is 'soon': give epoch ms, or 2026-12-24T18:00:00Z"
+    assert json.loads(told["row"])["body"] == "v"
+
+
+def staged(
+    kafka: Broker,
+    folder: Path,
+    values: list[bytes],
+    *,
+    partitions: int,
+    id_: bytes | None = None,
+    most_bytes: int = 5000,
+) -> tuple[Send, Path, Cluster]:
+    """One part, as the first step leaves it."""
+    cluster = Cluster(kafka.bootstrap_servers)
+    timers = cluster.topic("timers", partitions, max_message_bytes=str(most_bytes))
+    marks = cluster.topic("marks", cleanup_policy="compact")
+    headers = [{"name": names.TOPIC, "value": b"orders"}]
+    headers += [{"name": names.ID, "value": id_}] if id_ is not None else []
+    part = folder / "part-0.parquet"
+    rows = [{"key": None, "value": value, "headers": headers} for value in values]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(bulk_import._REQUEST)), part)
+    failed = folder / "failed"
+    failed.mkdir()
+    send = Send(KafkaAccess(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}", failed)
+    return send, part, cluster
+
+
+def test_a_row_that_is_not_taken_is_told_before_the_mark_passes_over_it(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that ends between the two has lost it, and no later one tells."""
+    job, part, cluster = staged(kafka, tmp_path, [b"x" * 6_000, b"1"], partitions=2)
+    refusal = bulk_import._Part._refusal
+
+    def killed(of: bulk_import._Part, rows: Any, goal: int) -> str | None:
+        if not rows:
+            raise KeyboardInterrupt
+        return refusal(of, rows, goal)
+
+    monkeypatch.setattr(bulk_import._Part, "_refusal", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bulk_import._Part(job, part).run()
+    monkeypatch.undo()
+    assert len(bulk_import._failed(tmp_path)) == 1
+    assert bulk_import._Part(job, part).run() == 1
+    assert len(bulk_import._failed(tmp_path)) == 1
+    assert cluster.values(job.timer_topic) == [b"1"]
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, tmp_path: Path) -> None:
+    """One schema for all would add the others' fields to each, and cut or fill up what does not fit."""
+    cluster = Cluster(kafka.bootstrap_servers)
+    timers, due = cluster.topic("timers", 2), now_ms() + 60_000
+    lines = tmp_path / "orders.jsonl"
+    bodies = ['{"a":1}', '{"b":2}', '{"a":1.5}', "[1,2]", '"text"', "7"]
+    texts = [f'{{"when":{due},"body":{body},"more":{{"h{at}":"{at}"}}}}' for at, body in enumerate(bodies)]
+    lines.write_text("\n".join([*texts, '{"when": ']))
+    mapped = Mapped({"due": "when", "value": "body", "headers": "more"}, {"topic": "orders"}, 86_400_000)
+    done = imported(kafka, lines, tmp_path / "json", timers, mapped, "json")
+    assert done == bulk_import.Imported(6, 1, 6, 0)
+    found = {message.value(): dict(message.headers()) for message in cluster.read(timers)}
+    assert {value.decode() for value in found} == {*bodies[:4], "text", "7"}
+    assert {name for name in found[b'{"b":2}'] if name not in names.CONTROL} == {"h1"}
+
+    table = tmp_path / "orders.csv"
+    table.write_text(f"when,body\n{due},one\n{due},two, with a comma\n{due}\n")
+    timers = cluster.topic("timers", 2)
+    done = imported(
+        kafka, table, tmp_path / "csv", timers, replace(mapped, columns={"due": "when", "value": "body"}), "csv"
+    )
+    assert done == bulk_import.Imported(1, 2, 1, 0)
+    assert cluster.values(timers) == [b"one"]
+
+
+def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does_not_take(
+    kafka: Broker, tmp_path: Path
+) -> None:
+    values = [b"0", b"1", b"2", b"x" * 6_000, b"4"]
+    job, part, cluster = staged(kafka, tmp_path, values, partitions=2)
+    timers, rows = job.timer_topic, pq.read_table(part).to_pylist()
+    killed = bulk_import._Part(job, part)
+    assert killed._refusal(rows[:2], 2) is None
+    batch = pa.RecordBatch.from_pylist([{"part": str(part)}])
+    (told,) = job([batch])
+    assert told.to_pylist() == [{"part": part.name, "sent": 2}]
+    failed = {"part": part.name, "row": 3, "failed": "MSG_SIZE_TOO_LARGE"}
+    assert json.loads((tmp_path / "failed" / "part-0.json").read_text()) == failed
+    assert sorted(cluster.values(timers)) == [b"0", b"1", b"2", b"4"]  # type: ignore[type-var]
+    with pytest.raises(AuditTroubleError, match="another run of this import"):
+        killed.run()
+    assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
+
+
+def test_whether_a_row_is_too_large_is_the_topics_to_say(kafka: Broker, tmp_path: Path) -> None:
+    """A client's own limit is a megabyte."""
+    values = [b"0", b"x" * 1_500_000, b"2"]
+    job, part, cluster = staged(kafka, tmp_path, values, partitions=1, most_bytes=2 << 20)
+    assert bulk_import._Part(job, part).run() == 3
+    assert sorted(cluster.values(job.timer_topic)) == sorted(values)  # type: ignore[type-var]
+
+
+def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafka: Broker, tmp_path: Path) -> None:
+    job, part, cluster = staged(kafka, tmp_path, [b"%d" % n for n in range(5)], partitions=2)
+    older = bulk_import._Part(job, part)
+    newer = bulk_import._Part(job, part)
+    with pytest.raises(AuditTroubleError, match="another run of this import"):
+        older.run()
+    assert newer.run() == 5
+    assert sorted(cluster.values(job.timer_topic)) == [b"%d" % n for n in range(5)]  # type: ignore[type-var]
+
+
+def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker, tmp_path: Path) -> None:
+    """Here: partitions that the topic does not have yet."""
+    job, part, cluster = staged(kafka, tmp_path, [b"0", b"1"], partitions=2, id_=b"x")
+    with pytest.raises(AuditTroubleError, match="run it again"):
+        bulk_import._Part(replace(job, partitions=5_000), part).run()
+    assert bulk_import._Part(job, part).run() == 2
+    assert sorted(cluster.values(job.timer_topic)) == [b"0", b"1"]  # type: ignore[type-var]

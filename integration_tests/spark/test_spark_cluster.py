@@ -1,0 +1,62 @@
+"""The jobs by spark-submit on a standalone cluster of two workers, which have Python and its packages, but not ours."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from integration_tests.conftest import Broker, started
+from integration_tests.spark.test_audit_kafka import World, clean, due, now_ms
+from integration_tests.support.spark_cluster import SparkCluster
+from scripts.bench.audit_cost import WrittenHistory, demand_found, stage
+
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("spark")) as started:
+        yield started
+
+
+def test_an_audit_by_spark_submit_finds_what_a_local_one_finds(
+    kafka: Broker, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    world = World(kafka.bootstrap_servers)
+    clean(world)
+    now = now_ms()
+    twice, lost = world.request(due(now)), world.request(due(now))
+    world.deliver(twice.origin, now)
+    world.deliver(twice.origin, now)
+    assert world.audit(tmp_path / "local", "--master", "local[2]") == 3
+    done = cluster.submit("audit", *world.arguments(tmp_path / "cluster"), settings=["spark.sql.shuffle.partitions=4"])
+    assert done.returncode == 3, done.stderr
+    assert "2 faults: 1 duplicate, 1 missing" in done.stdout
+    here, there = (
+        sorted(pq.read_table(tmp_path / name / "requests").to_pylist(), key=lambda row: row["origin"])
+        for name in ("local", "cluster")
+    )
+    assert here == there
+    assert [row["origin"] for row in there if row["class"] == "missing"] == [lost.origin.decode()]
+    assert cluster.executors() == 2
+
+
+def test_a_driver_of_128_mb_audits_two_million_records(cluster: SparkCluster, tmp_path: Path) -> None:
+    """What comes to the driver does not grow with the data: the executors have 512 MB, each for a half of it."""
+    history = WrittenHistory(1_000_000, body_bytes=10)
+    with started("two-million", {}) as kafka:
+        stage(kafka.bootstrap_servers, history)
+        asked = ["--bootstrap-servers", kafka.bootstrap_servers, "--out", str(tmp_path / "audit")]
+        # Spark asks for 450 MB at least, of which it sets 300 aside; so a test of its own says that it is one.
+        small = ["spark.driver.memory=128m", f"spark.testing.reservedMemory={16 << 20}"]
+        done = cluster.submit("audit", *asked, settings=[*small, "spark.sql.shuffle.partitions=16"])
+    assert done.returncode == 0, done.stderr
+    assert " -Xmx128m " in done.stderr
+    demand_found(history, tmp_path / "audit")

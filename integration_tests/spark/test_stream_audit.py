@@ -1,0 +1,293 @@
+"""The streaming audit on a real broker: the classes of the batch audit, and nothing repeated behind a death."""
+
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Message, Producer
+from pyspark.sql import SparkSession
+
+from integration_tests.conftest import Broker
+from integration_tests.support.patience import PATIENCE_S
+from schemas import headers as names
+from schemas.tables import AuditClass
+from scripts.common.kafka_io import Admin
+from spark_jobs.audit import main
+from spark_jobs.audit_run import daily_spans as continuing
+from spark_jobs.audit_run import stream_batches as batches
+from spark_jobs.backfill import job as backfill
+from spark_jobs.kafka.admin import read
+from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.session import session
+from spark_jobs.tests.records import AS_OF_MS, Record, delivery, request
+from spark_jobs.tests.test_at_size import template
+
+pytestmark = [
+    pytest.mark.timeout(900),  # many small runs of Spark
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+FUTURE_MS = 32_503_680_000_000
+"""The year 3000."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spark() -> Iterator[SparkSession]:
+    """One for all runs. To compile a plan for a handful of rows takes longer than to run it."""
+    with session("tests", master="local[2]") as started:
+        started.conf.set("spark.sql.shuffle.partitions", 2)
+        started.conf.set("spark.sql.codegen.wholeStage", "false")
+        started.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        yield started
+    gc.collect()
+
+
+class Stage:
+    """Topics on which the records of spark_jobs.tests.records are played, at the times that they name."""
+
+    def __init__(self, servers: str, out: Path) -> None:
+        self._mark = uuid4().hex[:8]
+        self.out, self._servers = out, servers
+        self._places: dict[str, str] = {}
+        known = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
+        self.topics = {name: f"{name}-{self._mark}" for name in known}
+        self.lateness = f"timer.lateness-{self._mark}"
+        self._of_stream = ["--stream", "--lateness-topic", self.lateness]
+        any_time = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        Admin(servers).create_topics([*self.topics.values()], partitions=1, settings=any_time)
+        self._producer = Producer({"bootstrap.servers": servers})
+        self._undone = Producer({"bootstrap.servers": servers, "transactional.id": self._mark})
+        self._undone.init_transactions(30)
+
+    def play(self, *records: Record) -> None:
+        for record in records:
+            self._send(self._producer, record)
+            assert self._producer.flush(PATIENCE_S) == 0
+
+    def disturb(self) -> None:
+        """Somebody else writes to the topic of lateness."""
+        self._producer.produce(self.lateness, b"not ours")
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def play_aborted(self, record: Record) -> None:
+        self._undone.begin_transaction()
+        self._send(self._undone, record)
+        self._undone.flush(PATIENCE_S)
+        self._undone.abort_transaction(30)
+
+    def _send(self, producer: Producer, record: Record) -> None:
+        def told(error: object, message: Message) -> None:
+            assert error is None, error
+            self._places[record.origin] = f"{message.topic()}/{message.partition()}/{message.offset()}"
+
+        headers: list[tuple[str, str | bytes | None]] = [
+            (name, self._renamed(name, value)) for name, value in record.headers
+        ]
+        value = record.value
+        if record.topic == "timer.receipts":
+            said = json.loads(record.value or b"")
+            places = {name: self._places[said[name]] for name in ("request", "origin") if name in said}
+            value = json.dumps({**said, **places}).encode()
+        producer.produce(
+            self.topics[record.topic],
+            value,
+            record.key,
+            record.partition,
+            told,
+            timestamp=record.timestamp_ms,
+            headers=headers,
+        )
+
+    def _renamed(self, name: str, value: bytes | None) -> bytes | None:
+        text = (value or b"").decode(errors="replace")
+        if name == names.ORIGIN:
+            return self._places[text].encode()
+        if name == names.TOPIC:
+            return self.topics[text].encode()
+        return b"%d" % FUTURE_MS if text == str(AS_OF_MS + 1) else value
+
+    def arguments(self, folder: str) -> list[str]:
+        given = ["--bootstrap-servers", self._servers, "--out", str(self.out / folder), "--settle-ms", "0"]
+        given += ["--timer-topic", self.topics["timer.requests"], "--rejected-topic", self.topics["timer.rejected"]]
+        return [
+            *given,
+            "--receipts-topic",
+            self.topics["timer.receipts"],
+            "--tolerance-ms",
+            "1000",
+            "--late-ms",
+            "1000",
+        ]
+
+    def stream(self, *more: str) -> int:
+        """To the end of what stands now."""
+        return main([*self.arguments("stream"), *self._of_stream, "--available-now", *more])
+
+    def started(self) -> subprocess.Popen[bytes]:
+        """A stream in a process of its own, for ever."""
+        given = [*self.arguments("stream"), *self._of_stream, "--every-s", "1", "--master", "local[2]"]
+        with (self.out / "stderr").open("ab") as log:
+            return subprocess.Popen([sys.executable, "-m", "spark_jobs.audit", *given], stdout=log, stderr=log)
+
+    def told(self) -> list[dict[str, Any]]:
+        """The rows of the batches that are done, in order."""
+        done = sorted((self.out / "stream" / "spans").glob("day=*/batch=*/part.parquet"))
+        parts = [path.parent.relative_to(self.out / "stream" / "spans") for path in done]
+        return [row for part in parts for row in rows_of(self.out / "stream" / "requests" / part)]
+
+    def classes(self, rows: Iterable[dict[str, Any]]) -> dict[int, str]:
+        """By the offset that the record had when it was written down."""
+        offsets = {
+            place: int(origin.rpartition("/")[2]) for origin, place in self._places.items() if "requests" in origin
+        }
+        return {offsets[row["origin"]]: row["class"] for row in rows}
+
+    def batch_classes(self) -> dict[int, str]:
+        main(self.arguments("batch"))
+        return self.classes(rows_of(self.out / "batch" / "requests"))
+
+    def minutes(self) -> list[dict[str, Any]]:
+        access = KafkaAccess(self._servers)
+        values = [kept.value or b"" for kept in read(access, self.lateness, 0)]
+        return [json.loads(value) for value in values if value != b"not ours"]
+
+    def written_minutes(self) -> list[dict[str, Any]]:
+        found = sorted((self.out / "stream" / "minutes").glob("day=*/batch=*"))
+        return [row for folder in found for row in rows_of(folder)]
+
+    def count(self, pattern: str) -> int:
+        return len([*(self.out / "stream").glob(pattern)])
+
+    def until(self, done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+        end_s = time.monotonic() + 2 * PATIENCE_S
+        while not done():
+            assert process.poll() is None, (self.out / "stderr").read_text()
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return list(pq.read_table(folder, partitioning=None).to_pylist())
+
+
+@pytest.fixture
+def stage(kafka: Broker, tmp_path: Path) -> Stage:
+    return Stage(kafka.bootstrap_servers, tmp_path)
+
+
+class KilledError(Exception):
+    """Stands for a kill -9."""
+
+
+def die(*_: object) -> None:
+    raise KilledError
+
+
+def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every class, in two lots. In the first it dies before the batch is done, and before Spark knows that it is."""
+    history, expected = template()
+    asked = sorted(history.requests, key=lambda record: record.offset)
+    closed_soon = {b"timer.requests/0/%d" % n for n in (1, 2, 3)}
+    at_once = [d for d in history.deliveries if d.header(names.ORIGIN) in closed_soon and d.offset < 90]
+    stage.play(*[r for r in asked if r.offset < 30], *at_once)
+    for place, step in (continuing, "write_rows"), (batches.Batches, "_forget"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, step, die)
+            assert stage.stream() == 1
+    stage.disturb()
+    assert stage.stream() == 3
+    told = stage.told()
+    assert stage.classes(told)[1] == "delivered"
+    assert len(told) == len({row["origin"] for row in told})
+    assert [minute["deliveries"] for minute in stage.minutes()] == [3]
+
+    stage.play(*[r for r in asked if r.offset >= 30])
+    stage.play_aborted(request(90))
+    stage.play(*history.rejections, *[d for d in history.deliveries if d not in at_once], *history.receipts)
+    assert stage.stream() == 3
+    found = stage.classes(stage.told())
+    assert {**found, 53: "pending"} == stage.batch_classes() == expected
+    assert {*found.values(), "pending"} == set(AuditClass)
+    # Each first delivery is in one minute, and each minute on the topic once.
+    places = [(minute["batch"], minute["row"]) for minute in stage.minutes()]
+    assert len(places) == len(set(places)) == len(stage.written_minutes())
+    delivered = {row["origin"] for row in stage.told() if row["lateness_ms"] is not None}
+    assert sum(minute["deliveries"] for minute in stage.minutes()) == len(delivered)
+    assert "1 early, 10 missing" in capsys.readouterr().err
+
+
+def test_the_watermark_makes_missing_what_was_pending_though_nobody_sends(stage: Stage, spark: SparkSession) -> None:
+    """By the limit that is given; then it is delivered after all. State that is no more needed is gone."""
+    missing, waits = request(0), request(1, due_ms=AS_OF_MS + 1)
+    stage.play(missing, waits)
+    a_century_ms = "3155760000000"
+    assert stage.stream("--settle-ms", a_century_ms) == 0
+    assert stage.told() == []
+    assert stage.stream() == 3
+    assert stage.classes(stage.told()) == {0: "missing"}
+    asked = backfill.BackfillArguments(
+        access=KafkaAccess("localhost:9092"),
+        audit=stage.out / "stream",
+        out=stage.out / "backfill",
+        timer_topic=stage.topics["timer.requests"],
+    )
+    assert backfill.missing(spark, asked).count() == 1
+    stage.play(delivery(missing))
+    assert stage.stream() == 0
+    assert [row["class"] for row in stage.told()] == ["missing", "delivered"]
+    assert stage.count("evidence/day=*/batch=*/open=true") == 2
+
+
+STEPS = (
+    "checkpoint/offsets/*",
+    "requests/day=*/batch=*",
+    "evidence/day=*/batch=*/open=false",
+    "minutes/day=*/batch=*/_SUCCESS",
+    "batches/day=*/batch=*/part.parquet",
+    "spans/day=*/batch=*/part.parquet",
+    "checkpoint/commits/*",
+)
+
+
+@pytest.mark.slow
+def test_killed_at_each_step_it_repeats_nothing_and_leaves_out_nothing(stage: Stage) -> None:
+    """kill -9 as soon as the next trace of a step lies there; at the end SIGTERM, which is told as an exit code."""
+    offset = 0
+    for step in STEPS:
+        asked = [request(n, due_ms=60_000 * n) for n in range(offset, offset + 4)]
+        offset += len(asked)
+        before = stage.count(step)
+        process = stage.started()
+        try:
+            stage.play(*asked, *[delivery(one) for one in asked[:-1]], delivery(asked[0], offset=900))
+            stage.until(lambda step=step, before=before: stage.count(step) > before, process)  # type: ignore[misc]
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)
+    process = stage.started()
+    try:
+        done = stage.count("checkpoint/commits/*")
+        stage.until(lambda: stage.count("checkpoint/commits/*") > done + 2, process)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 3
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+    rows = stage.told()
+    assert stage.classes(rows) == stage.batch_classes()
+    assert sorted(row["deliveries"] for row in rows if row["class"] == "duplicate") == [2] * len(STEPS)
+    places = [(minute["batch"], minute["row"]) for minute in stage.minutes()]
+    assert len(places) == len(set(places)) == len(stage.written_minutes())
+    assert sum(minute["deliveries"] for minute in stage.minutes()) == 3 * len(STEPS)

@@ -1,0 +1,81 @@
+"""Debian's Chromium, driven by Playwright; pictures of what it shows stay under .run/screenshots/."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
+
+from integration_tests.conftest import ROOT, missing
+from integration_tests.support.patience import PATIENCE_S
+
+SCREENSHOTS = ROOT / ".run" / "screenshots"
+_QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PHONE = {"width": 360, "height": 740}
+DESK = {"width": 1100, "height": 900}
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        missing("no Chromium: apt-get install chromium")
+    expect.set_options(timeout=1000 * PATIENCE_S)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_QUIET)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """A window of its own, with cookies of its own; `wrongs`: scripts that ran or were stopped, errors of the page."""
+
+    def __init__(self, browser: Browser, url: str, *, width: str = "desk", dark: bool = False) -> None:
+        self._context: BrowserContext = browser.new_context(
+            base_url=url,
+            viewport={"width": PHONE["width"], "height": PHONE["height"]}
+            if width == "phone"
+            else {"width": DESK["width"], "height": DESK["height"]},
+            color_scheme="dark" if dark else "light",
+        )
+        self._context.set_default_timeout(1000 * PATIENCE_S)
+        self.page: Page = self._context.new_page()
+        self.wrongs: list[str] = []
+        self.page.on("dialog", self._dismiss)
+        self.page.on("pageerror", lambda error: self.wrongs.append(f"error {error}"))
+        self.page.on("console", self._hear)
+
+    def log_in(self, secret: str) -> None:
+        self.page.goto("/login")
+        self.page.get_by_label("Token").fill(secret)
+        self.page.get_by_role("button", name="Log in").click()
+        self.page.get_by_role("heading", name="Overview").wait_for()
+
+    def picture(self, name: str) -> None:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def scrolls_sideways(self) -> bool:
+        root = "document.documentElement"
+        return bool(self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
+
+    def close(self) -> None:
+        self._context.close()
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.wrongs.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.wrongs.append(message.text)

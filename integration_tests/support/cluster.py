@@ -1,0 +1,136 @@
+"""What tests do to a broker by themselves, beside the code under test: topics, requests, and what readers see."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from integration_tests.support.patience import PATIENCE_S
+from schemas.headers import Headers
+
+_LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
+_UNDECIDED_S = PATIENCE_S
+"""A broker that was killed writes the markers of what it had committed some time after it has started again."""
+
+
+class Cluster:
+    """Topics get names of their own, so that tests share a broker. `security`: who asks, in librdkafka's settings."""
+
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0, **(security or {})}
+        self.admin: Any = AdminClient(self._address)
+        self._producer: Any = Producer({**self._address, "linger.ms": 1, "enable.idempotence": True})
+
+    def topic(self, prefix: str = "t", partitions: int = 1, **config: str) -> str:
+        """A new one; `max_message_bytes="1000"` is max.message.bytes=1000."""
+        name = f"{prefix}-{uuid4().hex[:8]}"
+        self.create(name, partitions, **config)
+        return name
+
+    def create(self, name: str, partitions: int = 1, **config: str) -> None:
+        # Tests write records with timestamps of long ago, and half a minute after its start a broker looks for these.
+        settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, partitions, config=settings)
+        self.admin.create_topics([topic], operation_timeout=PATIENCE_S)[name].result()
+
+    def grow(self, name: str, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=PATIENCE_S)[name].result()
+        end_s = time.monotonic() + PATIENCE_S
+        while len(self.admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) < partitions:
+            assert time.monotonic() < end_s, "answered, but not to be seen"
+
+    def delete(self, name: str) -> None:
+        self.admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result()
+
+    def deny(self, topic: str, *, may_describe: bool) -> None:
+        """Nobody may write to it; whoever may read it can see that it is there."""
+        user = "User:ANONYMOUS" if may_describe else "User:somebody-else"
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        acl = AclBinding(ResourceType.TOPIC, topic, literal, user, "*", AclOperation.READ, allow)
+        self.admin.create_acls([acl])[acl].result()
+
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0
+    ) -> None:
+        """On its way; `flush` makes sure of it."""
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=list(headers))
+            except BufferError:
+                self._producer.flush(0.1)
+                continue
+            return
+
+    def flush(self) -> None:
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def transactional(self) -> Any:
+        producer: Any = Producer({**self._address, "transactional.id": uuid4().hex})
+        producer.init_transactions(PATIENCE_S)
+        return producer
+
+    def read(self, *topics: str) -> list[Any]:
+        """All that stands now, as a read_committed reader sees it; what is undecided now is waited for."""
+        ends = {place: end for topic in topics for place, end in self._ends(topic).items() if end > 0}
+        consumer: Any = Consumer(
+            {
+                **self._address,
+                "group.id": uuid4().hex,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
+        messages = []
+        while ends:
+            message = consumer.poll(_UNDECIDED_S)
+            assert message is not None, f"undecided: {ends}"
+            error = message.error()
+            assert error is None or error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001
+            place, reached = (message.topic(), message.partition()), message.offset()
+            if error is None:
+                messages.append(message)
+                reached += 1
+            if reached >= ends.get(place, reached + 1):
+                del ends[place]
+        consumer.close()
+        return sorted(messages, key=lambda m: (m.topic(), m.partition(), m.offset()))
+
+    def values(self, *topics: str) -> list[bytes | None]:
+        return [message.value() for message in self.read(*topics)]
+
+    def _ends(self, topic: str) -> dict[tuple[str, int], int]:
+        """A new topic's partitions have no leader yet."""
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._ends_now(topic)
+            except KafkaException as wrong:
+                if wrong.args[0].code() not in _LEADERLESS or time.monotonic() > end_s:
+                    raise
+            time.sleep(0.1)
+
+    def _ends_now(self, topic: str) -> dict[tuple[str, int], int]:
+        partitions = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        places = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
+        answers = self.admin.list_offsets(places, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}

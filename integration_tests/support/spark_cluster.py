@@ -1,0 +1,116 @@
+"""A standalone Spark cluster of one's own on loopback: a master and two workers of one core, ended by their pids.
+
+with SparkCluster(folder) as cluster:
+    cluster.submit("audit", "--out", ...)      spark-submit as people run it
+    cluster.master                             spark://127.0.0.1:27077, for --master
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from bridge.dev.child_process import kill_with_parent
+from bridge.dev.embedded_kafka import HOST, free_port
+from integration_tests.support.patience import PATIENCE_S
+from spark_jobs import package
+from spark_jobs.platform.session import KAFKA_PACKAGE
+
+SPARK_HOME = Path(pyspark.__path__[0])
+WORKERS = 2
+SETTINGS = (
+    f"spark.driver.host={HOST}",
+    f"spark.driver.bindAddress={HOST}",
+    "spark.executor.memory=512m",
+    "spark.ui.enabled=false",
+)
+
+
+class SparkCluster:
+    """What its processes say lies in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port, self._pages = free_port(), free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.master = f"spark://{HOST}:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write_python()
+        address = ["--host", HOST, "--port", str(self._port), "--webui-port", str(self._pages)]
+        self._start("master", "org.apache.spark.deploy.master.Master", *address)
+        for number in range(WORKERS):
+            size = ["--host", HOST, "--cores", "1", "--memory", "700m", "--webui-port", str(free_port())]
+            place = ["--work-dir", str(self._folder / f"work-{number}")]
+            self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, *place, self.master)
+        until_s = time.monotonic() + PATIENCE_S
+        while (told := self._log("master").read_text().count("Registering worker")) < WORKERS:
+            assert time.monotonic() < until_s, f"{told} workers after {PATIENCE_S} s: {self._folder}"
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def submit(self, *words: str, settings: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+        """spark-submit with our jobs as `spark_jobs.package` writes them, and nothing else of ours."""
+        jobs = self._folder / "jobs"
+        assert package.main([str(jobs)]) == 0
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master, "--packages", KAFKA_PACKAGE]
+        for setting in (*SETTINGS, *settings):
+            command += ["--conf", setting]
+        command += ["--py-files", str(jobs / "timer-bridge.zip"), str(jobs / "timer-bridge-job.py"), *words]
+        given = self.environment
+        return subprocess.run(command, cwd=self._folder, env=given, capture_output=True, text=True, check=False)
+
+    def executors(self) -> int:
+        """On how many workers the last application has run."""
+        return sum(any(self._folder.glob(f"work-{number}/*/*")) for number in range(WORKERS))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of spark-submit, and of the workers."""
+        ours = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": str(self._folder / "python")}
+        ours["SPARK_PRINT_LAUNCH_COMMAND"] = "1"
+        return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ours
+
+    def _write_python(self) -> None:
+        """A Python that has all but our packages: -S leaves out what an editable install adds."""
+        wrapper = self._folder / "python"
+        packages = sysconfig.get_path("purelib")
+        wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+        wrapper.chmod(0o755)
+
+    def _start(self, name: str, *words: str) -> None:
+        command = [str(SPARK_HOME / "bin" / "spark-class"), *words]
+        small = {**self.environment, "SPARK_DAEMON_MEMORY": "256m"}
+        with self._log(name).open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    kill_with_parent(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=small,
+                    start_new_session=True,
+                )
+            )
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"

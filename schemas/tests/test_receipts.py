@@ -1,0 +1,36 @@
+"""Receipts are a contract with other languages: their schema lies in docs/, and every receipt fits it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.receipts import Receipt, is_sent, printable, published_schema
+
+KINDS = ("accepted", "delivered", "cancelled", "replaced", "not-found", "too-late", "rejected")
+
+
+def test_the_published_schema_is_the_one_of_the_code() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "receipt.schema.json").read_text() == published_schema()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_in_the_schema_and_comes_back(kind: str) -> None:
+    assert kind in json.loads(published_schema())["properties"]["kind"]["enum"]
+    receipt = Receipt.model_validate({"kind": kind, "at_ms": 5, "request": "t/0/1"})
+    assert Receipt.model_validate_json(receipt.to_bytes()) == receipt
+
+
+def test_another_kind_is_none() -> None:
+    with pytest.raises(ValidationError):
+        Receipt.model_validate({"kind": "lost", "at_ms": 5, "request": "t/0/1"})
+
+
+def test_modes_choose_kinds() -> None:
+    assert [kind for kind in KINDS if is_sent(kind, "outcomes")] == [*KINDS[2:]]
+    assert all(is_sent(kind, "all") and not is_sent(kind, "none") for kind in KINDS)
+
+
+def test_an_id_that_is_no_text_can_be_read_all_the_same() -> None:
+    assert printable(b"caf\xe9") == "caf\\xe9"

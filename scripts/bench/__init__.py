@@ -1,0 +1,1 @@
+"""Benchmarks, beside a copy loop and RocketMQ."""

@@ -1,0 +1,138 @@
+"""The plots of docs/benchmarks.md: small SVG files, the same bytes for the same results.
+
+Drawn about as wide as half a page. A number that was not measured leaves its place empty.
+"""
+
+from collections.abc import Mapping, Sequence
+from io import StringIO
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from scripts.bench.report.results import Results
+from spark_jobs.report.plots import BLUE, GREY, ORANGE, RED, STYLE
+
+WAYS = {
+    "steady.": ("exactly once", BLUE),
+    "at-least-once.steady.": ("at least once", ORANGE),
+    "rocketmq.1000.steady.": ("RocketMQ, tick 1000 ms", RED),
+    "rocketmq.100.steady.": ("RocketMQ, tick 100 ms", GREY),
+}
+"""What measured a steady load: how it is called, and its colour."""
+BURSTS = {
+    "copy loop": ("copy.per_s", GREY),
+    "exactly once": ("burst.drain_per_s", BLUE),
+    "at least once": ("at-least-once.burst.drain_per_s", ORANGE),
+    "RocketMQ, tick 1000 ms": ("rocketmq.1000.burst.drain_per_s", RED),
+    "RocketMQ, tick 100 ms": ("rocketmq.100.burst.drain_per_s", RED),
+}
+
+
+def plots(results: Results) -> dict[str, str]:
+    """SVG by file name; without those of which nothing was measured."""
+    with rc_context(STYLE | {"svg.hashsalt": "bench"}):
+        drawn = {
+            "lateness.svg": _steady(results, "late.p99_ms", "lateness p99 under a steady load, ms", logarithmic=True),
+            "cpu.svg": _cpu(results),
+            "drain.svg": _drain(results),
+            "instances.svg": _instances(results),
+        }
+        return {name: _svg(figure) for name, figure in drawn.items() if figure is not None}
+
+
+def _steady(results: Results, end: str, title: str, *, logarithmic: bool) -> Figure | None:
+    lines = {
+        begin: [
+            (float(rate), results.median(f"{begin}{rate}.{end}") or 0.0)
+            for rate in results.places(begin, ".asked_per_s")
+        ]
+        for begin in WAYS
+    }
+    return _lines(title, lines, logarithmic=logarithmic)
+
+
+def _cpu(results: Results) -> Figure | None:
+    """The bridge's process alone: RocketMQ's broker stores the messages too."""
+    lines = {}
+    for begin in list(WAYS)[:2]:
+        rates = results.places(begin, ".asked_per_s")
+        lines[begin] = [(float(rate), results.cpu_us(f"{begin}{rate}")) for rate in rates]
+    return _lines("CPU of the bridge a message in and out, us", lines, logarithmic=False)
+
+
+def _lines(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], *, logarithmic: bool) -> Figure | None:
+    if not any(lines.values()):
+        return None
+    figure = Figure(figsize=(4.8, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for begin, points in lines.items():
+        name, colour = WAYS[begin]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, label=name, marker="o", markersize=4, linewidth=1.4)
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("messages/s asked for")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_title(title)
+    axes.grid(axis="y", color=GREY, alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _drain(results: Results) -> Figure | None:
+    bars = [(name, results.measured[key], colour) for name, (key, colour) in BURSTS.items() if key in results.measured]
+    if not bars:
+        return None
+    figure = Figure(figsize=(4.8, 0.8 + 0.4 * len(bars)), layout="constrained")
+    axes = figure.subplots()
+    medians = [value.median for _, value, _ in bars]
+    spread = [[value.median - value.low for _, value, _ in bars], [value.high - value.median for _, value, _ in bars]]
+    names, colours = [name for name, _, _ in bars], [colour for _, _, colour in bars]
+    drawn = axes.barh(names, medians, xerr=spread, color=colours, height=0.7, ecolor="black", capsize=3)
+    axes.bar_label(drawn, [f"{median:,.0f}" for median in medians], padding=6, fontsize=9)
+    axes.set_xlim(0, max(value.high for _, value, _ in bars) * 1.25)
+    axes.invert_yaxis()
+    _bare(axes)
+    axes.set_title("drain of a burst, messages/s, with its spread")
+    return figure
+
+
+def _instances(results: Results) -> Figure | None:
+    places = [place.split("x") for place in results.places("instances.", ".drain_per_s")]
+    if not places:
+        return None
+    partitions, counts = ([*sorted({int(place[which]) for place in places})] for which in (0, 1))
+    figure = Figure(figsize=(4.8, 2.6), layout="constrained")
+    axes = figure.subplots()
+    width, highest = 0.8 / len(counts), 0.0
+    for number, (count, colour) in enumerate(zip(counts, (BLUE, ORANGE), strict=False)):
+        medians = [results.median(f"instances.{of}x{count}.from_due_per_s") or 0.0 for of in partitions]
+        at = [place + width * number for place in range(len(partitions))]
+        drawn = axes.bar(at, medians, width=0.95 * width, color=colour, label=f"{count} instance{'s' * (count > 1)}")
+        axes.bar_label(drawn, [f"{median:,.0f}" for median in medians], fontsize=8)
+        highest = max(highest, *medians)
+    middles = [place + width * (len(counts) - 1) / 2 for place in range(len(partitions))]
+    axes.set_xticks(middles, [f"{of} partitions" for of in partitions])
+    axes.set_ylim(top=1.25 * highest)
+    axes.yaxis.set_visible(False)
+    axes.spines["left"].set_visible(False)
+    axes.set_title("a burst by partitions and instances, messages/s")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def _bare(axes: Axes) -> None:
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _svg(figure: Figure) -> str:
+    text = StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()

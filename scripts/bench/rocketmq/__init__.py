@@ -1,0 +1,1 @@
+"""RocketMQ as the peer of the benchmarks."""

@@ -1,0 +1,58 @@
+"""Where a part of the bench works, and the servers it works with: their data in memory, so that no disk is measured.
+
+folder/kafka/logs/     the broker's logs, which stay          folder/kafka/data -> a temporary folder in memory
+
+On a virtual disk some writes to a partition took 30 ms, it seems where a page of its mapped indices is new. What such
+a disk costs is a part of its own.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka
+from scripts.bench.measurements import Sizes
+
+MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
+_HEAP_MB = 1024
+"""As Kafka's own start script."""
+_SMALLER = 0.4
+"""Of the messages, where it is ratios that are shown."""
+
+
+@dataclass(frozen=True)
+class BenchServers:
+    """`pending`: how many timers stay. `memory`: a folder there for what servers write; None is beside their logs."""
+
+    folder: Path
+    sizes: Sizes
+    steady_seconds: float
+    pending: tuple[int, ...]
+    say: Callable[[str], None]
+    memory: Path | None = None
+
+    def smaller(self) -> Sizes:
+        return replace(self.sizes, messages=int(self.sizes.messages * _SMALLER))
+
+    @contextmanager
+    def kafka(self, folder: Path | None = None) -> Iterator[EmbeddedKafka]:
+        """Of the whole place, or of a folder in it."""
+        home = (folder or self.folder) / "kafka"
+        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
+        with self.in_memory(home / "data"), broker:
+            yield broker
+
+    @contextmanager
+    def in_memory(self, folder: Path) -> Iterator[None]:
+        """What is written to `folder` meanwhile lies there, and is gone behind it."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as ends:
+            if self.memory is None:
+                ends.callback(shutil.rmtree, folder, ignore_errors=True)
+            else:
+                folder.symlink_to(ends.enter_context(TemporaryDirectory(prefix="timer-bench-", dir=self.memory)))
+                ends.callback(folder.unlink)
+            yield

@@ -1,0 +1,61 @@
+"""Small transactions, paced as the bridge's are, with nobody else at the broker: how soon they stand is its limit.
+
+begin -> produce, some to each partition -> acknowledged -> offsets -> commit        two producers in turn
+|<------------ acknowledged ---------->|
+|<---------------------------- committed ----------------------------->|
+"""
+
+import time
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bridge.kafka.client_config import PRODUCER
+from bridge.kafka.poll_pacing import Pace
+from scripts.common.kafka_io import QUIET, trouble_told
+
+_TIMEOUT_S = 30.0
+
+
+class Times(NamedTuple):
+    """Of each transaction, ms since its begin, and what this process had used of CPU when it stood."""
+
+    acknowledged_ms: list[float]
+    committed_ms: list[float]
+    cpu_s: list[float]
+
+
+def small_transactions(
+    bootstrap_servers: str, topic: str, *, partitions: int, values: list[bytes], pace_s: float, seconds: float
+) -> Times:
+    """Each of them carries `values`. Raises BridgeError."""
+    name = f"small-{uuid4().hex[:8]}"
+    shared: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
+    consumer, pace = Consumer({**shared, "group.id": name}), Pace(pace_s)
+    with trouble_told("small transactions could not go on"):
+        producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
+        for producer in producers:
+            producer.init_transactions(_TIMEOUT_S)
+        found = Times([], [], [])
+        end_s = time.perf_counter() + seconds
+        while time.perf_counter() < end_s:
+            pace.wait()
+            begin_s = time.perf_counter()
+            producer = producers[len(found.committed_ms) % len(producers)]
+            _fill(producer, topic, partitions, values)
+            found.acknowledged_ms.append((time.perf_counter() - begin_s) * 1000)
+            place = TopicPartition(topic, 0, len(found.committed_ms))
+            producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), _TIMEOUT_S)
+            producer.commit_transaction(_TIMEOUT_S)
+            found.committed_ms.append((time.perf_counter() - begin_s) * 1000)
+            found.cpu_s.append(time.process_time())
+    consumer.close()
+    return found
+
+
+def _fill(producer: Any, topic: str, partitions: int, values: list[bytes]) -> None:
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % partitions)
+    producer.flush(_TIMEOUT_S)

@@ -1,0 +1,1 @@
+"""Chaos and soak: hurt a bridge under load."""

@@ -1,0 +1,197 @@
+"""What is done to two bridges and three brokers while they work, and how each is mended.
+
+kill         a bridge, -9; started again a little later          delete    the same, and its data directory is gone
+stop         SIGSTOP for longer or shorter than the session      disk      its disk is full (root: a tmpfs of its own)
+clock        set back by seconds, and later right again: never ahead, as then timers leave early, by the brokers' time
+slow, cut    a link between a bridge and one broker, or all      broker    killed, -9; started again
+pause        a real topic is paused, and resumed later
+"""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.chaos.proxy import Proxy
+from scripts.chaos.three_brokers import ThreeBrokers
+from scripts.common.processes import BridgeProcess
+
+DISK_MB = 64
+_MAY_DIE = (2, 3)
+"""Node 1 is the controller."""
+
+
+class ChaosFault(NamedTuple):
+    """Of one subject: no other fault meets it before `mend` was called."""
+
+    subject: str
+    seconds: float
+    mend: Callable[[], None]
+    name: str = ""
+
+
+class Victim:
+    """A bridge with a clock and, where we may mount one, a disk of its own."""
+
+    def __init__(self, name: str, folder: Path, bootstrap_servers: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self._folder = folder
+        self._data = folder / "timer-data"
+        self._data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._clock = folder / "clock-error-ms"
+        self._clock.write_text("0")
+        self.has_disk = _mounted(self._data)
+        stepped = (sys.executable, "-m", "scripts.chaos.skewed_clock", str(self._clock))
+        self._process = BridgeProcess(folder, bootstrap_servers, arguments, command=stepped)
+        self.is_up = False
+
+    def launch(self) -> None:
+        self.is_up = True
+        self._process.launch()
+
+    def await_ready(self) -> None:
+        self._process.await_ready()
+
+    @property
+    def has_folder(self) -> bool:
+        """It has claimed its data directory."""
+        return (self._data / "instance-id").exists()
+
+    def demand_alive(self) -> None:
+        """Raises BridgeError where it has ended by itself."""
+        if self.is_up:
+            self._process.demand_alive()
+
+    def stop(self) -> None:
+        self.is_up = False
+        self._process.stop()
+
+    def close(self) -> None:
+        self._process.kill()
+        if self.has_disk:
+            subprocess.run(["umount", "--lazy", str(self._data)], check=False)
+
+    # -- faults
+
+    def kill(self) -> Callable[[], None]:
+        self.is_up = False
+        self._process.kill()
+        return self.launch
+
+    def delete(self) -> Callable[[], None]:
+        self.kill()
+        for path in self._data.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return self.launch
+
+    def pause(self) -> Callable[[], None]:
+        os.kill(self._process.pid, signal.SIGSTOP)
+        return lambda: os.kill(self._process.pid, signal.SIGCONT)
+
+    def step_clock(self, error_ms: int) -> Callable[[], None]:
+        self._set_clock(error_ms)
+        return lambda: self._set_clock(0)
+
+    def fill_disk(self) -> Callable[[], None]:
+        filler = self._data / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:  # ENOSPC is what is wanted
+            for _ in range(DISK_MB):
+                file.write(bytes(1 << 20))
+        return filler.unlink
+
+    def _set_clock(self, error_ms: int) -> None:
+        new = self._clock.with_suffix(".new")
+        new.write_text(str(error_ms))
+        new.replace(self._clock)
+
+
+def _mounted(folder: Path) -> bool:
+    """A small disk of its own; only root may."""
+    if os.geteuid() != 0:
+        return False
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=0700", "tmpfs", str(folder)]
+    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+
+class Mischief:
+    """Draws faults, so that never two brokers are down at once, and nothing is hurt twice at the same time.
+
+    `pause(on)` pauses or resumes a real topic.
+    """
+
+    def __init__(
+        self, brokers: ThreeBrokers, victims: Sequence[Victim], rng: random.Random, pause: Callable[[bool], None]
+    ) -> None:
+        self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
+        self._left: list[str] = []
+        self._kinds: dict[str, Callable[[set[str]], ChaosFault | None]] = {
+            "kill": lambda busy: self._of_one(busy, Victim.kill, 4),
+            "delete": lambda busy: self._of_one(busy, Victim.delete, 2),
+            "stop": lambda busy: self._of_one(busy, Victim.pause, 16),
+            "clock": lambda busy: self._of_one(busy, lambda v: v.step_clock(-rng.choice((30, 900, 6_000))), 8),
+            "disk": self._fill,
+            "slow": lambda busy: self._of_link(busy, rng.choice((20, 200, 700)), is_cut=False),
+            "cut": lambda busy: self._of_link(busy, 0, is_cut=True),
+            "broker": self._break,
+            "pause": self._hold,
+        }
+        self.skipped = {} if all(v.has_disk for v in victims) else {"disk": "a tmpfs cannot be mounted: only root may"}
+        """Kinds that are not possible here, with the reason."""
+        self.kinds = sorted(self._kinds.keys() - self.skipped.keys())
+
+    def begin(self, busy: set[str]) -> ChaosFault | None:
+        """Begin one of the kinds that have not had their turn. None if each would hurt what is hurt."""
+        self._left = self._left or self._rng.sample(self.kinds, len(self.kinds))
+        for name in self._left:
+            if (begun := self._kinds[name](busy)) is not None:
+                self._left.remove(name)
+                return begun._replace(name=name)
+        return None
+
+    def _of_one(
+        self, busy: set[str], hurt: Callable[[Victim], Callable[[], None]], longest_s: float
+    ) -> ChaosFault | None:
+        victim = self._rng.choice(self._victims)
+        if victim.name in busy:
+            return None
+        return ChaosFault(victim.name, self._rng.uniform(0.2, longest_s), hurt(victim))
+
+    def _fill(self, busy: set[str]) -> ChaosFault | None:
+        """Not of one that has still to claim its folder: as it should, it would end, and say why."""
+        unclaimed = {victim.name for victim in self._victims if not victim.has_folder}
+        return self._of_one(busy | unclaimed, Victim.fill_disk, 8)
+
+    def _of_link(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> ChaosFault | None:
+        """To one broker, or to all of them."""
+        link = self._rng.randrange(len(self._brokers.links))
+        subject = f"link {link}"
+        if subject in busy:
+            return None
+        all_ = self._brokers.links[link]
+        proxies = self._rng.choice((all_, [self._rng.choice(all_)]))
+        _set(proxies, delay_ms, is_cut=is_cut)
+        return ChaosFault(subject, self._rng.uniform(0.5, 12), lambda: _set(proxies, 0, is_cut=False))
+
+    def _break(self, busy: set[str]) -> ChaosFault | None:
+        if "broker" in busy:
+            return None
+        node = self._brokers.node(self._rng.choice(_MAY_DIE))
+        node.kill()
+        return ChaosFault("broker", self._rng.uniform(0.2, 8), node.start)
+
+    def _hold(self, busy: set[str]) -> ChaosFault | None:
+        if "real topic" in busy:
+            return None
+        self._pause(True)
+        return ChaosFault("real topic", self._rng.uniform(2, 8), lambda: self._pause(False))
+
+
+def _set(proxies: Sequence[Proxy], delay_ms: int, *, is_cut: bool) -> None:
+    for proxy in proxies:
+        proxy.delay_ms, proxy.is_cut = delay_ms, is_cut

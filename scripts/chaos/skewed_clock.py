@@ -1,0 +1,27 @@
+"""`timer-bridge` whose clock is wrong by what a file says, in ms: for chaos, where clocks are set meanwhile.
+
+python -m scripts.chaos.skewed_clock FILE run --bootstrap-servers ...
+"""
+
+import sys
+from pathlib import Path
+from unittest import mock
+
+from bridge import process as run
+from bridge.cli import app as cli
+
+
+class SteppedClock(run.SystemClock):
+    """The file is read each time: a step is seen at once."""
+
+    def __init__(self) -> None:
+        self._path = Path(sys.argv[0])
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(self._path.read_text() or 0)
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    with mock.patch.object(run, "SystemClock", SteppedClock):
+        cli.main()

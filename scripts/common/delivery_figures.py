@@ -1,0 +1,88 @@
+"""What deliveries say: counted by origin against the requests, and how late they were.
+
+requests  timer.requests/0 [0, 4)        expected origins 0 1 2 3
+delivered               0 1 1 3          lost 1 (2), duplicates 1 (1)
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scripts.common.kafka_io import Delivery, OffsetRange
+
+Ints = npt.NDArray[np.int64]
+
+
+class Lateness(NamedTuple):
+    """Milliseconds, nearest rank: each is a lateness that some message really had."""
+
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+class Account(NamedTuple):
+    """Of `requested` origins; `strangers` are deliveries that name an origin nobody requested."""
+
+    requested: int
+    lost: int
+    duplicates: int
+    early: int
+    strangers: int
+
+
+def lateness(late_ms: Ints) -> Lateness:
+    if not len(late_ms):
+        return Lateness(0, 0, 0)
+    p50, p99 = np.percentile(late_ms, [50, 99], method="inverted_cdf")
+    return Lateness(int(p50), int(p99), int(late_ms.max()))
+
+
+def late_ms(deliveries: Sequence[Delivery]) -> Ints:
+    """By the broker's clock: append time on the real topic minus due time."""
+    return np.array([d.appended_ms - d.due_ms for d in deliveries], np.int64)
+
+
+def seen_late_ms(deliveries: Sequence[Delivery]) -> Ints:
+    """By the clock of the consumer that was handed them: the commit and the fetch are in it."""
+    return np.array([d.seen_ms - d.due_ms for d in deliveries], np.int64)
+
+
+def account(spans: Sequence[OffsetRange], deliveries: Sequence[Delivery]) -> Account:
+    """Every offset of `spans` is a request that is to be delivered once."""
+    arrived = DeliveryAccount(spans)
+    for delivery in deliveries:
+        arrived.note(delivery.origin)
+    early = int((late_ms(deliveries) < 0).sum())
+    return Account(arrived.expected, arrived.lost, arrived.duplicates, early, arrived.strangers)
+
+
+class DeliveryAccount:
+    """How often each expected origin has come."""
+
+    def __init__(self, spans: Sequence[OffsetRange]) -> None:
+        self._spans = {b"%s/%d" % (span.topic.encode(), span.partition): span for span in spans}
+        self._times = {name: np.zeros(len(span), np.int32) for name, span in self._spans.items()}
+        self.strangers = 0
+
+    def note(self, origin: bytes) -> None:
+        shard, _, offset = origin.rpartition(b"/")
+        span = self._spans.get(shard)
+        if span is not None and span.begin <= int(offset) < span.end:
+            self._times[shard][int(offset) - span.begin] += 1
+        else:
+            self.strangers += 1
+
+    @property
+    def expected(self) -> int:
+        return sum(len(span) for span in self._spans.values())
+
+    @property
+    def lost(self) -> int:
+        return sum(int((times == 0).sum()) for times in self._times.values())
+
+    @property
+    def duplicates(self) -> int:
+        return sum(int(np.maximum(times - 1, 0).sum()) for times in self._times.values())

@@ -1,0 +1,394 @@
+"""Kafka for the demo and the bench, for all other scripts but small_transactions and three_brokers.
+
+Sender   -> any topic               idempotent, not transactional: a producer as users have it
+Receiver <- the real topics         read_committed, so it sees what a careful consumer sees
+Admin    <- topics, ends, progress
+read_all <- all that stands on some topics
+copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is measured against
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self, TypeVar
+from uuid import uuid4
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+    libversion,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from bridge.errors import BridgeError
+from bridge.kafka.client_config import REPLACED_AFTER_S
+from schemas import headers as names
+
+BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
+_TIMEOUT_S = 60.0
+T = TypeVar("T")
+QUIET = {"log_level": 2}  # a broker that is being stopped is no news
+
+
+class TimerRequest(NamedTuple):
+    """A record for the timer topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]]
+
+
+class Delivery(NamedTuple):
+    """A delivered record. `appended_ms` is the broker's clock, `seen_ms` ours when the consumer handed it over."""
+
+    topic: str
+    origin: bytes
+    due_ms: int
+    appended_ms: int
+    seen_ms: int
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [begin, end) of one partition."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+def timer(target: str, due_ms: int, value: bytes, key: bytes | None = None) -> TimerRequest:
+    """A request in native headers."""
+    return TimerRequest(key, value, [(names.TOPIC, target.encode()), (names.DELIVER_MS, b"%d" % due_ms)])
+
+
+def named_timer(target: str, due_ms: int, value: bytes, id_: bytes) -> TimerRequest:
+    """A request with an id, which is its key too: so a cancel meets it."""
+    unnamed = timer(target, due_ms, value, id_)
+    return unnamed._replace(headers=[*unnamed.headers, (names.ID, id_)])
+
+
+def cancel(id_: bytes) -> TimerRequest:
+    return TimerRequest(id_, b"", [(names.ACTION, b"cancel"), (names.ID, id_)])
+
+
+class Admin:
+    """Short questions to the broker. Raises BridgeError where it does not answer."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
+        self._client = AdminClient(self._address)
+        self._consumers: dict[str, Consumer] = {}
+
+    def create_topics(
+        self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str], copies: int = 1
+    ) -> None:
+        asked = [NewTopic(topic, partitions, copies, config=dict(settings)) for topic in topics]
+        with trouble_told("topics could not be created"):
+            for created in self._client.create_topics(asked).values():
+                created.result(_TIMEOUT_S)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The end of each partition, behind what is committed (the last stable offset)."""
+
+        def look() -> dict[int, int]:
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            asked = dict.fromkeys(self._partitions(topic), latest)
+            found = self._client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+            return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
+
+        return _repeated(f"the ends of {topic} could not be read", look)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The group's progress; a partition without one is left out.
+
+        Not asked as an admin: librdkafka 2.16 dies of that (SIGSEGV) where the group's coordinator has just moved.
+        """
+
+        def look() -> dict[int, int]:
+            places = self._consumer(group).committed(self._partitions(topic), _TIMEOUT_S)
+            return {place.partition: place.offset for place in places if place.offset >= 0}
+
+        return _repeated(f"the offsets of group {group} could not be read", look)
+
+    def _consumer(self, group: str) -> Consumer:
+        if group not in self._consumers:
+            self._consumers[group] = Consumer({**self._address, "group.id": group})
+        return self._consumers[group]
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        described = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        if described.error is not None:
+            raise KafkaException(described.error)
+        return [TopicPartition(topic, number) for number in described.partitions]
+
+
+class TimerSender:
+    """Sends without waiting; `flush` waits, and raises BridgeError when anything was not acknowledged."""
+
+    def __init__(self, bootstrap_servers: str, **settings: str) -> None:
+        self.producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "batch.num.messages": 10_000,
+                "queue.buffering.max.messages": 1_000_000,
+                **QUIET,
+                **settings,
+            }
+        )
+        self._failed: object = None
+
+    def send(self, topic: str, request: TimerRequest, partition: int = -1) -> None:
+        """To the key's partition, if none is given. Waits while the queue is full."""
+        key, value, headers = request
+        while True:
+            try:
+                self.producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._told)
+            except BufferError:
+                self.producer.poll(0.1)
+            else:
+                return
+
+    def serve(self) -> None:
+        """Takes acknowledgements that have arrived."""
+        self.producer.poll(0)
+        if self._failed is not None:
+            raise BridgeError(f"a request could not be sent: {self._failed}")
+
+    def flush(self) -> None:
+        left = self.producer.flush(_TIMEOUT_S)
+        self.serve()
+        if left:
+            raise BridgeError(f"{left} requests were not acknowledged within {_TIMEOUT_S:.0f} s")
+
+    def _told(self, error: object, _message: Message) -> None:
+        if error is not None:
+            self._failed = error
+
+
+def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest]) -> tuple[OffsetRange, ...]:
+    """Sends them; returns where they stand. Nobody else may send to `topic` meanwhile."""
+    admin = Admin(bootstrap_servers)
+    begins = admin.ends(topic)
+    sender = TimerSender(bootstrap_servers)
+    for count, request in enumerate(requests):
+        sender.send(topic, request)
+        if count % 1_000 == 0:
+            sender.serve()
+    sender.flush()
+    return tuple(OffsetRange(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
+
+
+class Placed(NamedTuple):
+    """A record for one partition: alone there, nobody else writes to it, so its offset is known before it is sent."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]]
+
+
+def send_placed(bootstrap_servers: str, records: Iterable[Placed], *, transaction_size: int | None = None) -> None:
+    """Each partition's in order; in transactions of so many, where that is given."""
+    own = {"transactional.id": f"hand-{uuid4().hex[:8]}"} if transaction_size else {}
+    sender = TimerSender(bootstrap_servers, **own)
+    producer = sender.producer
+    with trouble_told("records could not be sent"):
+        if transaction_size:
+            producer.init_transactions(_TIMEOUT_S)
+            producer.begin_transaction()
+        for count, (topic, partition, key, value, headers) in enumerate(records, 1):
+            sender.send(topic, TimerRequest(key, value, headers), partition)
+            if count % 1_000 == 0:
+                sender.serve()
+            if transaction_size and count % transaction_size == 0:
+                producer.commit_transaction(_TIMEOUT_S)
+                producer.begin_transaction()
+        if transaction_size:
+            producer.commit_transaction(_TIMEOUT_S)
+        sender.flush()
+
+
+def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
+    """Return a consumer of what is committed, from the beginning on, whose group never commits anything itself."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
+            **settings,
+            **QUIET,
+        }
+    )
+
+
+class Receiver:
+    """Reads real topics from their beginning, read_committed. Its group never commits anything."""
+
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._consumer = self._made()
+        with trouble_told("the real topics could not be listed"):
+            end_s = time.monotonic() + _TIMEOUT_S
+            while True:  # not every broker knows a topic that was just made
+                described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+                if described.keys() >= set(topics) or time.monotonic() > end_s:
+                    break
+        self._next = {(t, number): OFFSET_BEGINNING for t in topics for number in described[t].partitions}
+        self._assign()
+
+    def _made(self) -> Consumer:
+        return _reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
+
+    def _assign(self) -> None:
+        self._quiet_s = time.monotonic()
+        self._consumer.assign([TopicPartition(*place, offset) for place, offset in self._next.items()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        """Waits for one, then takes what is there."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge's clients
+                self._consumer.close()
+                self._consumer = self._made()
+                self._assign()
+            return []
+        messages: list[Any] = [first, *self._consumer.consume(10_000, 0)]
+        seen_ms = time.time_ns() // 1_000_000
+        self._quiet_s = time.monotonic()
+        self._next |= {(m.topic(), m.partition()): m.offset() + 1 for m in messages if m.error() is None}
+        return [_delivery(message, seen_ms) for message in messages]
+
+
+def _delivery(message: Message, seen_ms: int) -> Delivery:
+    if message.error() is not None:
+        raise BridgeError(f"a real topic could not be read: {message.error()}")
+    headers: dict[str, Any] = dict(message.headers() or [])
+    _, appended_ms = message.timestamp()
+    origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
+    return Delivery(str(message.topic()), origin, due_ms, appended_ms, seen_ms)
+
+
+def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]:
+    """What is committed on the topics now, each partition in its order. Raises BridgeError where it cannot be read."""
+    admin = Admin(bootstrap_servers)
+    ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
+    consumer = _reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
+    consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
+    try:
+        while ends:
+            message = consumer.poll(_TIMEOUT_S)
+            if message is None:
+                raise BridgeError(f"nothing came of {sorted(ends)} within {_TIMEOUT_S:.0f} s")
+            wrong = message.error()
+            if wrong is None:
+                yield message
+            elif wrong.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                raise BridgeError(f"{message.topic()} could not be read: {wrong}")
+            else:  # behind all messages, as markers are none; a new leader may see an earlier end first
+                place = str(message.topic()), int(message.partition() or 0)
+                if int(message.offset() or 0) >= ends.get(place, 0):
+                    ends.pop(place, None)
+    finally:
+        consumer.close()
+
+
+class Took(NamedTuple):
+    """`cpu_s`: of this process, librdkafka's threads with it."""
+
+    elapsed_s: float
+    cpu_s: float
+
+
+def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> Took:
+    """What one thread with one producer takes to copy `count` records, exactly once.
+
+    Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
+    """
+    name = f"copy-{uuid4().hex[:8]}"
+    shared = {"socket.nagle.disable": True, "retry.backoff.ms": 2}
+    consumer = _reader(bootstrap_servers, name, {**shared, "queued.min.messages": 50_000})
+    batches = {"linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
+    producer = Producer(
+        {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **shared, **batches, **QUIET}
+    )
+    with trouble_told("the copy loop could not go on"):
+        producer.init_transactions(_TIMEOUT_S)
+        partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions
+        consumer.assign([TopicPartition(source, number, OFFSET_BEGINNING) for number in partitions])
+        messages = _full(consumer, min(transaction_size, count))
+        begin, copied = Took(time.perf_counter(), time.process_time()), 0
+        while messages:
+            _copy(producer, consumer, messages, target)
+            copied += len(messages)
+            messages = _full(consumer, min(transaction_size, count - copied))
+        took = Took(time.perf_counter() - begin.elapsed_s, time.process_time() - begin.cpu_s)
+    consumer.close()
+    return took
+
+
+def _full(consumer: Consumer, count: int) -> list[Message]:
+    messages = consumer.consume(count, _TIMEOUT_S) if count else []
+    if len(messages) < count:
+        raise BridgeError(f"the copy loop's source ended {count - len(messages)} records early")
+    return messages
+
+
+def _copy(producer: Producer, consumer: Consumer, messages: list[Message], target: str) -> None:
+    producer.begin_transaction()
+    reached: dict[int | None, Message] = {}
+    for message in messages:
+        producer.produce(target, message.value(), message.key(), headers=message.headers())
+        reached[message.partition()] = message
+    places = [
+        TopicPartition(str(last.topic()), int(last.partition() or 0), int(last.offset() or 0) + 1)
+        for last in reached.values()
+    ]
+    producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _TIMEOUT_S)
+    producer.flush(_TIMEOUT_S)
+    producer.commit_transaction(_TIMEOUT_S)
+
+
+def librdkafka_version() -> str:
+    return str(libversion()[0])
+
+
+def _repeated(what: str, look: Callable[[], T]) -> T:
+    """A broker knows a topic that was just made, or a group, a moment before it can answer for it."""
+    until_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return look()
+        except KafkaException as wrong:
+            if time.monotonic() > until_s:
+                raise BridgeError(f"{what}: {wrong.args[0]}") from wrong
+            time.sleep(0.05)
+
+
+@contextmanager
+def trouble_told(what: str) -> Iterator[None]:
+    """Kafka's errors as BridgeError."""
+    try:
+        yield
+    except KafkaException as wrong:
+        raise BridgeError(f"{what}: {wrong.args[0]}") from wrong

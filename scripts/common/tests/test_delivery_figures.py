@@ -1,0 +1,36 @@
+"""Deliveries against requests: what is lost, double, early, strange."""
+
+import numpy as np
+
+from scripts.common import delivery_figures as figures
+from scripts.common.kafka_io import Delivery, OffsetRange
+
+SPAN = OffsetRange("timer.requests", 0, 2, 6)
+
+
+def delivery(offset: int, *, late_ms: int = 5, shard: str = "timer.requests/0") -> Delivery:
+    return Delivery("orders", f"{shard}/{offset}".encode(), 1_000, 1_000 + late_ms, 1_000 + late_ms)
+
+
+def test_each_once_is_clean() -> None:
+    found = figures.account([SPAN], [delivery(offset) for offset in (5, 2, 4, 3)])
+    assert found == figures.Account(requested=4, lost=0, duplicates=0, early=0, strangers=0)
+
+
+def test_every_fault_is_counted() -> None:
+    came = [delivery(2), delivery(3), delivery(3), delivery(3), delivery(4, late_ms=-1)]
+    came += [delivery(1), delivery(6), delivery(2, shard="other/0"), delivery(2, shard="timer.requests/1")]
+    found = figures.account([SPAN], came)
+    assert found == figures.Account(requested=4, lost=1, duplicates=2, early=1, strangers=4)
+
+
+def test_two_partitions_are_kept_apart() -> None:
+    spans = [SPAN, OffsetRange("timer.requests", 1, 0, 1)]
+    came = [delivery(0, shard="timer.requests/1"), *(delivery(offset) for offset in range(2, 6))]
+    assert figures.account(spans, came) == figures.Account(5, 0, 0, 0, 0)
+
+
+def test_percentiles_are_latenesses_that_happened() -> None:
+    assert figures.lateness(np.arange(1, 101)) == (50, 99, 100)
+    assert figures.lateness(np.array([7])) == (7, 7, 7)
+    assert figures.lateness(np.array([], np.int64)) == (0, 0, 0)

@@ -1,0 +1,1 @@
+"""The demo: the flights of a day."""

@@ -1,0 +1,73 @@
+"""A software bill of materials (CycloneDX 1.6, JSON) of what users install: the package, its extra `spark`, and jars.
+
+python -m scripts.release.sbom [OUT]        .run/sbom.json; `make sbom` installs what this needs
+
+Python packages come from this environment (licences, dependencies), limited to run.lock and spark.lock. The jars are
+those that `timer-bridge dev` and the Spark jobs fetch, with the SHA-512 that is checked at each use.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bridge.dev.kafka_jars import JARS as KAFKA
+from schemas.maven_jars import JarList
+from spark_jobs.platform.session import JARS as SPARK
+
+OUT = Path(".run/sbom.json")
+
+
+def locked() -> set[str]:
+    """Names of packages, normalised."""
+    text = "".join(Path(f"requirements/{name}.lock").read_text() for name in ("run", "spark"))
+    return set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
+
+
+def limited(bom: dict[str, Any], names: set[str], jars: list[dict[str, Any]]) -> dict[str, Any]:
+    """`bom` with only these packages, and with `jars` as components that the root depends on."""
+    root = bom["metadata"]["component"]["bom-ref"]
+    kept = [each for each in bom["components"] if re.sub(r"[-_.]+", "-", each["name"]).lower() in names]
+    known = {root, *(each["bom-ref"] for each in kept)}
+    dependencies = []
+    for each in bom["dependencies"]:
+        if each["ref"] in known:
+            on = [ref for ref in each.get("dependsOn", []) if ref in known]
+            on += [jar["bom-ref"] for jar in jars] if each["ref"] == root else []
+            dependencies.append({"ref": each["ref"], "dependsOn": on})
+    dependencies += [{"ref": jar["bom-ref"]} for jar in jars]
+    return bom | {"components": kept + jars, "dependencies": dependencies}
+
+
+def components(*lists: JarList) -> list[dict[str, Any]]:
+    """One for each jar, also if several lists have it."""
+    made: list[dict[str, Any]] = []
+    for jar, sha512 in {jar: sha512 for asked in lists for jar, sha512 in asked.sha512.items()}.items():
+        group, name, version = jar.split(":")
+        purl = f"pkg:maven/{group}/{name}@{version}"
+        about = {"type": "library", "group": group, "name": name, "version": version, "scope": "optional"}
+        hashes = [{"alg": "SHA-512", "content": sha512}]
+        made.append({**about, "bom-ref": purl, "purl": purl, "hashes": hashes})
+    return made
+
+
+def main(out: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    environment = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", "pyproject.toml"]
+    environment += ["--sv", "1.6", "--of", "JSON", sys.executable]
+    told = subprocess.run(environment, capture_output=True, check=True)
+    text = json.dumps(limited(json.loads(told.stdout), locked(), components(KAFKA, SPARK)), indent=1)
+    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if wrong is not None:
+        sys.exit(f"{out}: not valid CycloneDX 1.6: {wrong}")
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(text)
+    print(out)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else OUT)

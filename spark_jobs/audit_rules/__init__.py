@@ -1,0 +1,1 @@
+"""What became of each request: evidence, classes, verdicts."""

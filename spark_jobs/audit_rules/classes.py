@@ -1,0 +1,209 @@
+"""What became of each request: one table of rules, one pure function.
+
+    origin  due_ms  deliveries  rejections  delivered_ms  next    ->  class      faults
+    t/0/7   5000    1           0           5003          null        delivered  []
+    t/0/8   5000    2           0           4998          null        duplicate  [duplicate, early]
+    t/0/9   5000    0           0           null          null        missing    [missing]
+    t/0/10  5000    0           0           null          cancel      cancelled  []
+
+The first rule that holds names the class; every fault that holds stands in `faults`, so that none hides behind another.
+
+Ids: the timer topic says that a request with the same id follows (`next`), not whether the bridge read it before it
+released. Receipts say when it was read, by the broker's clock; without them the time of the request does, with
+`tolerance_ms` for the way to the bridge. What that proves is told in docs/audit.md.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.headers import DELIVER_MS, ROLLS
+from schemas.tables import AuditClass
+from spark_jobs.audit_rules.headers import standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditLimits:
+    """By what the audit judges. All ms."""
+
+    as_of_ms: int
+    settle_ms: int = 10_000
+    """What was expected so shortly before `as_of_ms` may still be on its way."""
+    tolerance_ms: int = 10_000
+    """So long the bridge may take to read a request: a delivery sooner after a cancel than this is no fault."""
+    skew_ms: int = 1_000
+    """So far the clocks of two brokers, or of a broker and the bridge, may be apart."""
+    late_ms: int | None = None
+    """What is delivered later than this behind its time is `late`. None: nothing is."""
+
+
+class Rule(NamedTuple):
+    """`holds` is SQL over the columns of `outcomes` and `_FACTS`; where it is null it does not hold."""
+
+    name: AuditClass
+    fault: bool
+    holds: str
+    meaning: str
+
+
+_A = AuditClass
+RULES = (
+    Rule(_A.UNEXPLAINED, True, "NOT requested", "a record names a request that does not exist"),
+    Rule(
+        _A.REJECTED_BUT_DELIVERED,
+        True,
+        "deliveries > 0 AND rejections > 0",
+        "delivered, and on the rejected topic too",
+    ),
+    Rule(
+        _A.MALFORMED_BUT_DELIVERED,
+        True,
+        "deliveries > 0 AND (malformed OR kind IN ('cancel', 'move', 'pause', 'resume'))",
+        "its headers do not say when or where, or it is no timer; it was never to be delivered",
+    ),
+    Rule(
+        _A.CANCELLED_BUT_DELIVERED,
+        True,
+        "deliveries > 0 AND (told_ended > 0 OR (next.kind IS NOT NULL AND read_before_release))",
+        "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
+    ),
+    Rule(
+        _A.EXPIRED_BUT_DELIVERED,
+        True,
+        "delivered_ms - tolerance_ms > expire_ms",
+        "delivered after its timer-expire-ms",
+    ),
+    Rule(_A.DUPLICATE, True, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
+    Rule(_A.EARLY, True, "delivered_ms < due_ms", "delivered before it was due"),
+    Rule(_A.ALTERED, True, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
+    Rule(
+        _A.MISSING,
+        True,
+        "deliveries = 0 AND (wrongly_expired OR"
+        " (rejections = 0 AND kind_of_timer AND NOT is_undecided"
+        " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
+        "due, but neither delivered nor rejected; or gone before what should have ended it came",
+    ),
+    Rule(_A.EXPIRED, False, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
+    Rule(_A.REJECTED, False, "rejections > 0", "on the rejected topic, with a code that says why"),
+    Rule(
+        _A.MOVED,
+        False,
+        "deliveries > 0 AND moved_low IS NOT NULL AND NOT is_ahead",
+        "delivered; a request had given it another time, and which of its times held is not proved",
+    ),
+    Rule(_A.LATE, False, "delivered_ms - expected_ms > late_ms AND NOT is_ahead", "delivered, later than the limit"),
+    Rule(_A.DELIVERED, False, "deliveries > 0 AND NOT is_ahead", "once, as it was sent, not before it was due"),
+    Rule(
+        _A.CANCELLED,
+        False,
+        "deliveries = 0 AND kind_of_timer AND ended AND next.kind = 'cancel'",
+        "ended by a cancel with its id",
+    ),
+    Rule(_A.REPLACED, False, "deliveries = 0 AND kind_of_timer AND ended", "ended by a later request with its id"),
+    Rule(
+        _A.CANCEL_DONE, False, "is_cancel AND (told_done > 0 OR (unanswered AND found))", "a cancel that ended a timer"
+    ),
+    Rule(
+        _A.CANCEL_TOO_LATE,
+        False,
+        "is_cancel AND (told_missed = 'too-late' OR (unanswered AND previous.left))",
+        "a cancel whose timer had left already",
+    ),
+    Rule(
+        _A.CANCEL_NOT_FOUND,
+        False,
+        "is_cancel AND (told_missed IS NOT NULL OR unanswered)",
+        "a cancel with nothing pending under its id",
+    ),
+    Rule(_A.SWITCH, False, "is_switch", "pauses or resumes a real topic"),
+    Rule(_A.MOVE, False, "is_move", "gives what is pending under its id another time"),
+    Rule(
+        _A.PENDING,
+        False,
+        "true",
+        "not due yet; or still on its way: due so lately, or behind an open transaction",
+    ),
+)
+
+FAULTS = tuple(rule.name for rule in RULES if rule.fault)
+
+_FACTS = {
+    # Delivered while the audit read, from a copy behind what was read; a move may lie there too.
+    "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
+    "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
+    "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
+    "is_move": "coalesce(kind = 'move' AND NOT malformed, false)",
+    "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'move', 'pause', 'resume') AND NOT malformed), false)",
+    # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read. One
+    # from before it was sent has the time of a bridge whose clock was behind, and tells nothing.
+    "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
+    " next.ms + tolerance_ms) < delivered_ms",
+    # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.
+    "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
+    " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",
+    "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0"
+    " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
+    "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
+    "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
+    " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
+    "wrongly_expired": "coalesce(error = 'expired' AND (expire_ms IS NULL"
+    " OR rejected_ms + skew_ms < expire_ms), false)",
+}
+
+_AHEAD = {
+    "due_ms": "IF(is_ahead, told_low_ms, due_ms)",
+    "lateness_ms": "IF(is_ahead, delivered_ms - told_low_ms, lateness_ms)",
+    "altered": f"IF(is_ahead, array_except(altered, array('{DELIVER_MS}', '{ROLLS}')), altered)",
+}
+"""What the copy would say is taken as the delivery tells it, until it is read."""
+
+
+def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
+    """`outcomes` (spark_jobs.audit_rules.outcomes) with `class`, `faults`, `proof` and `open`."""
+    given = {
+        "as_of_ms": F.lit(limits.as_of_ms),
+        "settled_ms": F.lit(limits.as_of_ms - limits.settle_ms),
+        "tolerance_ms": F.lit(limits.tolerance_ms),
+        "skew_ms": F.lit(limits.skew_ms),
+        "late_ms": F.lit(limits.late_ms).cast("bigint"),
+    }
+    known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
+    known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
+    faults = standing(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
+    found = known.withColumns({"class": _first_that_holds(), "faults": faults})
+    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, "is_undecided")
+
+
+def is_fault(column: str = "class") -> Column:
+    return F.col(column).isin(*(name.value for name in FAULTS))
+
+
+def _proof() -> Column:
+    by_order = F.when(F.expr("told_ended > 0 OR (is_cancel AND answered_ms IS NOT NULL)"), "receipt").otherwise("order")
+    decided = (_A.CANCELLED, _A.REPLACED, _A.CANCEL_DONE, _A.CANCEL_TOO_LATE, _A.CANCEL_NOT_FOUND)
+    return F.when(F.col("class").isin(*(name.value for name in decided)), by_order)
+
+
+def _is_open() -> Column:
+    """Its class may change: nothing came yet; what replaced it may turn out to be refused; a request with its id may
+    have been sent before it was delivered, and not be read yet; or a receipt may still come."""
+    waits = F.col("class").isin(_A.PENDING.value, _A.MISSING.value)
+    may_be_refused = (F.col("class") == _A.REPLACED.value) & (F.col("told_ended") == 0) & ~F.col("next.left")
+    just_now = F.expr("id IS NOT NULL AND delivered_ms >= as_of_ms")
+    untold = F.expr(
+        "(next.kind IS NOT NULL AND told_ended = 0 AND next.answered_ms IS NULL"
+        " AND next.ms > settled_ms - tolerance_ms)"
+        " OR (is_cancel AND answered_ms IS NULL AND requested_ms > settled_ms - tolerance_ms)"
+    )
+    return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, may_be_refused, just_now, untold)))
+
+
+def _first_that_holds() -> Column:
+    def otherwise(rest: Column, rule: Rule) -> Column:
+        return F.when(F.expr(rule.holds), F.lit(rule.name.value)).otherwise(rest)
+
+    return reduce(otherwise, reversed(RULES), F.lit(None).cast("string"))

@@ -1,0 +1,146 @@
+"""Records of the timer topic -> what each asks for.
+
+    timer-topic, one time header           schedule | replace     stands, and ends what is pending under its id
+    timer-action: cancel, timer-id         cancel                 ends what is pending under its id
+    timer-action: move, timer-id, a time   move                   gives what is pending under its id another time
+    timer-action: pause, resume            switch                 about a real topic alone; no timer
+    timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
+    anything else                          malformed: only the rejected topic may hold it
+
+The same rules as schemas.headers, written a second time on purpose (see headers.py). `malformed` says no code:
+any refusal will do, as long as there is one.
+"""
+
+from collections.abc import Sequence, Set
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas import headers as names
+from schemas.levels import DEFAULT_MS
+from schemas.tables import Kind
+from spark_jobs.audit_rules import headers as c
+
+ASKED = tuple(field.name for field in Kind.ASKED.value)
+_SWITCHES = ("pause", "resume")
+_ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
+_SAYS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
+
+
+def requests(
+    records: DataFrame, *, levels_ms: Sequence[int] = DEFAULT_MS, own_topics: Set[str] = frozenset()
+) -> DataFrame:
+    """One row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
+
+    `own_topics`: the bridge's own, which are no legal targets.
+    """
+    h = F.col("headers")
+    key = F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key"))
+    action = F.when(c.has(h, names.ACTION), c.value_of(h, names.ACTION).cast("string")).otherwise("schedule")
+    is_copy = c.has(h, names.ORIGIN) | c.has(h, names.ROLLS)
+    read = records.select(
+        F.concat_ws("/", "topic", "partition", "offset").alias("origin"),
+        "topic",
+        "partition",
+        "offset",
+        F.col("timestamp_ms").alias("requested_ms"),
+        F.when(is_copy, "copy").when(action.isin(*_ACTIONS), action).otherwise("schedule").alias("kind"),
+        F.coalesce(action.isin(*_ACTIONS), F.lit(False)).alias("known_action"),
+        action.alias("action"),
+        _target(h, own_topics).alias("target"),
+        _due_ms(h, levels_ms).alias("due_ms"),
+        c.decimal(c.value_of(h, names.EXPIRE_MS)).alias("expire_ms"),
+        c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
+        F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
+        c.contents(key, F.col("value"), h).alias("want"),
+        c.digest(F.col("key")).alias("own_key"),
+        _stands_twice(h).alias("doubled"),
+        _bad_id(h).alias("bad_id"),
+        _bad_schedule(h).alias("bad_schedule"),
+        c.origin_name(c.value_of(h, names.ORIGIN)).alias("says_origin"),
+        c.partition_number(c.value_of(h, names.ROLLS)).alias("rolls"),
+        c.has(h, names.DELIVER_MS).alias("is_absolute"),
+    )
+    return _described(read.withColumn("malformed", _malformed()))
+
+
+def _described(read: DataFrame) -> DataFrame:
+    """The rows as documented above. Cancels and moves are acted on at once, malformed requests refused at once."""
+    says_due, is_timer = F.col("due_ms"), ~F.col("kind").isin("cancel", *_SWITCHES)
+    due_ms = F.when(~F.col("malformed") & is_timer, says_due)
+    asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", F.when(F.col("kind") != "move", due_ms))}
+    asked["id"] = F.when(~F.col("malformed") & ~F.col("kind").isin(*_SWITCHES), F.col("id"))
+    struct = F.struct(*(asked.get(name, F.col(name)).alias(name) for name in ASKED))
+    return read.select(
+        "origin",
+        struct.alias("asked"),
+        F.when(F.col("kind") == "copy", _claimed()).alias("claimed"),
+        F.when(F.col("kind") == "copy", F.col("rolls")).alias("rolls"),
+        F.when(F.col("kind") == "copy", F.struct("action", *_SAYS)).alias("says"),
+    )
+
+
+def says_of(asked: Column) -> Column:
+    """What a copy of this request has to say."""
+    return F.struct(asked["kind"].alias("action"), *(asked[name].alias(name) for name in _SAYS))
+
+
+def _target(headers: Column, own_topics: Set[str]) -> Column:
+    name = c.topic_name(c.value_of(headers, names.TOPIC))
+    return F.when(~name.isin(*own_topics), name) if own_topics else name
+
+
+def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
+    """By the one time header that stands; null where there is none, several, or no number."""
+    deliver, delay, level = (c.decimal(c.value_of(headers, name)) for name in names.TIMES)
+    steps = F.array(*(F.lit(ms).cast("bigint") for ms in (0, *levels_ms)))
+    # `least` skips nulls: a level that is none would be the last one.
+    by_level = F.when(level.isNotNull(), F.get(steps, F.least(level, F.lit(len(levels_ms))).cast("int")))
+    due = F.coalesce(deliver, F.try_add(F.col("timestamp_ms"), F.coalesce(delay, by_level)))
+    standing = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
+    return F.when(standing == 1, due)
+
+
+def _stands_twice(headers: Column) -> Column:
+    ours = c.control_names(headers)
+    return F.size(ours) != F.size(F.array_distinct(ours))
+
+
+def _bad_id(headers: Column) -> Column:
+    length = F.coalesce(F.length(c.value_of(headers, names.ID)), F.lit(0))
+    return c.has(headers, names.ID) & ~length.between(1, names.MAX_ID_BYTES)
+
+
+def _bad_schedule(headers: Column) -> Column:
+    """A header of a schedule is null where it may not be, or does not parse."""
+    partition, key = c.value_of(headers, names.PARTITION), c.value_of(headers, names.KEY)
+    expire = c.decimal(c.value_of(headers, names.EXPIRE_MS))
+    return (
+        (c.has(headers, names.KEY) & key.isNull())
+        | (c.has(headers, names.PARTITION) & c.partition_number(partition).isNull())
+        | (c.has(headers, names.EXPIRE_MS) & expire.isNull())
+    )
+
+
+def _malformed() -> Column:
+    """A cancel's time and target are not looked at: the id alone says what ends; of a move the time. A claim is a copy
+    or bad."""
+    kind = F.col("kind")
+    no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull()
+    schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull()
+    wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
+    timer = (
+        (kind == "copy")
+        | wrong
+        | F.when(kind == "move", F.col("due_ms").isNull()).otherwise((kind != "cancel") & schedule)
+    )
+    return F.when(kind.isin(*_SWITCHES), F.col("doubled") | F.col("target").isNull()).otherwise(timer)
+
+
+def _claimed() -> Column:
+    """The origin of a claim that could be a copy: of an earlier request in its own partition; else null."""
+    number = F.get(F.split("says_origin", "/"), F.lit(2)).try_cast("bigint")
+    own = F.concat_ws("/", F.col("topic"), F.col("partition"), number) == F.col("says_origin")
+    told = (F.col("rolls") >= 1) & F.col("is_absolute") & F.col("due_ms").isNotNull() & F.col("target").isNotNull()
+    fits = own & (number < F.col("offset")) & told & ~F.col("doubled") & ~F.col("bad_schedule") & ~F.col("bad_id")
+    return F.when(fits, F.col("says_origin"))

@@ -1,0 +1,384 @@
+"""Small histories at random, judged by Spark and by a few lines of plain Python that know the contract alone.
+
+Many histories are one example, each in a partition of its own: Spark's fixed cost is paid once for all of them. Half of
+them are about moves. An example meets every class of the audit.
+More of them: EXAMPLES=100 SEED=4711 pytest spark_jobs/audit_rules/tests/test_against_oracle.py
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count, takewhile
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas import headers as names
+from schemas.tables import AuditClass
+from spark_jobs.kafka.admin import Span
+from spark_jobs.tests.records import (
+    AS_OF_MS,
+    Headers,
+    History,
+    Record,
+    cancel,
+    copy,
+    delivery,
+    move,
+    receipt,
+    rejection,
+    request,
+)
+
+pytestmark = pytest.mark.spark
+
+SETTLED_MS, TOLERANCE_MS, SKEW_MS, LATE_MS = AS_OF_MS - 100, 5_000, 1_000, 9_000
+TIMES = (1_000, 2_000, 5_000, 9_000, 20_000, 60_000, AS_OF_MS - 50, AS_OF_MS + 5_000)
+CODES = ("bad-header", "too-far", "too-large", "unknown-topic", "expired", "not-ours")
+FATES = ("delivered", "delivered", "delivered", "nothing", "nothing", "twice", "rejected", "altered", "both")
+KINDS = ("accepted", "cancelled", "replaced", "moved", "not-found", "too-late", "delivered")
+SWITCHES = (b"pause", b"resume")
+PLAIN = ("schedule", "schedule", "schedule", "cancel", "bad", "copy")
+ALL = (*PLAIN, "schedule", "replace", "move", "move", "switch")
+MOVES = ("replace", "move", "move", "move", "copy")
+HISTORIES = 180
+MOST_DRAWS = 200
+
+
+def drawn(rng: Random, partition: int, kinds: Sequence[str] = ALL) -> History:
+    """Up to seven records of the timer topic and whatever became of them, right or wrong."""
+    history, at_ms = History(), 1_000
+    for offset in range(rng.randint(1, 7)):
+        at_ms += rng.choice((0, 10, 4_000, 30_000))
+        at_ms = min(at_ms, AS_OF_MS - rng.choice((10, 200)))
+        history.requests.append(_asked(rng, history, partition, offset, at_ms, kinds))
+    timers = [r for r in history.requests if not _is_copy(r)]
+    for asked in timers:
+        _fate(rng, history, asked)
+    for asked in history.requests:
+        if _is_copy(asked) and rng.random() < 0.5:
+            history.rejections.append(rejection(asked, "not-ours"))
+        if rng.randrange(4) == 0:
+            about = rng.choice([None, *timers]) if timers else None
+            late_ms = rng.choice((2, 3_000, 40_000))
+            history.receipts.append(receipt(rng.choice(KINDS), asked, about, at_ms=asked.timestamp_ms + late_ms))
+    if rng.randrange(20) == 0:
+        history.deliveries.append(delivery(request(90, partition=partition), offset=partition * 100 + 99))
+    return history
+
+
+def _asked(rng: Random, history: History, partition: int, offset: int, at_ms: int, kinds: Sequence[str]) -> Record:
+    before = [r for r in history.requests if not _is_copy(r) and _is_timer(r) and r.header(names.DELIVER_MS)]
+    kind = rng.choice([kind for kind in kinds if before or kind != "copy"])
+    id_ = rng.choice((None, b"x", b"x", b"y") if kinds is not MOVES else (b"x",))
+    if kind == "cancel":
+        return cancel(id_, offset, at_ms=at_ms, partition=partition)
+    if kind == "copy":
+        of = rng.choice(before)
+        moves = [r.header(names.DELIVER_MS) for r in history.requests if _is_move_of(r, of)]
+        other: dict[str, Any] = {"value": b"forged"} if rng.randrange(4) == 0 else {}
+        other |= {"due_ms": rng.choice([*moves, b"777"])} if rng.random() < 0.6 and of.header(names.ID) else {}
+        return copy(of, offset, rolls=rng.choice((1, 1, 2)), at_ms=at_ms, partition=partition, **other)
+    due_ms = None if kind == "bad" else rng.choice(TIMES)
+    if kind == "move":
+        return move(id_, offset, rng.choice((due_ms, due_ms, due_ms, None)), at_ms=at_ms)._replace(partition=partition)
+    if kind == "switch":
+        target, action = rng.choice(("orders", "orders", None)), rng.choice(SWITCHES)
+        also: Headers = ((names.ACTION, action),)
+        return request(offset, due_ms=None, at_ms=at_ms, target=target, also=also, partition=partition)
+    expires = kind == "schedule" and rng.randrange(6) == 0
+    also = (("timer-expire-ms", b"30000"),) if expires else ()
+    if kind == "replace":
+        id_, also = id_ or b"x", ((names.ACTION, b"replace"),)
+    return request(offset, due_ms=due_ms, at_ms=at_ms, id=id_, also=also, partition=partition)
+
+
+def _fate(rng: Random, history: History, asked: Record) -> None:
+    fate = rng.choice(FATES)
+    if not _is_timer(asked) and rng.random() < 0.6:
+        fate = "nothing"
+    moves = [r for r in history.requests if r.offset > asked.offset and _is_move_of(r, asked)]
+    times = [int(r.header(names.DELIVER_MS) or 0) for r in moves]
+    due_ms = int(asked.header(names.DELIVER_MS) or 0)
+    told_ms = rng.choice([due_ms, *times, *times]) if rng.randrange(12) else 777
+    came_ms = max(told_ms, asked.timestamp_ms) + rng.choice((-1, 3, 3, 2_000, 10_000))
+    rolls = rng.choice((0, 0, 1))
+    place = asked.partition * 100 + asked.offset
+    if fate in ("delivered", "twice", "altered", "both"):
+        value = b"other" if fate == "altered" else asked.value
+        history.deliveries.append(
+            delivery(asked, at_ms=came_ms, due_ms=told_ms, value=value, offset=place, rolls=rolls)
+        )
+    if fate == "twice":
+        history.deliveries.append(delivery(asked, at_ms=came_ms + 1, offset=place + 50, rolls=rolls))
+    if fate in ("rejected", "both"):
+        history.rejections.append(rejection(asked, rng.choice(CODES), offset=place, at_ms=came_ms))
+
+
+def _action(record: Record) -> bytes:
+    return record.header(names.ACTION) or b"schedule"
+
+
+def _is_timer(record: Record) -> bool:
+    return _action(record) in (b"schedule", b"replace")
+
+
+def _is_move_of(record: Record, asked: Record) -> bool:
+    """True if `record` asks for another time of what has the id of `asked`."""
+    id_ = asked.header(names.ID)
+    is_move = _action(record) == b"move" and record.header(names.DELIVER_MS) is not None
+    return is_move and id_ is not None and record.header(names.ID) == id_
+
+
+def _is_copy(record: Record) -> bool:
+    return record.header(names.ORIGIN) is not None
+
+
+class Plain:
+    """The audit of one history, record by record."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._copies: dict[str, int] = {}
+        copies = self._taken()
+        self._timers = [r for r in history.requests if r not in copies]
+
+    def classes(self) -> dict[str, str]:
+        came = self._history.deliveries + self._history.rejections
+        unasked = {_origin(r) for r in came} - {r.origin for r in self._history.requests}
+        return {asked.origin: self._class(asked) for asked in self._timers} | dict.fromkeys(unasked, "unexplained")
+
+    def _taken(self) -> list[Record]:
+        """Those that say they are copies, are not refused, and are what the next copy has to be."""
+        found: list[Record] = []
+        refused = {_origin(r) for r in self._history.rejections}
+        for asked in [r for r in self._history.requests if not _is_copy(r)]:
+            claims = [
+                r
+                for r in self._history.requests
+                if r.header(names.ORIGIN) == asked.origin.encode()
+                and r.origin not in refused
+                and r.value == asked.value
+                and self._readable(asked)
+                and self._may_be_due(asked, r.header(names.DELIVER_MS))
+            ]
+            number = 1
+            while same := [r for r in claims if int(r.header(names.ROLLS) or 0) == number]:
+                found.append(same[0])
+                self._copies[asked.origin] = number
+                number += 1
+        return found
+
+    def _may_be_due(self, asked: Record, due: bytes | None) -> bool:
+        """A copy has the request's time, or one to which a move of its id asked for."""
+        moves = (r.header(names.DELIVER_MS) for r in self._history.requests if _is_move_of(r, asked))
+        return due in (asked.header(names.DELIVER_MS), *moves)
+
+    @staticmethod
+    def _readable(asked: Record) -> bool:
+        if _action(asked) == b"cancel":
+            return asked.header(names.ID) is not None
+        if _action(asked) in SWITCHES:
+            return asked.header(names.TOPIC) is not None
+        if _action(asked) == b"move" and asked.header(names.ID) is None:
+            return False
+        return not _is_copy(asked) and asked.header(names.DELIVER_MS) is not None
+
+    def _class(self, asked: Record) -> str:
+        came, back = self._came(asked), self._back(asked)
+        readable = self._readable(asked)
+        next_ = self._next(asked)
+        if came and back:
+            return "rejected-but-delivered"
+        if came and not (readable and _is_timer(asked)):
+            return "malformed-but-delivered"
+        was_read = next_ and self._was_read(next_, min((d.timestamp_ms for d in came), default=0))
+        if came and (was_read or self._ended_by_receipt(asked)):
+            return "cancelled-but-delivered"
+        expire = asked.header("timer-expire-ms")
+        if came and expire and min(d.timestamp_ms for d in came) > int(expire) + TOLERANCE_MS:
+            return "expired-but-delivered"
+        if len(came) > 1 or len(back) > 1:
+            return "duplicate"
+        if came:
+            return self._delivered(asked, came[0])
+        if back:
+            return self._returned(asked, back[0], expire)
+        if readable and not _is_timer(asked):
+            return self._cancel(asked) if _action(asked) == b"cancel" else _CLASS_OF[_action(asked)]
+        return self._nothing(asked, next_)
+
+    def _delivered(self, asked: Record, came: Record) -> str:
+        told_ms, moved_ms, own_ms = self._due_ms(came), self._moved_ms(asked), self._due_ms(asked)
+        has_rolled_more = int(came.header(names.ROLLS) or 0) > self._copies.get(asked.origin, 0)
+        is_ahead = has_rolled_more and came.timestamp_ms + SKEW_MS >= AS_OF_MS  # its copy may lie behind what was read
+        if came.timestamp_ms < (told_ms if moved_ms or is_ahead else own_ms):
+            return "early"
+        if came.value != asked.value:
+            return "altered"
+        if is_ahead:
+            return "pending"
+        if has_rolled_more or not min(own_ms, *moved_ms, own_ms) <= told_ms <= max(own_ms, *moved_ms, own_ms):
+            return "altered"
+        if moved_ms:
+            return "moved"
+        return "late" if came.timestamp_ms - self._expected_ms(asked) > LATE_MS else "delivered"
+
+    def _returned(self, asked: Record, back: Record, expire: bytes | None) -> str:
+        if back.header(names.ERROR) != b"expired":
+            return "rejected"
+        return "missing" if expire is None or back.timestamp_ms + SKEW_MS < int(expire) else "expired"
+
+    def _nothing(self, asked: Record, next_: Record | None) -> str:
+        if next_ is None:
+            return "missing" if self._expected_ms(asked) <= SETTLED_MS else "pending"
+        if self._ended_by_receipt(asked):
+            return "cancelled" if _action(next_) == b"cancel" else "replaced"
+        if self._answered_ms(next_) is not None or self._expected_ms(asked) + TOLERANCE_MS < next_.timestamp_ms:
+            return "missing"
+        if next_.timestamp_ms > SETTLED_MS:
+            return "pending"
+        return "cancelled" if _action(next_) == b"cancel" else "replaced"
+
+    def _cancel(self, asked: Record) -> str:
+        kinds = [kind for kind, by, _, _ in self._receipts() if by == asked.origin]
+        if {"cancelled", "replaced"} & set(kinds):
+            return "cancel-done"
+        if {"not-found", "too-late"} & set(kinds):
+            return "cancel-" + min(kind for kind in kinds if kind in ("not-found", "too-late"))
+        if self._answered_ms(asked) is not None or asked.timestamp_ms > SETTLED_MS:
+            return "pending"
+        line = self._line(asked)
+        at = line.index(asked)
+        last = line[at - 1] if at else None
+        if last is None or _action(last) == b"cancel":
+            # A second cancel behind one that nobody should have delivered.
+            return "cancel-too-late" if last and (self._came(last) or self._back(last)) else "cancel-not-found"
+        if self._came(last) or self._back(last):
+            return "cancel-too-late"
+        overdue = self._expected_ms(last) + TOLERANCE_MS < asked.timestamp_ms
+        return "cancel-not-found" if overdue else "cancel-done"
+
+    def _was_read(self, next_: Record, came_ms: int) -> bool:
+        answered_ms = self._answered_ms(next_)
+        read_ms = next_.timestamp_ms + TOLERANCE_MS if answered_ms is None else answered_ms + SKEW_MS
+        return read_ms < came_ms
+
+    def _line(self, asked: Record) -> list[Record]:
+        """Every request with its id that was taken, in order, but moves."""
+        return [r for r in self._line_with_moves(asked) if _action(r) != b"move"]
+
+    def _line_with_moves(self, asked: Record) -> list[Record]:
+        id_ = asked.header(names.ID)
+        return [r for r in self._timers if id_ and r.header(names.ID) == id_ and self._stands(r)]
+
+    def _moved_ms(self, asked: Record) -> list[int]:
+        """The times of the moves that follow it, before the next request with its id, but for those that missed."""
+        line = self._line_with_moves(asked)
+        if asked not in line or not _is_timer(asked):
+            return []
+        missed = {by for kind, by, _, _ in self._receipts() if kind in ("not-found", "too-late")}
+        behind = takewhile(lambda r: _action(r) == b"move", line[line.index(asked) + 1 :])
+        return [self._due_ms(r) for r in behind if r.origin not in missed]
+
+    def _stands(self, asked: Record) -> bool:
+        """Read well, and not refused at intake."""
+        if not self._readable(asked):
+            return False
+        back = self._back(asked)
+        if not back:
+            return True
+        code = min(r.header(names.ERROR) or b"" for r in back)
+        if code in (b"unknown-topic", b"expired"):
+            return True
+        overdue = min(r.timestamp_ms for r in back) >= self._asked_ms(asked)
+        return code == b"too-large" and overdue and _action(asked) != b"move"
+
+    def _next(self, asked: Record) -> Record | None:
+        line = self._line(asked)
+        return next((r for r in line if r.offset > asked.offset), None) if asked in line else None
+
+    def _receipts(self) -> list[tuple[str, str, str | None, int]]:
+        return [_said(r) for r in self._history.receipts]
+
+    def _answered_ms(self, asked: Record) -> int | None:
+        answers = [
+            at for kind, by, _, at in self._receipts() if by == asked.origin and kind not in ("delivered", "moved")
+        ]
+        return min(answers, default=None)
+
+    def _ended_by_receipt(self, asked: Record) -> bool:
+        return any(
+            about == asked.origin and kind in ("cancelled", "replaced") for kind, _, about, _ in self._receipts()
+        )
+
+    def _came(self, asked: Record) -> list[Record]:
+        return [r for r in self._history.deliveries if _origin(r) == asked.origin]
+
+    def _back(self, asked: Record) -> list[Record]:
+        return [r for r in self._history.rejections if _origin(r) == asked.origin]
+
+    def _due_ms(self, asked: Record) -> int:
+        return int(asked.header(names.DELIVER_MS) or 0)
+
+    def _asked_ms(self, asked: Record) -> int:
+        due_ms = self._due_ms(asked) if self._readable(asked) and _is_timer(asked) else 0
+        return max(asked.timestamp_ms, due_ms)
+
+    def _expected_ms(self, asked: Record) -> int:
+        return max(self._asked_ms(asked), *self._moved_ms(asked), 0)
+
+
+_CLASS_OF = {b"move": "move"} | dict.fromkeys(SWITCHES, "switch")
+
+
+def _origin(record: Record) -> str:
+    return (record.header(names.ORIGIN) or b"").decode()
+
+
+def _said(record: Record) -> tuple[str, str, str | None, int]:
+    told = json.loads(record.value or b"{}")
+    return told["kind"], told["request"], told.get("origin"), record.timestamp_ms
+
+
+class Example(NamedTuple):
+    seed: int
+    histories: list[History]
+    expected: dict[str, str]
+    """Of each origin the class, by `Plain`."""
+
+    def meets_all(self, first: int) -> bool:
+        """True if it meets every class. Fail if MOST_DRAWS examples from seed `first` on do not."""
+        missing = {each.value for each in AuditClass} - set(self.expected.values())
+        assert not missing or self.seed < first + MOST_DRAWS, f"never met: {missing}"
+        return not missing
+
+
+def _example(seed: int) -> Example:
+    rng = Random(seed)
+    histories = [drawn(rng, partition, MOVES if partition % 2 else ALL) for partition in range(HISTORIES)]
+    classes = (Plain(history).classes() for history in histories)
+    return Example(seed, histories, {origin: name for each in classes for origin, name in each.items()})
+
+
+@pytest.mark.parametrize("example", range(int(os.environ.get("EXAMPLES", "2"))))
+def test_spark_and_plain_python_agree(spark: SparkSession, example: int) -> None:
+    first = int(os.environ.get("SEED", "1")) + example * MOST_DRAWS
+    seed, histories, expected = next(each for each in map(_example, count(first)) if each.meets_all(first))
+    print(f"SEED={seed}", sorted(Counter(expected.values()).items()))
+    together = History()
+    for history in histories:
+        together.requests += history.requests
+        together.deliveries += history.deliveries
+        together.rejections += history.rejections
+        together.receipts += history.receipts
+    spans = [Span("timer.requests", partition, 0, 100) for partition in range(HISTORIES)]
+    limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": SKEW_MS, "late_ms": LATE_MS}
+    rows = together.judged(spark, spans=spans, **limits).collect()
+    found = {row.origin: row["class"] for row in rows}
+    wrong = {origin: (found.get(origin), name) for origin, name in expected.items() if found.get(origin) != name}
+    assert not wrong, wrong
+    assert len(rows) == len(expected)

@@ -1,0 +1,256 @@
+"""Ids and cancels: what the timer topic, receipts and times prove of each request.
+
+Settled at once, tolerance 1,000 ms, skew 1,000 ms. Each story stands in a partition of its own, so that Spark judges
+all of them in one run.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.kafka.admin import Span
+from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery, receipt, rejection, request
+
+pytestmark = pytest.mark.spark
+
+X, Y = b"x", b"y"
+
+
+class Story(NamedTuple):
+    """What lies on the topics, and the classes of its requests by offset."""
+
+    name: str
+    requests: Sequence[Record]
+    classes: Sequence[str]
+    deliveries: Sequence[Record] = ()
+    rejections: Sequence[Record] = ()
+    receipts: Sequence[Record] = ()
+    proofs: Sequence[str | None] | None = None
+
+
+def timer(offset: int = 0, *, due_ms: int = 50_000, id: bytes = X, **other: Any) -> Record:  # noqa: A002
+    return request(offset, due_ms=due_ms, id=id, **other)
+
+
+def ended_in_time() -> list[Story]:
+    a, b, c = timer(), timer(1, at_ms=3_000), cancel(X, 1)
+    last = timer(2, at_ms=4_000, due_ms=AS_OF_MS + 1)
+    return [
+        Story("cancelled", [a, c], ["cancelled", "cancel-done"], proofs=["order", "order"]),
+        Story(
+            "cancelled, told",
+            [a, c],
+            ["cancelled", "cancel-done"],
+            receipts=[receipt("cancelled", c, a)],
+            proofs=["receipt", "receipt"],
+        ),
+        Story("replaced", [a, b], ["replaced", "delivered"], [delivery(b)], proofs=["order", None]),
+        Story("replaced twice", [a, b, last], ["replaced", "replaced", "pending"]),
+        Story("replaced, then cancelled", [a, b, cancel(X, 2, at_ms=4_000)], ["replaced", "cancelled", "cancel-done"]),
+        Story("another id", [a, cancel(Y, 1)], ["missing", "cancel-not-found"]),
+        Story("cancelled twice", [a, c, cancel(X, 2)], ["cancelled", "cancel-done", "cancel-not-found"]),
+        Story("nothing there", [cancel(X, 0)], ["cancel-not-found"], proofs=["order"]),
+        Story("a cancel comes first", [cancel(X, 0), b], ["cancel-not-found", "delivered"], [delivery(b)]),
+        Story("in the very last moment", [timer(due_ms=1_500), c], ["cancelled", "cancel-done"]),
+    ]
+
+
+def bad_requests() -> list[Story]:
+    """A bad request that names a live id changes nothing; what its target refuses later had ended what came before."""
+    a = timer()
+    stories = []
+    for code, at_ms, ends in (
+        ("too-far", 2_002, False),
+        ("too-large", 2_002, False),
+        ("too-large", 60_000, True),
+        ("bad-target", 2_002, False),
+        ("bad-target", 60_000, True),
+        ("denied-target", 60_000, False),
+        ("denied-action", 60_000, False),
+        ("quota-exceeded", 60_000, False),
+        ("unknown-topic", 60_000, True),
+        ("not-authorized", 2_002, True),
+    ):
+        b = timer(1, at_ms=2_000, due_ms=60_000)
+        after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
+        came = [] if ends else [delivery(a)]
+        stories.append(Story(f"{code} at {at_ms}", [a, b], after, came, [rejection(b, code, at_ms=at_ms)]))
+    for code, ends in (
+        ("bad-target", False),
+        ("too-large", True),
+    ):  # another timer topic, which the audit does not know
+        at_once = timer(1, at_ms=20_000, due_ms=20_000, target="more.timers")
+        after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
+        came = [] if ends else [delivery(a)]
+        stories.append(Story(f"{code} at once", [a, at_once], after, came, [rejection(at_once, code)]))
+    denied = cancel(X, 1)
+    stories.append(
+        Story("denied", [a, denied], ["delivered", "rejected"], [delivery(a)], [rejection(denied, "denied-action")])
+    )
+    illegible = request(1, id=X, due_ms=None)
+    stories.append(Story("illegible", [a, illegible], ["delivered", "rejected"], [delivery(a)], [rejection(illegible)]))
+    waiting = request(1, id=X, due_ms=None, at_ms=AS_OF_MS)
+    stories.append(Story("illegible, not refused", [a, waiting], ["delivered", "missing"], [delivery(a)]))
+    gone = timer(due_ms=AS_OF_MS + 9)
+    stories.append(Story("illegible cancel", [gone, cancel(b"", 1)], ["pending", "missing"]))
+    return stories
+
+
+def too_late() -> list[Story]:
+    a = timer(due_ms=5_000)
+    came = [delivery(a, at_ms=5_003)]
+    soon, later = cancel(X, 1, at_ms=4_900), cancel(X, 1, at_ms=60_000)
+    return [
+        Story("crossed on the way", [a, soon], ["delivered", "cancel-too-late"], came),
+        Story("long after", [a, later], ["delivered", "cancel-too-late"], came),
+        Story("told", [a, later], ["delivered", "cancel-too-late"], came, (), [receipt("too-late", later)]),
+        Story(  # a receipts topic with senders' times
+            "told by a bridge whose clock is behind",
+            [a, later],
+            ["delivered", "cancel-too-late"],
+            came,
+            (),
+            [receipt("too-late", later, at_ms=3_000)],
+        ),
+        Story("told otherwise", [a, later], ["delivered", "cancel-not-found"], came, (), [receipt("not-found", later)]),
+        Story(
+            "behind a rejected one",
+            [a, later],
+            ["rejected", "cancel-too-late"],
+            (),
+            [rejection(a, "unknown-topic", at_ms=5_003)],
+        ),
+        Story("sent anew", [a, timer(1, at_ms=60_000, due_ms=61_000)], ["delivered", "missing"], came),
+    ]
+
+
+def ignored() -> list[Story]:
+    """Delivered though it was ended. What is read late is no fault, where a receipt shows it."""
+    a, quick = timer(due_ms=5_000), cancel(X, 1, at_ms=4_990)
+    c, b = cancel(X, 1), timer(1, at_ms=2_000)
+    came, late = [delivery(a)], [delivery(a, at_ms=9_000)]
+    bad = "cancelled-but-delivered"
+    return [
+        Story("by time", [a, c], [bad, "cancel-too-late"], came),
+        Story("by time, replaced", [a, b], [bad, "delivered"], [*came, delivery(b)]),
+        Story("by its receipt", [a, quick], [bad, "cancel-done"], came, (), [receipt("cancelled", quick, a)]),
+        Story("by a receipt of one not in sight", [a], [bad], came, (), [receipt("cancelled", cancel(X, 900), a)]),
+        Story("read before", [a, quick], [bad, "cancel-not-found"], late, (), [receipt("not-found", quick)]),
+        Story(
+            "read late",
+            [a, c],
+            ["delivered", "cancel-too-late"],
+            came,
+            (),
+            [receipt("too-late", c, at_ms=5_004)],
+        ),
+    ]
+
+
+def lost() -> list[Story]:
+    """Gone before what should have ended it came: no cancel may hide a loss."""
+    a, c, late = timer(due_ms=5_000), cancel(X, 1), cancel(X, 1, at_ms=60_000)
+    again = timer(1, at_ms=60_000, due_ms=61_000)
+    pending = timer(due_ms=AS_OF_MS + 9)
+    return [
+        Story("not found", [a, c], ["missing", "cancel-not-found"], (), (), [receipt("not-found", c)]),
+        Story("not found, not due", [pending, c], ["missing", "cancel-not-found"], (), (), [receipt("not-found", c)]),
+        Story("long overdue", [a, late], ["missing", "cancel-not-found"]),
+        Story("long overdue, told", [a, late], ["cancelled", "cancel-done"], (), (), [receipt("cancelled", late, a)]),
+        Story("overdue, sent anew", [a, again], ["missing", "delivered"], [delivery(again)]),
+        Story(
+            "accepted, and replaced nothing",
+            [pending, again],
+            ["missing", "delivered"],
+            [delivery(again)],
+            (),
+            [receipt("accepted", again, again)],
+        ),
+        Story(
+            "another's receipt ends nothing",
+            [a, cancel(Y, 1)],
+            ["missing", "cancel-done"],
+            (),
+            (),
+            [receipt("cancelled", cancel(Y, 1), a)],
+        ),
+    ]
+
+
+def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[str], list[str | None]]]:
+    """Each story's classes and proofs as the audit finds them."""
+    history, width = History(), 10
+
+    def moved(record: Record, place: int) -> Record:
+        """The same record in the story's own partition."""
+        headers = tuple(
+            (name, value and value.replace(b"requests/0/", b"requests/%d/" % place)) for name, value in record.headers
+        )
+        value = record.value and record.value.replace(b"requests/0/", b"requests/%d/" % place)
+        partition = place if record.topic == "timer.requests" else record.partition
+        return record._replace(partition=partition, headers=headers, value=value, offset=record.offset)
+
+    for place, story in enumerate(stories):
+        for ours, theirs in (
+            (history.requests, story.requests),
+            (history.deliveries, story.deliveries),
+            (history.rejections, story.rejections),
+            (history.receipts, story.receipts),
+        ):
+            ours.extend(moved(record, place) for record in theirs)
+    spans = [Span("timer.requests", place, 0, width) for place in range(len(stories))]
+    rows = history.judged(spark, spans=spans).orderBy("partition", "offset").collect()
+    return [
+        (
+            story.name,
+            [row["class"] for row in rows if row.partition == place],
+            [row["proof"] for row in rows if row.partition == place],
+        )
+        for place, story in enumerate(stories)
+    ]
+
+
+@pytest.mark.parametrize("tell", [ended_in_time, bad_requests, too_late, ignored, lost])
+def test_what_becomes_of_an_id(spark: SparkSession, tell: Callable[[], list[Story]]) -> None:
+    stories = tell()
+    found = told(spark, stories)
+    assert [(name, classes) for name, classes, _ in found] == [(s.name, list(s.classes)) for s in stories]
+    for story, (name, _, proofs) in zip(stories, found, strict=True):
+        if story.proofs is not None:
+            assert (name, proofs) == (story.name, list(story.proofs))
+
+
+def test_what_is_not_settled_is_pending(spark: SparkSession) -> None:
+    a, b = timer(), timer(5, id=Y)
+    history = History([a, cancel(X, 1, at_ms=AS_OF_MS - 5), b, cancel(Y, 6, at_ms=AS_OF_MS - 10)])
+    found = history.classes(spark, settle_ms=10, tolerance_ms=AS_OF_MS)
+    assert found == {"0": "pending", "1": "pending", "5": "cancelled", "6": "cancel-done"}
+
+
+def test_a_receipt_from_before_its_request_says_nothing_of_when_that_was_read(spark: SparkSession) -> None:
+    """Its topic has senders' times, and the bridge's clock was behind."""
+    a, late = timer(due_ms=11_000), cancel(X, 1, at_ms=12_000)
+    story = History([a, late], [delivery(a, at_ms=14_000)], [], [receipt("too-late", late, at_ms=8_000)])
+    assert story.classes(spark, tolerance_ms=10_000) == {"0": "delivered", "1": "cancel-too-late"}
+    assert story.classes(spark, tolerance_ms=1_000)["0"] == "cancelled-but-delivered"
+
+
+def test_an_id_of_another_partition_is_another_id(spark: SparkSession) -> None:
+    a, elsewhere = timer(), cancel(X, 1, partition=1)
+    spans = [Span("timer.requests", 0, 0, 9), Span("timer.requests", 1, 0, 9)]
+    history = History([a, elsewhere], [delivery(a)])
+    assert history.classes(spark, spans=spans) == {"0": "delivered", "timer.requests/1/1": "cancel-not-found"}
+
+
+def test_receipts_that_are_none_say_nothing(spark: SparkSession) -> None:
+    a, c = timer(), cancel(X, 1)
+    junk = [b"", b"{", b"[]", b'{"kind": 5}', b'{"kind": "cancelled"}', b"\xff\xfe", None]
+    odd = [receipt("cancelled", c, a)._replace(value=value) for value in junk]
+    stranger = receipt("cancelled", cancel(X, 77), request(78))
+    history = History([a, c], [], [], [*odd, stranger])
+    assert history.judged(spark).select("offset", "class", "proof").orderBy("offset").collect() == [
+        (0, "cancelled", "order"),
+        (1, "cancel-done", "order"),
+    ]

@@ -1,0 +1,139 @@
+"""Requests that give a timer another time: what the audit proves of those timers, and what of the requests."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, move, receipt, rejection, request
+
+pytestmark = pytest.mark.spark
+
+
+def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers(spark: SparkSession) -> None:
+    later, sooner, twice = (request(n, id=b"%d" % n, due_ms=50_000) for n in range(3))
+    waits, ended, lost = (request(n, id=b"%d" % n) for n in range(3, 6))
+    moves = [
+        move(b"0", 10, 60_000),
+        move(b"1", 11, 9_000),
+        move(b"2", 12, 9_000),
+        move(b"2", 13, 70_000, at_ms=3_000),
+        move(b"3", 14, AS_OF_MS + 5),
+        move(b"4", 15, 80_000),
+        move(b"5", 16, 20_000),
+        move(b"nothing", 17, 20_000),
+    ]
+    rounds = [
+        copy(later, 30, due_ms=b"60000"),
+        copy(sooner, 31, due_ms=b"9000"),
+        copy(twice, 32, due_ms=b"9000"),
+        copy(twice, 33, due_ms=b"70000", rolls=2),
+        copy(waits, 34, due_ms=b"%d" % (AS_OF_MS + 5)),
+    ]
+    stops = cancel(b"4", 40, at_ms=70_000)
+    history = History(
+        [later, sooner, twice, waits, ended, lost, *moves, *rounds, stops],
+        [
+            delivery(later, due_ms=60_000, rolls=1),
+            delivery(sooner, due_ms=9_000, rolls=1),
+            delivery(twice, due_ms=70_000, rolls=2),
+        ],
+        [],
+        [receipt("moved", moves[0], later), receipt("not-found", moves[7])],
+    )
+    found = history.classes(spark)
+    assert found == {"0": "moved", "1": "moved", "2": "moved", "3": "pending", "4": "cancelled", "5": "missing"} | {
+        "40": "cancel-done"
+    } | {str(n): "move" for n in range(10, 18)}
+    rows = {row.offset: row for row in history.judged(spark).collect()}
+    assert (rows[0].due_ms, rows[0].lateness_ms, rows[5].due_ms) == (60_000, 3, 20_000)
+
+
+def test_a_moved_timer_still_hides_no_fault(spark: SparkSession) -> None:
+    early, other, twice, value = (request(n, id=b"%d" % n) for n in range(4))
+    forged = request(4, id=b"4")
+    plain = request(5, due_ms=AS_OF_MS + 1)
+    moves = [move(b"%d" % n, 10 + n, 20_000) for n in range(4)]
+    history = History(
+        [early, other, twice, value, forged, plain, *moves, copy(forged, 30, due_ms=b"9000"), move(None, 31, 5)],
+        [
+            delivery(early, due_ms=20_000, at_ms=19_999),
+            delivery(other, due_ms=20_001),
+            delivery(twice),
+            delivery(twice, offset=90),
+            delivery(value, due_ms=20_000, value=b"other"),
+            delivery(forged),
+            delivery(moves[3], due_ms=20_000, offset=91),
+        ],
+    )
+    assert history.classes(spark) == {
+        "0": "early",
+        "1": "altered",
+        "2": "duplicate",
+        "3": "altered",
+        "4": "delivered",
+        "5": "pending",
+        "10": "move",
+        "11": "move",
+        "12": "move",
+        "13": "malformed-but-delivered",
+        "30": "missing",
+        "31": "missing",
+    }
+
+
+def test_a_move_that_was_refused_moves_nothing(spark: SparkSession) -> None:
+    asked, far, no_time = request(0, id=b"x"), move(b"x", 1, 10**15), move(b"x", 2, None)
+    history = History([asked, far, no_time], [delivery(asked)], [rejection(far, "too-far"), rejection(no_time)])
+    assert history.classes(spark) == {"0": "delivered", "1": "rejected", "2": "rejected"}
+
+
+def test_a_move_that_found_nothing_moves_nothing(spark: SparkSession) -> None:
+    """Its receipt says so: the timer, told as delivered or not, has its own time."""
+    came, lost = request(0, id=b"came"), request(1, id=b"lost")
+    moves = [move(b"came", 10, 60_000, at_ms=6_000), move(b"lost", 11, AS_OF_MS + 5, at_ms=6_000)]
+    told = [receipt("too-late", moves[0]), receipt("not-found", moves[1])]
+    history = History([came, lost, *moves], [delivery(came)], [], told)
+    assert history.classes(spark) == {"0": "delivered", "1": "missing", "10": "move", "11": "move"}
+
+
+def test_the_earliest_of_its_times_is_told(spark: SparkSession) -> None:
+    """A backfill asks whether a delivery of then would still be there."""
+    asked, own, plain = request(0, id=b"x", due_ms=50_000), request(1, id=b"y"), request(2)
+    moves = [move(b"x", 10, 9_000), move(b"x", 11, 70_000, at_ms=3_000), move(b"y", 12, 70_000)]
+    rows = {row.offset: row for row in History([asked, own, plain, *moves]).judged(spark).collect()}
+    assert [(rows[n]["class"], rows[n].due_ms, rows[n].moved_low_ms) for n in range(3)] == [
+        ("missing", 70_000, 9_000),
+        ("missing", 70_000, 5_000),
+        ("missing", 5_000, None),
+    ]
+
+
+def test_one_that_was_moved_while_the_audit_read_is_pending(spark: SparkSession) -> None:
+    """Its move and the copy, or the copy alone, lie behind what was read of the timer topic."""
+    far_ms, now_ms = AS_OF_MS + 10**6, AS_OF_MS + 3
+    moved, seen, ended, other, sooner, past = (request(n, id=b"%d" % n, due_ms=far_ms) for n in (0, 1, 3, 4, 5, 6))
+    rolled = request(2, due_ms=AS_OF_MS)
+    moves = [move(b"1", 10, AS_OF_MS)]
+    stops = cancel(b"3", 11, at_ms=AS_OF_MS - 900)
+    history = History(
+        [moved, seen, rolled, ended, other, sooner, past, *moves, stops],
+        [
+            delivery(moved, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
+            delivery(seen, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
+            delivery(rolled, rolls=1),
+            delivery(ended, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
+            delivery(other, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1, value=b"other"),
+            delivery(sooner, due_ms=now_ms + 1, at_ms=now_ms, rolls=1),
+            delivery(past, due_ms=50_000, at_ms=50_003, rolls=1),
+        ],
+    )
+    rows = {row.offset: row for row in history.judged(spark, late_ms=0).collect() if row.offset < 10}
+    assert {offset: (row["class"], row.open, row.faults) for offset, row in rows.items()} == {
+        0: ("pending", True, []),
+        1: ("pending", True, []),
+        2: ("pending", True, []),
+        3: ("pending", True, []),
+        4: ("altered", True, ["altered"]),
+        5: ("early", True, ["early"]),
+        6: ("early", False, ["early", "altered"]),
+    }
+    assert (rows[0].due_ms, rows[0].lateness_ms, rows[0].altered) == (AS_OF_MS, 3, [])

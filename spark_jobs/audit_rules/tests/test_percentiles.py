@@ -1,0 +1,46 @@
+"""Percentiles from counts, beside the same rule in plain Python."""
+
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.audit_rules.percentiles import four_digits, spread
+
+pytestmark = pytest.mark.spark
+
+
+def rounded(value_ms: int) -> int:
+    digits = str(abs(value_ms))
+    shown = int(digits[:4] + "0" * len(digits[4:]))
+    return shown if value_ms >= 0 else -shown
+
+
+def test_four_digits_towards_zero_and_all_of_them_below_10_s(spark: SparkSession) -> None:
+    values = [0, 1, -1, 9_999, -9_999, 10_000, 10_009, 12_345, -12_345, 99_999, 600_000, 3_600_001, 2**63 - 1, -(2**62)]
+    frame = spark.createDataFrame([(value,) for value in values], "v BIGINT")
+    assert [row[0] for row in frame.select(four_digits(F.col("v"))).collect()] == [rounded(v) for v in values]
+
+
+def test_percentiles_are_the_values_at_their_ranks(spark: SparkSession) -> None:
+    rng = Random(7)
+    rows = [("a", rng.choice((rng.randrange(50), rng.randrange(-300, 40_000)))) for _ in range(999)]
+    rows += [("b", 5), ("c", -7), ("c", 70_009)]
+    frame = spark.createDataFrame(
+        [(topic, late, "LogAppendTime") for topic, late in rows], "t STRING, lateness_ms BIGINT, clock STRING"
+    )
+    found = {row.t: row for row in spread(frame, "t", percentiles=(50, 90, 99)).collect()}
+    for topic in "abc":
+        values = sorted(late for name, late in rows if name == topic)
+        ranked = [rounded(values[-(-len(values) * part // 100) - 1]) for part in (50, 90, 99)]
+        told = found[topic]
+        assert [told.lateness_p50_ms, told.lateness_p90_ms, told.lateness_p99_ms] == ranked
+        assert (told.deliveries, told.lateness_min_ms, told.lateness_max_ms) == (len(values), values[0], values[-1])
+        assert told.clock == "LogAppendTime"
+
+
+def test_both_clocks_are_named(spark: SparkSession) -> None:
+    rows = [("a", 1, "CreateTime"), ("a", 2, "LogAppendTime"), ("b", 3, "CreateTime")]
+    found = spread(spark.createDataFrame(rows, "t STRING, lateness_ms BIGINT, clock STRING"), "t").collect()
+    assert {row.t: row.clock for row in found} == {"a": "CreateTime, LogAppendTime", "b": "CreateTime"}

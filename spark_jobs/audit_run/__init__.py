@@ -1,0 +1,1 @@
+"""How an audit runs: one run, daily, streaming."""

@@ -1,0 +1,160 @@
+"""What an audit is asked for: checked before Spark is started."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from schemas.levels import DEFAULT_MS, parse_levels
+from spark_jobs.audit_rules.classes import AuditLimits
+from spark_jobs.errors import UsageError
+from spark_jobs.kafka.security import KafkaAccess
+
+_MOST_SHOWN = 5
+SETTLE_MS = 10_000
+"""The transaction time-out: what was released is committed or aborted by then."""
+
+CHECKPOINT = "checkpoint"
+"""The folder of `out` in which Spark keeps how far a stream came."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditArguments:
+    """Times are epoch ms. Raises UsageError with the argument's name."""
+
+    access: KafkaAccess
+    out: Path
+    timer_topic: str = "timer.requests"
+    rejected_topic: str = "timer.rejected"
+    receipts_topic: str = "timer.receipts"
+    from_ms: int | None = None
+    to_ms: int | None = None
+    offsets: Mapping[int, tuple[int, int]] | None = None
+    """By partition of the timer topic: requests from the first on, before the second."""
+    daily: bool = False
+    """Goes on where the last run in `out` ended, and keeps there what the next one needs."""
+    stream: bool = False
+    """Goes on where the last run in `out` ended, and then with each batch, until it is ended."""
+    available_now: bool = False
+    """A stream that ends when what stood at its start is read."""
+    every_s: int = 10
+    """From the begin of one batch of a stream to that of the next, where it takes no longer."""
+    lateness_topic: str = "timer.lateness"
+    """Where a stream tells lateness by minute."""
+    as_of_ms: int | None = None
+    """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
+    settle_ms: int = SETTLE_MS
+    tolerance_ms: int = 10_000
+    """So long the bridge may take to read a request; see spark_jobs.audit_rules.classes.AuditLimits."""
+    skew_ms: int = 1_000
+    late_ms: int | None = None
+    archive: Path | None = None
+    """Of the timer topic (spark_jobs.archive): what retention has taken is read from there."""
+    levels_ms: tuple[int, ...] = DEFAULT_MS
+    """The bridge's setting `levels`: what timer-delay-level means."""
+    master: str | None = None
+    """None: local[*], or the cluster's under spark-submit."""
+
+    def __post_init__(self) -> None:
+        for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):
+            if (getattr(self, name) or 0) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give 0 or more")
+        if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
+            raise UsageError("--from is not before --to: nothing lies between")
+        if self.offsets is not None and (self.from_ms is not None or self.to_ms is not None):
+            raise UsageError("--offsets stands beside --from or --to: give one of them")
+        if self.archive is not None and (self.daily or self.offsets is not None):
+            raise UsageError("--archive stands beside --daily or --offsets: it goes with --from and --to alone")
+        if self.daily and (self.to_ms is not None or self.offsets is not None):
+            raise UsageError(
+                "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"
+            )
+        self._demand_fitting_stream()
+        if not self.daily and not self.stream and (self.out / "spans").exists():
+            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
+        if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
+            raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
+        if self.out.exists() and not self.out.is_dir():
+            raise UsageError(f"--out {self.out} is a file: give a folder")
+
+    def limits(self, as_of_ms: int) -> AuditLimits:
+        return AuditLimits(
+            as_of_ms=as_of_ms,
+            settle_ms=self.settle_ms,
+            tolerance_ms=self.tolerance_ms,
+            skew_ms=self.skew_ms,
+            late_ms=self.late_ms,
+        )
+
+    def _demand_fitting_stream(self) -> None:
+        given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
+        beside = [name for name, value in {**given, "--archive": self.archive}.items() if value not in (None, False)]
+        if self.stream and beside:
+            raise UsageError(f"--stream goes on from its last batch to now: leave out {', '.join(beside)}")
+        if self.available_now and not self.stream:
+            raise UsageError("--available-now ends a stream: add --stream")
+        if self.every_s < 1:
+            raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
+        has_checkpoint = (self.out / CHECKPOINT).exists()
+        if has_checkpoint and not self.stream:
+            raise UsageError(f"--out {self.out} holds a streaming audit: add --stream, or give another folder")
+        if self.stream and not has_checkpoint and (self.out / "spans").exists():
+            raise UsageError(
+                f"--out {self.out} holds a daily audit, or a streaming one without its checkpoint: give another folder"
+            )
+
+
+def make_folder(out: Path) -> None:
+    """Raises UsageError where it cannot be made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise UsageError(f"--out {out} cannot be made ({wrong.strerror}): give another folder") from wrong
+
+
+def time_ms(name: str, text: str) -> int:
+    """Epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name} {text!r} is no time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
+    if moment.tzinfo is None:
+        raise UsageError(f"{name} {text!r} has no time zone: add Z for UTC, or +01:00")
+    return round(moment.timestamp() * 1000)
+
+
+def offsets(text: str) -> dict[int, tuple[int, int]]:
+    """From "0:1200-9800,1:0-300" (partition:first-behind). Raises UsageError with the part that is wrong."""
+    found = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
+        if match is None or int(match[2]) >= int(match[3]):
+            raise UsageError(f"--offsets {part!r}: give partition:first-behind, such as 0:1200-9800")
+        found[int(match[1])] = (int(match[2]), int(match[3]))
+    return found
+
+
+def levels_ms(text: str) -> tuple[int, ...]:
+    """From "1s 5s 10s". Raises UsageError with the level that is wrong."""
+    try:
+        return parse_levels(text)
+    except ValueError as wrong:
+        raise UsageError(f"--levels: {wrong}") from wrong
+
+
+def iso(at_ms: int) -> str:
+    """For people: 2026-12-24 18:00:00.000 UTC; what no calendar holds stays a number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+def shown(values: Sequence[str]) -> str:
+    """a, b, c, d, e and 7 more."""
+    rest = len(values) - _MOST_SHOWN
+    return ", ".join(values[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,147 @@
+"""Lateness per real topic and minute, each delivery counted in one row, and each row on the topic once.
+
+    batch 7   deliveries 12:00:58 ... 12:01:07   untold of 6 + these -> 12:00 is over: a row; 12:01 goes to untold of 7
+    batch 8   a delivery of 12:00, seen late                         -> a row of its own for 12:00
+
+Rows of a batch are sent when the batch is done, so they never change: in their order, 1,000 to a transaction, by the
+one producer of this audit in the world. Behind the start of that producer nothing of a former life can come any more:
+what stands of the batch by then is looked up on the topic itself, and left out. To read_committed readers a record is
+there once, however often the audit is killed. But where it stays down for longer than the topic's retention, nothing
+tells of the last batch's records, and they are sent again.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.audit_state import STANDING, UNTOLD
+from schemas.lateness import MinuteLateness
+from schemas.tables import MINUTES, REQUESTS, AuditClass
+from spark_jobs.audit_rules.percentiles import spread
+from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
+from spark_jobs.errors import AuditTroubleError
+from spark_jobs.kafka.admin import (
+    ENDED_BY_ANOTHER,
+    Cluster,
+    OutgoingRecord,
+    RefusedError,
+    Span,
+    TransactionalSender,
+    read,
+)
+from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.tables import folder, read_table, write_table
+
+_STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
+_MINUTE_MS = 60_000
+_CHUNK = 1_000
+
+
+def write_minutes(
+    spark: SparkSession, out: Path, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
+) -> None:
+    """`minutes` and `untold` of a part, from its `requests`. What ended before `over_ms` is over."""
+    rows = read_table(spark, out, REQUESTS, part)
+    if previous is None:
+        counted = _first_seen(spark, rows.withColumn("waited", F.lit(False)), read_now)
+    else:
+        waited = read_table(spark, out, STANDING, previous).where(F.col("class") == AuditClass.PENDING.value)
+        told = rows.join(waited.select("origin", F.lit(True).alias("waited")), "origin", "left")
+        counted = _first_seen(spark, told, read_now).unionByName(read_table(spark, out, UNTOLD, previous))
+    minute = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(_MINUTE_MS))
+    timed = counted.withColumn("minute_ms", minute)
+    is_over = F.col("minute_ms") + _MINUTE_MS <= over_ms
+    write_table(timed.where(~is_over), out, UNTOLD, part)
+    found = spread(timed.where(is_over), "topic", "minute_ms", percentiles=(50, 90, 99))
+    write_table(found.repartition(1).sortWithinPartitions("minute_ms", "topic"), out, MINUTES, part)
+
+
+def _first_seen(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
+    """Deliveries of which this part has read the record, or the request behind its record; or that `waited`."""
+    places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
+    starts = spark.createDataFrame(pa.Table.from_pylist(places, schema=_STARTS))
+    delivered = rows.where(F.col("lateness_ms").isNotNull())
+
+    def is_new(topic: str, partition: str, offset: str, start: str) -> DataFrame:
+        place = (F.col(topic) == F.col("t")) & (F.col(partition) == F.col("p"))
+        looked = delivered.join(F.broadcast(starts), place, "left")
+        return looked.withColumn(start, F.coalesce(F.col(offset) >= F.col("start"), F.lit(False))).drop(
+            "t", "p", "start"
+        )
+
+    delivered = is_new("topic", "partition", "offset", "new_request")
+    delivered = is_new("delivered_topic", "delivered_partition", "delivered_offset", "new_delivery")
+    new = delivered.where(F.col("new_request") | F.col("new_delivery") | F.coalesce("waited", F.lit(False)))
+    return new.select(F.coalesce("target", "delivered_topic").alias("topic"), "delivered_ms", "lateness_ms", "clock")
+
+
+class LatenessTopic:
+    """Where the minutes of one audit go. `audit`: its name in the world."""
+
+    def __init__(self, access: KafkaAccess, topic: str, audit: str) -> None:
+        self._access, self._topic, self._audit = access, topic, audit
+        self._sender: TransactionalSender | None = None
+
+    def send(self, out: Path, part: str, batch: int, as_of_ms: int) -> None:
+        """The rows of a part, but for those that stand. Raises AuditTroubleError."""
+        found = enumerate(_rows(folder(out, MINUTES, part)))
+        chunk: list[OutgoingRecord] = []
+        first = None
+        for number, row in found:
+            if first is None:
+                first = self._begin(batch, as_of_ms)
+            if number >= first:
+                chunk.append(self._record(row, batch, number))
+            if len(chunk) == _CHUNK:
+                self._commit(chunk)
+                chunk = []
+        if chunk:
+            self._commit(chunk)
+
+    def _begin(self, batch: int, as_of_ms: int) -> int:
+        """The first row of the batch that does not stand: told by the topic, in the first batch of this life."""
+        if self._sender is not None:
+            return 0
+        Cluster(self._access).demand(self._topic, 1)
+        self._sender = TransactionalSender(self._access, f"timer-bridge-audit-{self._audit}")
+        since_ms = max(0, as_of_ms - CLOCK_SKEW_MS)
+        partitions = range(Cluster(self._access).partitions[self._topic])
+        told = (_told(kept.value) for p in partitions for kept in read(self._access, self._topic, p, from_ms=since_ms))
+        mine = (it.row for it in told if it is not None and (it.audit, it.batch) == (self._audit, batch))
+        return max(mine, default=-1) + 1
+
+    def _record(self, row: dict[str, Any], batch: int, number: int) -> OutgoingRecord:
+        lateness = {f"{name}_ms": row[f"lateness_{name}_ms"] for name in ("p50", "p90", "p99", "max")}
+        same = {name: row[name] for name in ("topic", "minute_ms", "deliveries", "clock")}
+        told = MinuteLateness(**same, **lateness, audit=self._audit, batch=batch, row=number)
+        return OutgoingRecord(self._topic, -1, told.key, told.to_bytes(), [])
+
+    def _commit(self, records: Sequence[OutgoingRecord]) -> None:
+        assert self._sender is not None
+        try:
+            self._sender.send(records)
+        except RefusedError as refused:
+            if str(refused) in ENDED_BY_ANOTHER:
+                raise AuditTroubleError("another run of this audit has begun meanwhile and goes on from here") from None
+            raise AuditTroubleError(f"{self._topic} takes nothing ({refused}): start the audit again") from None
+
+
+def _told(value: bytes | None) -> MinuteLateness | None:
+    """None: other traffic on the topic."""
+    try:
+        return MinuteLateness.model_validate_json(value or b"")
+    except ValidationError:
+        return None
+
+
+def _rows(of: Path) -> Iterator[dict[str, Any]]:
+    """In the order in which they lie there."""
+    for path in sorted(of.glob("*.parquet")):
+        for some in pq.ParquetFile(path).iter_batches(_CHUNK):
+            yield from some.to_pylist()

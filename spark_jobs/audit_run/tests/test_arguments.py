@@ -1,0 +1,140 @@
+"""Wrong arguments are told before Spark starts, with the argument's name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.levels import DEFAULT_MS
+from spark_jobs.audit import main
+from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, time_ms
+from spark_jobs.audit_run.command import parse as parse_audit
+from spark_jobs.backfill.command import parse as parse_backfill
+from spark_jobs.errors import UsageError
+from spark_jobs.kafka.security import KafkaAccess
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
+        ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
+    ],
+)
+def test_times(text: str, at_ms: int) -> None:
+    assert time_ms("--from", text) == at_ms
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14T22:13:20", "-5", "2023-11-14"])
+def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--from"):
+        time_ms("--from", text)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"offsets": {0: (1, 2)}, "to_ms": 5}, "--offsets"),
+        ({"settle_ms": -1}, "--settle-ms"),
+        ({"from_ms": 5, "to_ms": 5}, "--from"),
+        ({"as_of_ms": 2**60}, "--as-of"),
+        ({"out": Path(__file__)}, "--out"),
+        ({"stream": True, "daily": True, "as_of_ms": 5}, "--daily, --as-of"),
+        ({"stream": True, "offsets": {0: (1, 2)}}, "--offsets"),
+        ({"available_now": True}, "--available-now .* --stream"),
+        ({"stream": True, "every_s": 0}, "--every-s"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=named):
+        AuditArguments(**{"access": KafkaAccess("localhost:9092"), "out": tmp_path, **wrong})
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--out"):
+        make_folder(tmp_path / "file" / "below")
+
+
+def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "--bootstrap-servers" in capsys.readouterr().err
+    given = ["--bootstrap-servers", "localhost:9092", "--out", str(tmp_path)]
+    assert main([*given, "--from", "noon"]) == 2
+    assert "'noon' is no time" in capsys.readouterr().err
+
+
+def test_exit_code_1_without_a_broker(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.kafka.admin._TIMEOUT_S", 0.5)
+    assert main(["--bootstrap-servers", "127.0.0.1:1", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "no broker answers at 127.0.0.1:1" in told
+    assert "--bootstrap-servers" in told
+
+
+CONFIG = """
+bootstrap_servers = "localhost:9092"
+levels = "1s 1m"
+journal_topic = "journal"
+
+[topics."timer.payments"]
+[topics."timer.orders"]
+journal_topic = "orders.decisions"
+"""
+
+
+IN_ENVIRONMENT = "TIMER_BRIDGE_TIMER_TOPIC"
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "journal"),
+    [
+        ([], {}, "journal"),
+        (["--timer-topic", "timer.elsewhere"], {}, "journal"),
+        (["--timer-topic", "timer.payments"], {}, "timer.payments.journal"),
+        (["--timer-topic", "timer.orders"], {}, "orders.decisions"),
+        (["--timer-topic", "timer.orders", "--journal-topic", "mine"], {}, "mine"),
+        ([], {IN_ENVIRONMENT: "timer.orders"}, "orders.decisions"),
+        (["--timer-topic", "timer.payments"], {IN_ENVIRONMENT: "timer.orders"}, "timer.payments.journal"),
+        ([], {IN_ENVIRONMENT: "timer.elsewhere"}, "journal"),
+    ],
+)
+def test_a_backfill_reads_the_journal_of_its_own_timer_topic(
+    given: list[str], environment: dict[str, str], journal: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bridge.toml").write_text(CONFIG)
+    (tmp_path / "requests").mkdir()
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--audit", str(tmp_path), *given]
+    assert parse_backfill(asked, environment).journal_topic == journal
+
+
+def test_levels_are_those_of_the_bridges_config_unless_a_flag_says_others(tmp_path: Path) -> None:
+    (tmp_path / "bridge.toml").write_text(CONFIG)
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
+    assert parse_audit(asked, {}).levels_ms == (1000, 60_000)
+    assert parse_audit(asked, {"TIMER_BRIDGE_LEVELS": "3s"}).levels_ms == (3000,)
+    assert parse_audit([*asked, "--levels", "2s"], {"TIMER_BRIDGE_LEVELS": "3s"}).levels_ms == (2000,)
+    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).levels_ms == DEFAULT_MS
+
+
+def test_times_for_people() -> None:
+    assert iso(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
+    assert iso(-1) == "1969-12-31 23:59:59.999 UTC"
+    assert iso(2**63 - 1) == "9223372036854775807 ms"
+
+
+def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path) -> None:
+    access, daily, stream = KafkaAccess("localhost:9092"), tmp_path / "daily", tmp_path / "stream"
+    (daily / "spans").mkdir(parents=True)
+    (stream / "checkpoint").mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds a daily audit: add --daily"):
+        AuditArguments(access=access, out=daily)
+    with pytest.raises(UsageError, match="or a streaming one without its checkpoint"):
+        AuditArguments(access=access, out=daily, stream=True)
+    for is_daily in (False, True):
+        with pytest.raises(UsageError, match="holds a streaming audit: add --stream"):
+            AuditArguments(access=access, out=stream, daily=is_daily)
+    assert AuditArguments(access=access, out=stream, stream=True).stream

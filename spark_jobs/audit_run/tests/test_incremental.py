@@ -1,0 +1,154 @@
+"""A day at a time comes to the same as all at once, and reads no history unless something names it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas import headers as names
+from schemas.audit_state import EVIDENCE
+from spark_jobs.audit_rules.classes import AuditLimits
+from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn
+from spark_jobs.audit_run import incremental as daily
+from spark_jobs.kafka.admin import Span
+from spark_jobs.platform.tables import rows_in
+from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, receipt, rejection, request
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+DAYS_MS = (0, 6_000, 40_000, AS_OF_MS)
+TOLERANCE_MS = 50_000
+PARTITIONS = 40
+
+
+def audited(
+    spark: SparkSession, history: History, out: Path, partitions: int, cuts_ms: Sequence[int], width: int = 100
+) -> dict[str, str]:
+    """Day by day; the class of the last day that names an origin."""
+    found: dict[str, str] = {}
+    ends = dict.fromkeys(range(partitions), 0)
+    previous = None
+    for number, (first_ms, behind_ms) in enumerate(pairwise(cuts_ms), 1):
+        part = history.between(first_ms, behind_ms)
+        earlier = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
+        for asked in part.requests:
+            ends[asked.partition] = max(ends[asked.partition], asked.offset + 1)
+        if behind_ms == cuts_ms[-1]:
+            ends = dict.fromkeys(ends, width)
+        today = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
+        day = daily.Part(out, f"day=2026-01-0{number}", previous, "timer.requests", earlier, today)
+        evidence, claims = daily.carried(spark, day)
+        seen = replace(
+            part.seen(spark, [s._replace(end=width) for s in today]), carried=evidence, carried_claims=claims
+        )
+        limits = AuditLimits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
+        daily.judge(spark, seen, day, limits)
+        rows = pq.read_table(out / "requests" / day.name).to_pylist()
+        assert len({row["origin"] for row in rows}) == len(rows)
+        found |= {row["origin"]: row["class"] for row in rows}
+        previous = day.name
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", range(int(os.environ.get("EXAMPLES", "1"))))
+def test_day_by_day_is_the_same_as_all_at_once(spark: SparkSession, example: int) -> None:
+    """But for cancels without a receipt: what had left on an earlier day is not looked up for them."""
+    seed = int(os.environ.get("SEED", Random().randrange(10**9))) + example
+    print(f"SEED={seed}")
+    rng, history = Random(seed), History()
+    for one in (drawn(rng, partition, PLAIN) for partition in range(PARTITIONS)):
+        history.requests += one.requests
+        history.deliveries += one.deliveries
+        history.rejections += one.rejections
+        history.receipts += one.receipts
+    history = history.between(0, AS_OF_MS)
+    spans = [Span("timer.requests", partition, 0, 100) for partition in range(PARTITIONS)]
+    limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": 1_000}
+    rows = history.judged(spark, spans=spans, **limits).collect()
+    with TemporaryDirectory() as out:
+        found = audited(spark, history, Path(out), PARTITIONS, DAYS_MS)
+    expected = {r.origin: r["class"] for r in rows if not (r.kind == "cancel" and r["proof"] == "order")}
+    wrong = {origin: (found.get(origin), name) for origin, name in expected.items() if found.get(origin) != name}
+    assert not wrong, _told(history, wrong)
+    # What was a forgery at first may turn out a copy, when the one before it is refused on a later day.
+    claims = {asked.origin for asked in history.requests if asked.header(names.ORIGIN)}
+    assert found.keys() - {r.origin for r in rows} <= claims
+
+
+def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:
+    """The first that differs, and all that lies on the topics about its partition."""
+    partition = next(iter(wrong)).split("/")[1]
+    records = [*history.requests, *history.deliveries, *history.rejections, *history.receipts]
+    mark = f"timer.requests/{partition}/"
+    about = [str(r) for r in records if r.origin.startswith(mark) or mark in str(r.headers) or mark in str(r.value)]
+    return "\n".join([str(wrong), *about])
+
+
+def test_only_what_is_open_is_carried_and_what_was_closed_is_found_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Each on day 1 well, and wrong by what comes on day 3; one that is open throughout."""
+    twice, ended, refused, rolled = request(0), request(1, id=b"x"), request(2, due_ms=None), request(3, due_ms=50_000)
+    stops, waits = cancel(b"x", 10, at_ms=2_000), request(60, due_ms=AS_OF_MS + 1)
+    history = History(
+        [
+            twice,
+            ended,
+            refused,
+            rolled,
+            stops,
+            copy(rolled, 11),
+            copy(rolled, 12, rolls=2, at_ms=20_000),
+            waits,
+            copy(waits, 61),
+        ],
+        [
+            delivery(twice),
+            delivery(twice, offset=50, at_ms=60_000),
+            delivery(ended, at_ms=60_001),
+            delivery(refused, due_ms=0, at_ms=60_002),
+            delivery(rolled, rolls=2),
+        ],
+        [rejection(refused)],
+    )
+    found = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS])
+    assert {origin.rpartition("/")[2]: name for origin, name in found.items()} == {
+        "0": "duplicate",
+        "1": "cancelled-but-delivered",
+        "2": "rejected-but-delivered",
+        "3": "delivered",
+        "10": "cancel-too-late",
+        "60": "pending",
+    }
+    for day in ("2026-01-01", "2026-01-02"):
+        kept = pq.read_table(tmp_path / "evidence" / f"day={day}" / "open=true")
+        # What a cancel ended, without a receipt, is open for as long as the tolerance.
+        assert set(kept.column("origin").to_pylist()) == {r.origin for r in (rolled, waits, ended, stops)}
+        assert kept.schema.names == EVIDENCE.arrow().names
+    last = pq.read_table(tmp_path / "requests" / "day=2026-01-03").to_pylist()
+    assert {row["origin"]: row["copies"] for row in last}[waits.origin] == 1
+
+
+def test_copies_of_a_timer_that_was_closed_on_an_earlier_day_are_its_copies(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The bridge read its cancel late, and rolled it meanwhile; what is not its next copy is still missing there."""
+    ended = request(0, id=b"x", due_ms=90_000)
+    stops = cancel(b"x", 10, at_ms=2_000)
+    first, second = copy(ended, 5), copy(ended, 500, rolls=2, at_ms=20_000)
+    third, forged = copy(ended, 600, rolls=3, at_ms=50_000), copy(ended, 601, rolls=5, at_ms=50_000)
+    told = receipt("cancelled", stops, ended)
+    history = History([ended, first, stops, second, third, forged], [], [], [told])
+    found = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS], width=1_000)
+    assert {origin.rpartition("/")[2]: name for origin, name in found.items()} == {
+        "0": "cancelled",
+        "10": "cancel-done",
+        "601": "missing",
+    }
+    assert not rows_in(tmp_path / "claims" / "day=2026-01-02")

@@ -1,0 +1,1 @@
+"""Deliver missing timers."""

@@ -1,0 +1,247 @@
+"""What a backfill does in Spark's Python workers: rows of one partition of the timer topic at a time, in order.
+
+    Wait      origin, due, ...    ->  the same, and why it has to wait (spark_jobs.backfill.undeliverable)
+    Publish   bodies              ->  origin, outcome: sent | backfilled-before | expired | failed (and why)
+
+A task that dies has its rows done again by another one, whose producer ends what the former had open, and to which the
+marks tell what was sent.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from schemas import headers as names
+from schemas.tables import spark_name
+from spark_jobs.backfill.undeliverable import SKEW_MS, JournalEntry, Settled
+from spark_jobs.errors import AuditTroubleError
+from spark_jobs.kafka.admin import (
+    ENDED_BY_ANOTHER,
+    TAKES_NOTHING,
+    OutgoingRecord,
+    RefusedError,
+    TransactionalSender,
+    progress,
+    read,
+)
+from spark_jobs.kafka.security import KafkaAccess
+
+_TIMER = [("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+_TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa.int64())]
+_ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+WAITS = pa.schema([*_ASKED, ("earliest_ms", pa.int64()), ("ended_by", pa.string()), ("waits", pa.string())])
+BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), *_RECORD])
+SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
+_MOST_RECORDS = 500
+_MOST_BYTES = 8 << 20
+_ROWS = 4_096
+
+Row = dict[str, Any]
+Batches = Iterable[pa.RecordBatch]
+
+
+def ddl(schema: pa.Schema) -> str:
+    """For Spark."""
+    return ", ".join(f"`{field.name}` {spark_name(field.type)}" for field in schema)
+
+
+@dataclass(frozen=True)
+class PublishTask:
+    """Called by mapInArrow."""
+
+    access: KafkaAccess
+    group: str
+    journal_topic: str
+
+    def __call__(self, batches: Batches) -> Batches:
+        yield from _batches(self._judged(batches), WAITS)
+
+    def _judged(self, batches: Batches) -> Iterator[Row]:
+        for partition, rows in groupby(_rows(batches), key=lambda row: row["partition"]):
+            asked = list(rows)
+            since_ms = max(0, min(row["requested_ms"] for row in asked) - SKEW_MS)
+            topic = asked[0]["origin"].split("/")[0]
+            # In this order: what the journal says more than progress only makes us wait.
+            told = progress(self.access, self.group, topic, partition)
+            shard = Settled(told, self._journal(partition, since_ms) if told is not None else ())
+            for row in asked:
+                sent_ms = row["requested_ms"]
+                expected_ms = max(row["due_ms"], sent_ms)
+                yield {**row, "waits": shard.why_not(row["offset"], expected_ms, row["target"], requested_ms=sent_ms)}
+
+    def _journal(self, partition: int, since_ms: int) -> Iterator[JournalEntry]:
+        for record in read(self.access, self.journal_topic, partition, from_ms=since_ms):
+            yield JournalEntry.read(record.timestamp_ms, record.value or b"")
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Called by mapInArrow. `per_s`: of one partition."""
+
+    access: KafkaAccess
+    transactional_id: str
+    marks_topic: str
+    marks_partitions: int
+    per_s: float | None
+
+    def __call__(self, batches: Batches) -> Batches:
+        yield from _batches(self._sent(batches), SENT)
+
+    def _sent(self, batches: Batches) -> Iterator[Row]:
+        for partition, rows in groupby(_rows(batches), key=lambda row: row["partition"]):
+            lane = _Lane(self, partition)
+            pace = _Pace(self.per_s)
+            for chunk in _chunks(rows, self.per_s):
+                pace.wait()
+                pace.count += len(chunk)
+                yield from lane.send(chunk)
+
+
+class _Lane:
+    """The one producer of a partition of the timer topic."""
+
+    def __init__(self, job: Publish, partition: int) -> None:
+        self._job = job
+        self._id = f"{job.transactional_id}-{partition}"
+        self._marks_partition = partition % job.marks_partitions
+        self._denied: dict[str, str] = {}
+        """Targets that take nothing, with the broker's code."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """In this order: behind its start nobody else can add a mark of this partition."""
+        self._sender = TransactionalSender(self._job.access, self._id)
+        marks = read(self._job.access, self._job.marks_topic, self._marks_partition)
+        self._marked = {mark.key for mark in marks if mark.value is not None}
+
+    def send(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """All in one transaction; where that cannot be, one by one."""
+        todo = []
+        for row in rows:
+            if self._is_marked(row):
+                yield _told(row, "backfilled-before")
+            elif _is_expired(row):
+                yield _told(row, "expired")
+            elif row["target"] in self._denied:
+                yield _sent(row, self._denied[row["target"]])
+            else:
+                todo.append(row)
+        code = self._try(todo)
+        for row in todo:
+            yield self._alone(row) if code is not None and len(todo) > 1 else self._judged(row, code)
+
+    def _alone(self, row: Row) -> Row:
+        if _is_expired(row) and not self._is_marked(row):
+            return _told(row, "expired")
+        return self._judged(row, self._denied.get(row["target"]) or self._try([row]))
+
+    def _judged(self, row: Row, code: str | None) -> Row:
+        """Of one that was tried alone, or where all stand."""
+        if code is not None and code in TAKES_NOTHING:
+            self._denied[row["target"]] = code
+        return _sent(row, code)
+
+    def _try(self, rows: Sequence[Row]) -> str | None:
+        """None: they stand; else the broker's code."""
+        left = [row for row in rows if not self._is_marked(row)]
+        if not left:
+            return None
+        try:
+            self._sender.send([*map(delivery, left), *map(self._mark, left)])
+        except RefusedError as refused:
+            code = str(refused)
+            if code in ENDED_BY_ANOTHER:
+                raise AuditTroubleError("another backfill has begun meanwhile and goes on from here") from None
+            self._begin()  # which also tells whether a commit without an answer stands
+            return None if all(map(self._is_marked, left)) else code
+        return None
+
+    def _is_marked(self, row: Row) -> bool:
+        return row["origin"].encode() in self._marked
+
+    def _mark(self, row: Row) -> OutgoingRecord:
+        value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
+        return OutgoingRecord(self._job.marks_topic, self._marks_partition, row["origin"].encode(), value, [])
+
+
+def _is_expired(row: Row) -> bool:
+    """By now: whoever sends slowly comes to it long after it was chosen."""
+    return row["expire_ms"] is not None and row["expire_ms"] <= now_ms()
+
+
+def _sent(row: Row, code: str | None) -> Row:
+    """`code`: the broker's, where it did not take it."""
+    return _told(row, "sent" if code is None else "failed", code)
+
+
+def _told(row: Row, outcome: str, detail: str | None = None) -> Row:
+    return {"origin": row["origin"], "outcome": outcome, "detail": detail}
+
+
+def delivery(row: Row) -> OutgoingRecord:
+    """The record that the bridge would have delivered, as of now."""
+    added = {
+        names.ORIGIN: row["origin"],
+        names.DELIVER_MS: row["due_ms"],
+        names.RELEASED_MS: now_ms(),
+        names.ROLLS: 0,
+    }
+    headers = [(header["key"], header["value"]) for header in row["headers"]]
+    headers += [(name, str(value).encode()) for name, value in added.items()]
+    partition = -1 if row["want_partition"] is None else row["want_partition"]
+    return OutgoingRecord(row["target"], partition, row["key"], row["value"], headers)
+
+
+class _Pace:
+    """No more than `per_s` records a second on the whole; None: no limit."""
+
+    def __init__(self, per_s: float | None) -> None:
+        self._per_s = per_s
+        self._start_s = time.monotonic()
+        self.count = 0
+
+    def wait(self) -> None:
+        if self._per_s is not None:
+            time.sleep(max(0.0, self._start_s + self.count / self._per_s - time.monotonic()))
+
+
+def _chunks(rows: Iterator[Row], per_s: float | None) -> Iterator[list[Row]]:
+    most = _MOST_RECORDS if per_s is None else max(1, min(_MOST_RECORDS, int(per_s)))
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        bytes_ = len(row["key"] or b"") + len(row["value"] or b"") + sum(len(h["value"] or b"") for h in row["headers"])
+        if chunk and (len(chunk) == most or size + bytes_ > _MOST_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += bytes_
+    if chunk:
+        yield chunk
+
+
+def _rows(batches: Batches) -> Iterator[Row]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _batches(rows: Iterator[Row], schema: pa.Schema) -> Batches:
+    some: list[Row] = []
+    for row in rows:
+        some.append(row)
+        if len(some) == _ROWS:
+            yield pa.RecordBatch.from_pylist(some, schema=schema)
+            some = []
+    if some:
+        yield pa.RecordBatch.from_pylist(some, schema=schema)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

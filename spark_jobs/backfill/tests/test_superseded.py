@@ -1,0 +1,47 @@
+"""Which missing timers a later request has ended meanwhile, told from the timer topic."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas import headers as names
+from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules.requests import requests
+from spark_jobs.backfill.superseded import superseded, with_ids
+from spark_jobs.platform.tables import RECORDS_DDL
+from spark_jobs.tests.records import Record, cancel, copy, move, rejection, request
+
+pytestmark = pytest.mark.spark
+
+
+def found(spark: SparkSession, asked: list[Record], rejected: list[Record], missing: list[Record]) -> dict[int, str]:
+    """Offset of a missing one -> what has superseded it."""
+    parsed = requests(spark.createDataFrame(asked, RECORDS_DDL)).persist()
+    rejections = evidence.rejections(spark.createDataFrame(rejected, RECORDS_DDL)).persist()
+    rows = spark.createDataFrame([(r.origin, r.timestamp_ms) for r in missing], "origin STRING, requested_ms BIGINT")
+    told = superseded(with_ids(parsed), rejections.select("origin", "error", "rejected_ms"), rows).collect()
+    return {int(row.origin.split("/")[2]): row.ended_by for row in told}
+
+
+def test_the_next_request_with_its_id_in_its_partition_supersedes_a_timer(spark: SparkSession) -> None:
+    lost = [request(offset, id=b"%d" % offset) for offset in range(4)]
+    nameless = [request(4), request(5)]
+    later = [cancel(b"0", 10), request(11, id=b"0"), request(12, id=b"1"), cancel(b"2", 13, partition=1)]
+    told = found(spark, [*lost, *nameless, *later], [], [*lost, *nameless])
+    assert told == {0: "timer.requests/0/10", 1: "timer.requests/0/12"}
+
+
+def test_what_ends_nothing_supersedes_nothing(spark: SparkSession) -> None:
+    lost = [request(offset, id=b"%d" % offset) for offset in range(6)]
+    malformed = request(10, id=b"0", due_ms=None)
+    refused, moves, copied = request(11, id=b"1"), move(b"2", 12, 9_000), copy(lost[3], 13)
+    twice = cancel(b"4", 14)._replace(headers=[*cancel(b"4", 14).headers, (names.ID, b"4")])
+    too_late = request(15, id=b"5")
+    rejections = [rejection(refused, "bad-target"), rejection(too_late, "expired", at_ms=9_000)]
+    asked = [*lost, malformed, refused, moves, copied, twice, too_late]
+    told = found(spark, asked, rejections, lost)
+    assert told == {5: too_late.origin}, "taken, and refused when it was due"
+
+
+def test_a_request_of_another_topic_of_that_name_says_nothing(spark: SparkSession) -> None:
+    lost = request(0, id=b"x")
+    assert found(spark, [lost, cancel(b"x", 1)], [], [lost._replace(timestamp_ms=7)]) == {}

@@ -1,0 +1,1 @@
+"""Import timers from files."""

@@ -1,0 +1,106 @@
+"""Rows of a file become requests as a bridge will read them, or are rejected with a reason that helps."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schemas.headers import EXPIRE_MS, ID, KEY, TOPIC
+from schemas.profiles import marked
+from spark_jobs.importer.rows import BROKEN, EXPORTED, ImportedRequest, Mapped, WrongError
+
+NOW_MS = 1_700_000_000_000
+COLUMNS = {"due": "when", "value": "body", "key": "who", "id": "id", "headers": "extra", "header:tenant": "tenant"}
+MAPPED = Mapped(COLUMNS, {"topic": "orders"}, 86_400_000)
+
+
+def row(**other: Any) -> dict[str, Any]:
+    return {"when": NOW_MS + 5_000, "body": "v", "who": None, "id": None, "extra": None, "tenant": "a", **other}
+
+
+OURS = [("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000009"), ("timer-id", b"x")]
+
+
+def moved(headers: Sequence[tuple[str, bytes | None]], **other: Any) -> ImportedRequest:
+    """A row of an export, as a request for another cluster."""
+    exported = {
+        "topic": "timers",
+        "partition": 2,
+        "origin_offset": 7,
+        "target": "orders",
+        "target_partition": None,
+        "due_ms": NOW_MS + 9,
+        "id": b"x",
+        "key": b"k",
+        "value": None,
+        "headers": [{"name": name, "value": value} for name, value in headers],
+    }
+    return Mapped({}, {}, 86_400_000).request(exported | other, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [NOW_MS + 1, str(NOW_MS + 1), "2023-11-14T22:13:20.0001Z", datetime.fromtimestamp(NOW_MS / 1000 + 0.0004, UTC)],
+)
+def test_times_are_never_early(when: object) -> None:
+    assert dict(MAPPED.request(row(when=when), NOW_MS).headers)["timer-deliver-ms"] == b"%d" % (NOW_MS + 1)
+
+
+def test_all_fields() -> None:
+    found = MAPPED.request(row(who=7, id="x", extra='{"b": null, "c": "d"}', body=None), NOW_MS)
+    assert (found.key, found.value) == (b"7", None)
+    ours = [("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000005000"), ("timer-id", b"x")]
+    assert found.headers == [*ours, ("b", None), ("c", b"d"), ("tenant", b"a")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"when": None}, "due is None: give epoch ms"),
+        ({"when": "2026-12-24T18:00:00"}, "give its time zone"),
+        ({"when": -5}, "due is -5"),
+        ({"when": NOW_MS + 86_400_001}, "too-far"),
+        ({"id": ""}, "bad-header: timer-id"),
+        ({"extra": "{"}, "headers are no JSON"),
+        ({"extra": '{"timer-topic": "x"}'}, "timer-topic is the bridge's own"),
+    ],
+)
+def test_what_is_no_request_is_told(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(WrongError, match=told):
+        MAPPED.request(row(**wrong), NOW_MS)
+    with pytest.raises(WrongError, match="missing-topic"):
+        Mapped(COLUMNS, {}, 1).request(row(when=NOW_MS), NOW_MS)
+
+
+def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
+    sent = marked([("DELAY", b"3"), ("REAL_TOPIC", b"orders"), ("tenant", b"a"), ("tenant", None)], "rocketmq")
+    found = moved(sent, target_partition=3)
+    foreign = [("tenant", b"a"), ("tenant", None), ("imported-from", b"timers/2/7")]
+    assert found == (b"k", None, [*OURS, ("timer-partition", b"3"), *foreign])
+
+
+def test_a_broken_line_and_what_an_export_says_itself_are_refused() -> None:
+    with pytest.raises(WrongError, match="the line is broken"):
+        MAPPED.request(row(**{BROKEN: "5,v,and more"}), NOW_MS)
+    assert MAPPED.request(row(**{BROKEN: None}), NOW_MS).value == b"v"
+    exported: dict[str, Any] = dict.fromkeys(EXPORTED)
+    with pytest.raises(WrongError, match="leave --set out"):
+        Mapped({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)
+
+
+def test_an_export_keeps_until_when_it_may_be_delivered() -> None:
+    expiry = (EXPIRE_MS, b"%d" % (NOW_MS + 10))
+    found = moved([(TOPIC, b"orders"), ("timer-delay-ms", b"9"), expiry, (ID, b"x")])
+    assert found.headers == [*OURS, expiry, ("imported-from", b"timers/2/7")]
+
+
+@pytest.mark.parametrize(("key", "delivered"), [((), None), ((("scheduler-target-key", b"t"),), b"t")])
+def test_an_export_keeps_the_delivered_key_where_another_spelling_has_the_id_in_the_record_s(
+    key: tuple[tuple[str, bytes], ...], delivered: bytes | None
+) -> None:
+    """etf1: key = id; without a header for the target's key it is delivered with none."""
+    spelled = [("scheduler-target-topic", b"orders"), ("scheduler-epoch", b"1"), *key]
+    found = moved(marked(spelled, "etf1"), id=b"k")
+    assert dict(found.headers).get(KEY, found.key) == delivered
+    assert dict(found.headers)[ID] == b"k"

@@ -1,0 +1,1 @@
+"""Kafka for the jobs: offsets, committed progress, transactions, security."""

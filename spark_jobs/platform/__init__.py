@@ -1,0 +1,1 @@
+"""What all jobs share: session, tables, packaging, exit codes."""

@@ -1,0 +1,153 @@
+"""The Spark session: ours on this machine, the caller's where there is one, the cluster's under spark-submit.
+
+The JVM writes to stderr before Spark can silence it. It inherits our stderr at its start, so stderr points to a log
+file for that moment.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from schemas.maven_jars import JarList, JarsError, ensure
+from spark_jobs.errors import AuditTroubleError, reason_of
+from spark_jobs.platform.shipped import write_zip
+
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+"""Maven coordinates for spark-submit, which fetches the connector and its dependencies itself."""
+JARS = JarList("Spark's Kafka connector", KAFKA_PACKAGE.rpartition(":")[2], Path(__file__).with_name("spark-jars.txt"))
+"""The same connector for a JVM that we start. Its jars are checked before the start."""
+
+_EVERYWHERE = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # What is broadcast passes through the driver, where it is some ten times as large as when it is counted.
+    "spark.sql.autoBroadcastJoinThreshold": "1m",
+    # Kafka's newer source: the one that is the default turns each row into objects and back.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # Most of what is kept is digests, which do not shrink.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # What a consumer has fetched stays in memory as long as it does, for a task that may want the same partition.
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+    # Java never compiles a method beyond this; Spark then writes it as several.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # Else each Column operation asks the JVM 15 times for the place of its call: a third of the time of a small audit.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # So that a task sorts in its share of that memory; small data is put together by Spark.
+    "spark.sql.shuffle.partitions": "64",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def job_session(job: str, out: Path, master: str | None) -> Iterator[SparkSession]:
+    """Of `timer-bridge <job>`, its log in `out`. Raises AuditTroubleError where Spark does not start, or gives up."""
+    log = out / "spark.log"
+    with session(f"timer-bridge {job}", master=master, log=log) as spark:
+        try:
+            yield spark
+        except (PySparkException, Py4JError) as wrong:
+            raise AuditTroubleError(f"Spark could not finish the {job}: {reason_of(wrong)} (log: {log})") from wrong
+
+
+@contextmanager
+def session(app: str, *, master: str | None = None, log: Path | None = None) -> Iterator[SparkSession]:
+    """The active session, left running; else a new one, stopped at the end.
+
+    `master` None: spark-submit's where it started us, else local[*]. Raises AuditTroubleError if Spark does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    spark = _start(app, master, log)
+    try:
+        with _shipped(spark, master):
+            yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _shipped(spark: SparkSession, master: str | None) -> Iterator[None]:
+    """Our packages for the Python of other machines; spark-submit has them from --py-files."""
+    if master is None or master.startswith("local"):
+        yield
+        return
+    with TemporaryDirectory(prefix="timer-bridge-") as folder:
+        spark.sparkContext.addPyFile(str(write_zip(Path(folder) / "timer-bridge.zip")))
+        yield
+
+
+def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = "local[*]"
+    builder = SparkSession.builder.appName(app)
+    settings = dict(_EVERYWHERE) if submitted else _EVERYWHERE | {"spark.jars": _connector()}
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            settings |= _LOCAL
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whichever python3 is found first
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        with _stderr_to(log):
+            spark = builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as wrong:
+        where = f"; its log: {log}" if log else ""
+        raise AuditTroubleError(f"Spark did not start: it needs Java 17 or 21{where} ({wrong})") from wrong
+    spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    return spark
+
+
+def ensure_connector() -> Path:
+    """Return the folder with the jars of Spark's Kafka source, fetched if they are missing. Raises JarsError."""
+    home = os.environ.get("JAVA_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
+    return ensure(JARS, cache, java=str(Path(home, "bin", "java")) if home else "java")
+
+
+def _connector() -> str:
+    """Return the value of `spark.jars`. Raises AuditTroubleError."""
+    try:
+        folder = ensure_connector()
+    except (JarsError, OSError, RuntimeError) as wrong:
+        raise AuditTroubleError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
+    return ",".join(jar.resolve().as_uri() for jar in sorted(folder.glob("*.jar")))
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)

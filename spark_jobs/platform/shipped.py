@@ -1,0 +1,17 @@
+"""What the Python workers of a cluster import of ours, as a zip file: `schemas` and `spark_jobs`, without tests."""
+
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import schemas
+import spark_jobs
+
+
+def write_zip(path: Path) -> Path:
+    with ZipFile(path, "w", ZIP_DEFLATED) as made:
+        for package in (schemas, spark_jobs):
+            folder = Path(package.__path__[0])
+            for file in sorted(folder.rglob("*.py")):
+                if file.parent.name != "tests":
+                    made.write(file, file.relative_to(folder.parent))
+    return path

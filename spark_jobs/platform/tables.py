@@ -1,0 +1,122 @@
+"""The only ways in and out: Kafka's topics in, Parquet out (and back in, for the summary).
+
+records   topic partition offset timestamp_ms clock key value headers      within fixed spans
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from schemas.tables import Table
+from spark_jobs.audit_rules.headers import HEADERS_DDL, present
+from spark_jobs.kafka.admin import Span
+from spark_jobs.kafka.security import KafkaAccess
+
+RECORDS_DDL = (
+    "topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, clock STRING, "
+    f"key BINARY, value BINARY, headers {HEADERS_DDL}"
+)
+_RECORDS_PER_TASK = 250_000
+_COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+_ALL = _COMMITTED | {"kafka.isolation.level": "read_uncommitted"}
+_IN_BULK = {"kafka.max.partition.fetch.bytes": 2 << 20, "kafka.max.poll.records": 2_000}
+"""A task waits for its next records, as nothing is fetched beside its work: so more at a time than Kafka's defaults."""
+
+
+def read_records(
+    spark: SparkSession, access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True
+) -> DataFrame:
+    """The records of the spans, by default the committed ones alone. A long partition is read by several tasks."""
+    spans = [span for span in spans if span.start < span.end]
+    if not spans:
+        return nothing(spark, RECORDS_DDL)
+    records = (
+        spark.read.format("kafka")
+        .options(**_IN_BULK)
+        .options(**access.for_spark())
+        .options(**_COMMITTED if committed else _ALL)
+        .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
+        .option("assign", _partitions(spans))
+        .option("startingOffsets", offsets_option(spans, lambda span: span.start))
+        .option("endingOffsets", offsets_option(spans, lambda span: span.end))
+        .load()
+    )
+    return _as_records(records)
+
+
+def follow_records(spark: SparkSession, access: KafkaAccess, topic: str, **options: str | int) -> DataFrame:
+    """The committed records of a topic, as they come. `options`: more of Spark's Kafka source, as startingOffsets."""
+    records = (
+        spark.readStream.format("kafka")
+        .options(**access.for_spark())
+        .options(**_COMMITTED)
+        .options(subscribe=topic, **options)
+        .load()
+    )
+    return _as_records(records)
+
+
+def nothing(spark: SparkSession, ddl: str) -> DataFrame:
+    """No row, and known to be none when a plan is made: joins and unions with it fall away."""
+    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(ddl)))
+    return spark.range(1).where(F.lit(False)).select(*columns)
+
+
+def _as_records(source: DataFrame) -> DataFrame:
+    """Rows of Spark's Kafka source as RECORDS_DDL."""
+    return source.select(
+        "topic",
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+        F.when(F.col("timestampType") == 1, "LogAppendTime").otherwise("CreateTime").alias("clock"),
+        "key",
+        "value",
+        present(F.col("headers")).alias("headers"),
+    )
+
+
+def folder(out: Path, table: Table, part: str | None = None) -> Path:
+    """OUT/requests, or a part of it, OUT/requests/day=2026-01-31: other tools read the day as a column."""
+    return out / table.name if part is None else out / table.name / part
+
+
+def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = None) -> None:
+    """Overwrites the table, or its part; a column that is missing or of another type raises."""
+    schema = _schema(table)
+    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
+
+
+def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = None) -> DataFrame:
+    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
+
+
+def rows_in(folder_: Path) -> int:
+    """As the files tell, without reading them."""
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in folder_.glob("*.parquet"))
+
+
+def _schema(table: Table) -> StructType:
+    return cast(StructType, StructType.fromDDL(table.spark_ddl()))
+
+
+def _partitions(spans: Sequence[Span]) -> str:
+    """For the option `assign`: {"orders": [0, 1]}."""
+    partitions: dict[str, list[int]] = {}
+    for span in spans:
+        partitions.setdefault(span.topic, []).append(span.partition)
+    return json.dumps(partitions)
+
+
+def offsets_option(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
+    """For the options `startingOffsets` and `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
+    offsets: dict[str, dict[str, int]] = {}
+    for span in spans:
+        offsets.setdefault(span.topic, {})[str(span.partition)] = bound(span)
+    return json.dumps(offsets)

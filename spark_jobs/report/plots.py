@@ -1,0 +1,142 @@
+"""Pictures of lateness as inline SVG: text stays text, nothing is loaded from anywhere.
+
+Drawn about as wide as a phone, so that they are read there as they are and stand side by side on a desk.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from spark_jobs.report.summary import Bin, Moment, Past
+
+BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
+_MOST_TICKS = 8
+"""With fewer there are spans, such as 170 s, for which matplotlib knows no step and warns."""
+_LAST_DATE_MS = 253_402_300_799_000
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+}
+
+
+def span_text(span_ms: float) -> str:
+    """250 ms, 1.5 s, 10 min, 3 h, 12 d."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if abs(span_ms) >= size:
+            return f"{span_ms / size:.3g} {unit}"
+    return f"{span_ms:.3g} ms"
+
+
+def histogram_svg(bins: Sequence[Bin]) -> str:
+    """Deliveries by lateness; what is early is red."""
+    with rc_context(STYLE | {"svg.hashsalt": "histogram"}):
+        figure = Figure(figsize=(4.8, 0.7 + 0.27 * max(len(bins), 3)), layout="constrained")
+        axes = figure.subplots()
+        colours = [RED if b.high_ms is not None and b.high_ms <= 0 else BLUE for b in bins]
+        bars = axes.barh([_bin_text(b) for b in bins], [b.deliveries for b in bins], color=colours, height=0.72)
+        axes.bar_label(bars, [f"{b.deliveries:,}" if b.deliveries else "" for b in bins], padding=3, fontsize=9)
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(b.deliveries for b in bins) * 1.22)
+        axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        return _svg(figure, "Histogram: how many deliveries by lateness")
+
+
+def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
+    """Lateness percentiles above, deliveries below, one step per `width_ms`; empty where no time can be drawn."""
+    drawn = [m for m in moments if 0 <= m.at_ms <= _LAST_DATE_MS]
+    if not drawn:
+        return ""
+    times = [datetime.fromtimestamp(m.at_ms / 1000, UTC) for m in drawn]
+    with rc_context(STYLE | {"svg.hashsalt": "timeline"}):
+        figure = Figure(figsize=(4.8, 4.0), layout="constrained")
+        late, count = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
+        marker = "o" if len(drawn) < 40 else ""
+        for name, colour, values in (
+            ("max", GREY, [m.max_ms for m in drawn]),
+            ("p99", ORANGE, [m.p99_ms for m in drawn]),
+            ("p50", BLUE, [m.p50_ms for m in drawn]),
+        ):
+            late.plot(times, values, color=colour, label=name, marker=marker, markersize=3, linewidth=1.4)
+        _scale_lateness(late, drawn)
+        late.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        late.set_title("lateness")
+        count.fill_between(times, [m.deliveries for m in drawn], step="mid", color=BLUE, alpha=0.35, linewidth=0)
+        count.set_title(f"deliveries per {span_text(width_ms)}")
+        count.set_ylim(bottom=0)
+        count.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        locator = AutoDateLocator(minticks=3, maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
+        count.xaxis.set_major_locator(locator)
+        count.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+        return _svg(figure, "Lateness over time, and deliveries")
+
+
+def trend_svg(days: Sequence[Past]) -> str:
+    """Percentiles of each day above, its faults below."""
+    with rc_context(STYLE | {"svg.hashsalt": "trend"}):
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
+        places = range(len(days))
+        for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
+            values = [getattr(day, f"{name}_ms") for day in days]
+            heights = [float("nan") if value is None else value for value in values]
+            late.plot(places, heights, color=colour, label=name, marker="o", markersize=3, linewidth=1.4)
+        late.set_yscale("symlog", linthresh=1)
+        late.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
+        late.grid(axis="y", color=GREY, alpha=0.25)
+        late.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        late.set_title("lateness")
+        faults.bar(places, [day.faults for day in days], color=RED, width=0.6)
+        faults.set_title("faults")
+        faults.set_ylim(bottom=0, top=max(1, *(day.faults for day in days)))
+        faults.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        shown = sorted({0, len(days) // 2, len(days) - 1})
+        faults.set_xticks(shown, [days[place].day for place in shown])
+        return _svg(figure, "Lateness and faults by day")
+
+
+def _scale_lateness(axes: Axes, drawn: Sequence[Moment]) -> None:
+    """Logarithmic where a peak would flatten all the rest."""
+    usual = sorted(m.p50_ms for m in drawn)[len(drawn) // 2]
+    lowest, highest = min(m.p50_ms for m in drawn), max(m.max_ms for m in drawn)
+    if highest > 20 * max(usual, 1):
+        axes.set_yscale("symlog", linthresh=1)
+    if lowest >= 0:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
+    axes.grid(axis="y", color=GREY, alpha=0.25)
+
+
+def _bin_text(bin_: Bin) -> str:
+    if bin_.low_ms is None:
+        return "early"
+    if bin_.high_ms is None:
+        return f"≥ {span_text(bin_.low_ms)}"
+    low, high = span_text(bin_.low_ms).split(), span_text(bin_.high_ms).split()
+    return f"{low[0]}–{high[0]} {high[1]}" if low[1] == high[1] else f"{' '.join(low)} – {' '.join(high)}"
+
+
+def _svg(figure: Figure, title: str) -> str:
+    """The <svg> element alone: HTML needs no XML prolog, and the metadata would name addresses."""
+    text = StringIO()
+    figure.savefig(text, format="svg", transparent=True)
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg, count=2)
+    width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
+    svg = svg.replace(f' width="{width}pt" height="{height}pt"', f' style="max-width:{width}pt"', 1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)

@@ -1,0 +1,247 @@
+"""The table of requests, told in few numbers: by class, by topic, by lateness, over time.
+
+Each function is one pass of Spark over the written table; what comes to the driver has a limit that no data moves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.tables import HOURS, TOPICS, AuditClass
+from spark_jobs.audit_rules.classes import FAULTS, is_fault
+from spark_jobs.audit_rules.percentiles import spread
+
+MOST_TOPICS = 200
+MOST_EXAMPLES = 20
+MOST_CODES = 50
+MOST_HOURS = 24
+MOST_POINTS = 300
+EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
+_WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+
+
+class LatenessSummary(NamedTuple):
+    """In ms, of first deliveries; all None where nothing was delivered."""
+
+    min_ms: int | None
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+
+
+class TopicVerdict(NamedTuple):
+    """`topic` None: requests without a readable real topic. `clock`: whose timestamps lateness is told by."""
+
+    topic: str | None
+    requests: int
+    faults: int
+    counts: dict[str, int]
+    lateness: LatenessSummary
+    clock: str | None
+
+
+@dataclass(frozen=True)
+class AuditVerdict:
+    """What an audit found. `counts` has every class, also those with 0; `topics` the worst and largest 200."""
+
+    out: Path
+    as_of_ms: int
+    counts: dict[str, int]
+    lateness: LatenessSummary
+    topics: tuple[TopicVerdict, ...]
+    topics_in_all: int
+    requests: int
+    notes: tuple[str, ...]
+    gaps: tuple[str, ...] = ()
+    """What nobody has read, and nobody can any more: without a fault it is still not clean."""
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return {name.value: self.counts[name.value] for name in FAULTS if self.counts[name.value]}
+
+    @property
+    def clean(self) -> bool:
+        return not self.faults and not self.gaps
+
+    @property
+    def exit_code(self) -> int:
+        return 3 if self.faults else 1 if self.gaps else 0
+
+    @property
+    def report(self) -> Path:
+        return self.out / "report.html"
+
+    @property
+    def headline(self) -> str:
+        """Clean: 880 requests, or 3 faults: 2 missing, 1 early."""
+        if self.clean:
+            return f"Clean: {self.requests:,} requests, no fault" if self.requests else "Nothing to audit: no request"
+        if not self.faults:
+            return f"Not all could be read: {self.requests:,} requests, no fault among them"
+        found = ", ".join(f"{count:,} {name}" for name, count in self.faults.items())
+        total = sum(self.faults.values())
+        return f"{total:,} {'fault' if total == 1 else 'faults'}: {found}"
+
+
+class Bin(NamedTuple):
+    """Deliveries with low_ms <= lateness < high_ms; None: no bound."""
+
+    low_ms: int | None
+    high_ms: int | None
+    deliveries: int
+
+
+class Moment(NamedTuple):
+    """Deliveries of one stretch of time that begins at `at_ms`."""
+
+    at_ms: int
+    deliveries: int
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+class Past(NamedTuple):
+    """One day of a daily audit."""
+
+    day: str
+    requests: int
+    faults: int
+    delivered: int
+    pending: int
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the report shows beside the verdict."""
+
+    histogram: tuple[Bin, ...]
+    timeline: tuple[Moment, ...]
+    timeline_width_ms: int
+    faults: tuple[Row, ...]
+    latest: tuple[Row, ...]
+    codes: tuple[tuple[str, int], ...]
+    hours: tuple[Row, ...] = ()
+    """The hours with the worst p99, of all topics; rows of HOURS."""
+    by_order: int = 0
+    """Rows whose class rests on the order of the timer topic and on time, as no receipt tells it."""
+
+
+def topics(table: DataFrame) -> DataFrame:
+    """The rows of TOPICS."""
+    named = table.withColumn("real", F.coalesce("target", "delivered_topic"))
+    counts = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
+    counted = named.groupBy(F.col("real").alias("topic")).agg(
+        F.count("topic").alias("requests"), F.count_if(is_fault()).alias("faults"), *counts
+    )
+    lateness = spread(_delivered(named), "real")
+    found = counted.join(lateness, counted["topic"].eqNullSafe(lateness["real"]), "left")
+    return found.select(*TOPICS.arrow().names)
+
+
+def hours(table: DataFrame) -> DataFrame:
+    """The rows of HOURS."""
+    hour = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(3_600_000))
+    named = table.withColumns({"topic": F.coalesce("target", "delivered_topic"), "hour_ms": hour})
+    return spread(_delivered(named), "topic", "hour_ms").select(*HOURS.arrow().names)
+
+
+def _delivered(table: DataFrame) -> DataFrame:
+    return table.where(F.col("lateness_ms").isNotNull())
+
+
+def verdict(
+    table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, notes: Sequence[str], gaps: Sequence[str] = ()
+) -> AuditVerdict:
+    counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
+    requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
+    sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
+    lateness = spread(_delivered(table)).collect()[0]
+    shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
+    return AuditVerdict(
+        out=out,
+        as_of_ms=as_of_ms,
+        counts={c.value: sums[c.value] for c in AuditClass},
+        lateness=_lateness_of(lateness),
+        topics=tuple(_topic(row) for row in shown),
+        topics_in_all=sums.topics,
+        requests=sums.requests,
+        notes=tuple(notes),
+        gaps=tuple(gaps),
+    )
+
+
+def _topic(row: Row) -> TopicVerdict:
+    counts = {c.value: row[c.column] for c in AuditClass}
+    return TopicVerdict(row.topic, row.requests, row.faults, counts, _lateness_of(row), row.clock)
+
+
+def _lateness_of(row: Row) -> LatenessSummary:
+    return LatenessSummary(row.lateness_min_ms, row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
+
+
+def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
+    delivered = _delivered(table)
+    width_ms = _width_ms(delivered)
+    return Details(
+        histogram=histogram(delivered),
+        timeline=timeline(delivered, width_ms),
+        timeline_width_ms=width_ms,
+        faults=_examples(table) if found.faults else (),
+        latest=_latest(delivered),
+        codes=_codes(table) if found.counts[AuditClass.REJECTED] + found.counts[AuditClass.EXPIRED] else (),
+        hours=tuple(by_hour.orderBy(F.desc("lateness_p99_ms"), "hour_ms", "topic").limit(MOST_HOURS).collect()),
+        by_order=table.where(F.col("proof") == "order").count(),
+    )
+
+
+def histogram(delivered: DataFrame) -> tuple[Bin, ...]:
+    """Every bin from the first to the last that holds anything."""
+    bounds = (None, *EDGES_MS, None)
+    place = sum(((F.col("lateness_ms") >= edge).cast("int") for edge in EDGES_MS), F.lit(0))
+    counts = {row.place: row["count"] for row in delivered.groupBy(place.alias("place")).count().collect()}
+    if not counts:
+        return ()
+    return tuple(Bin(bounds[i], bounds[i + 1], counts.get(i, 0)) for i in range(min(counts), max(counts) + 1))
+
+
+def _width_ms(delivered: DataFrame) -> int:
+    """Seconds, minutes, hours or days, so that no more than MOST_POINTS are drawn."""
+    span = delivered.agg(F.max("delivered_ms") - F.min("delivered_ms")).collect()[0][0] or 0
+    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), -(-span // MOST_POINTS))
+
+
+def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
+    at_ms = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))
+    found = spread(delivered.withColumn("at_ms", at_ms), "at_ms").orderBy("at_ms").collect()
+    return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
+
+
+def _examples(table: DataFrame) -> tuple[Row, ...]:
+    """A few of each fault in turn, until there are enough; worst class first."""
+    order = F.array_position(F.lit([name.value for name in FAULTS]), F.col("class"))
+    each = Window.partitionBy("class").orderBy("due_ms", "origin")
+    ranked = table.where(is_fault()).withColumn("nth", F.row_number().over(each)).where(F.col("nth") <= MOST_EXAMPLES)
+    chosen = ranked.orderBy("nth", order).limit(MOST_EXAMPLES).collect()
+    return tuple(sorted(chosen, key=lambda row: FAULTS.index(row["class"])))
+
+
+def _latest(delivered: DataFrame) -> tuple[Row, ...]:
+    """Which they are is told by two columns; the rest is read of these alone."""
+    order = F.desc("lateness_ms"), F.col("origin")
+    found = delivered.select("lateness_ms", "origin").orderBy(*order).limit(MOST_EXAMPLES).collect()
+    chosen = delivered.where(F.col("origin").isin([row.origin for row in found]))
+    return tuple(chosen.orderBy(*order).collect())
+
+
+def _codes(table: DataFrame) -> tuple[tuple[str, int], ...]:
+    rejected = table.where(F.col("error").isNotNull()).groupBy("error").count()
+    found = rejected.orderBy(F.desc("count"), "error").limit(MOST_CODES).collect()
+    return tuple((row.error, row["count"]) for row in found)

@@ -1,0 +1,136 @@
+"""What a person reads: the verdict first, the numbers of the table, and nothing that is loaded from elsewhere."""
+
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.tables import HOURS, REQUESTS, TOPICS, AuditClass
+from spark_jobs.audit import conclude
+from spark_jobs.audit_run.arguments import AuditArguments
+from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.tables import read_table, write_table
+from spark_jobs.report import summary
+from spark_jobs.report.plots import span_text, timeline_svg, trend_svg
+from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, LatenessSummary, Moment, Past
+from spark_jobs.tests.records import AS_OF_MS, History, delivery, rejection, request
+
+pytestmark = pytest.mark.spark
+
+
+def concluded(spark: SparkSession, history: History, out: Path) -> AuditVerdict:
+    write_table(history.judged(spark), out, REQUESTS)
+    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out)
+    return conclude(spark, arguments, AS_OF_MS, ["a note <b>"])
+
+
+def lateness_history(lateness_ms: list[int]) -> History:
+    asked = [request(n, due_ms=5_000 + 100 * n) for n in range(len(lateness_ms))]
+    late = [
+        delivery(a, at_ms=5_000 + 100 * n + late) for n, (a, late) in enumerate(zip(asked, lateness_ms, strict=True))
+    ]
+    return History(asked, late)
+
+
+def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> None:
+    history = lateness_history([3, 4, -2])
+    nasty = request(7, due_ms=None, target="orders")
+    history.requests += [nasty, request(8, target="bills")]
+    history.rejections.append(rejection(nasty, "<script>alert(1)</script>"))
+    verdict = concluded(spark, history, tmp_path)
+
+    assert (verdict.exit_code, verdict.faults) == (3, {"early": 1, "missing": 1})
+    assert verdict.headline == "2 faults: 1 early, 1 missing"
+    page = verdict.report.read_text(encoding="utf-8")
+    assert page.index(verdict.headline) < page.index("Real topics")
+    assert page.index("What became of them") < page.index("Worst hours") < page.index("Rejected by code")
+    assert "timer.<wbr>requests/<wbr>0/<wbr>8" in page
+    assert "<script" not in page
+    assert "a note &lt;b&gt;" in page
+    assert [t.topic for t in verdict.topics] == ["orders", "bills"]
+    assert verdict.topics[0].lateness == LatenessSummary(-2, 3, 4, 4)
+    assert verdict.topics[0].clock == "LogAppendTime"
+
+
+def test_a_clean_report_needs_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    verdict = concluded(spark, lateness_history([0, 3, 700]), tmp_path)
+    assert (verdict.exit_code, verdict.headline) == (0, "Clean: 3 requests, no fault")
+    page = verdict.report.read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert not re.search(r"https?:|<script|<link|<img|@import|<iframe|src=", page)
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_nothing_to_audit_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    verdict = concluded(spark, History(), tmp_path)
+    assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
+    assert verdict.counts == {c.value: 0 for c in AuditClass}
+    assert verdict.lateness == LatenessSummary(None, None, None, None)
+    assert "<svg" not in verdict.report.read_text(encoding="utf-8")
+
+
+def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Path) -> None:
+    history = lateness_history([1, 2])
+    history.requests.append(request(7, due_ms=None, target=None))
+    concluded(spark, history, tmp_path)
+    for table in (REQUESTS, TOPICS, HOURS):
+        written = pq.read_table(tmp_path / table.name).schema
+        # Spark says "not null" wherever it can prove it; no reader may rely on that.
+        types = [(f.name, str(f.type).replace(" not null", "")) for f in written]
+        assert types == [(f.name, str(f.type)) for f in table.arrow()]
+    by_topic = {row["topic"]: row for row in pq.read_table(tmp_path / "topics").to_pylist()}
+    assert by_topic["orders"]["delivered"] == 2
+    assert by_topic["orders"]["faults"] == 0
+    assert by_topic[None]["missing"] == 1
+    assert by_topic[None]["clock"] is None
+
+
+def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="lateness_ms"):
+        write_table(History().judged(spark).drop("lateness_ms"), tmp_path, REQUESTS)
+
+
+def test_histogram_and_time_line(spark: SparkSession, tmp_path: Path) -> None:
+    write_table(lateness_history([-5, 0, 0, 1, 4, 5_000_000]).judged(spark), tmp_path, REQUESTS)
+    delivered = read_table(spark, tmp_path, REQUESTS)
+    bins = summary.histogram(delivered)
+    assert bins[:4] == (Bin(None, 0, 1), Bin(0, 1, 2), Bin(1, 2, 1), Bin(2, 5, 1))
+    assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
+    assert sum(b.deliveries for b in bins) == 6
+    moments = summary.timeline(delivered, 1_000)
+    assert [(m.at_ms, m.deliveries, m.max_ms) for m in moments] == [
+        (4_000, 1, -5),
+        (5_000, 4, 4),
+        (5_005_000, 1, 5_000_000),
+    ]
+
+
+def test_the_trend_is_drawn_also_where_a_day_delivered_nothing() -> None:
+    days = [Past("2026-01-01", 5, 0, 5, 0, 1, 2, 3), Past("2026-01-02", 1, 1, 0, 1, None, None, None)]
+    picture = trend_svg(days)
+    assert "2026-01-01" in picture
+    assert "2026-01-02" in picture
+
+
+def test_times_that_no_calendar_holds_are_not_drawn() -> None:
+    odd = [Moment(at_ms, 1, 2, 3, 4) for at_ms in (-1_000, 5_000, 2**62)]
+    assert "<svg" in timeline_svg(odd, 1_000)
+    assert timeline_svg([odd[0]], 1_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "text"),
+    [(0, "0 ms"), (250, "250 ms"), (-2, "-2 ms"), (1_500, "1.5 s"), (90_000, "1.5 min"), (86_400_000, "1 d")],
+)
+def test_a_span_is_short(span_ms: int, text: str) -> None:
+    assert span_text(span_ms) == text
+
+
+def test_a_span_of_any_length_has_its_ticks() -> None:
+    """Matplotlib warns, which is an error here, where it finds none."""
+    for minutes in (0.05, 2.6, 2.9, 155, 175, 65 * 60, 71 * 60, 92 * 1440, 1000 * 1440):
+        ends = (0, round(minutes * 60_000))
+        assert "<svg" in timeline_svg([Moment(at_ms, 1, 1, 1, 1) for at_ms in ends], 1_000)

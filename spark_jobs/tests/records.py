@@ -1,0 +1,191 @@
+"""Records of the three kinds of topics, each with defaults that make a faultless pair.
+
+asked = request(offset=7, due_ms=5_000)
+history = History([asked], [delivery(asked)], [])          -> class delivered
+history = History([asked], [delivery(asked, at_ms=4_999)]) -> class early
+cancel(b"x", offset=9), copy(asked, rolls=1, offset=9), receipt("cancelled", by=9, about=7)
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas import headers as names
+from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules.classes import AuditLimits, classify
+from spark_jobs.audit_rules.judgement import Observations, judged
+from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_run.coverage import outside
+from spark_jobs.kafka.admin import Span
+from spark_jobs.platform.tables import RECORDS_DDL
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+AS_OF_MS = 100_000
+OWN = frozenset({"timer.requests", "timer.rejected", "timer.receipts"})
+SPANS = (Span("timer.requests", 0, 0, 1_000),)
+
+
+class Record(NamedTuple):
+    """One row as `read_records` gives it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    clock: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def origin(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    def header(self, name: str) -> bytes | None:
+        return dict(self.headers).get(name)
+
+
+def request(
+    offset: int = 0,
+    *,
+    due_ms: int | None = 5_000,
+    target: str | None = "orders",
+    at_ms: int = 1_000,
+    key: bytes | None = b"key",
+    value: bytes | None = b"value",
+    foreign: Headers = (("tenant", b"a"),),
+    also: Headers = (),
+    id: bytes | None = None,  # noqa: A002 - the header's own name
+    partition: int = 0,
+) -> Record:
+    """`also`: more control headers, or wrong ones."""
+    time = [(names.DELIVER_MS, b"%d" % due_ms)] if due_ms is not None else []
+    where = [(names.TOPIC, target.encode())] if target is not None else []
+    named = [(names.ID, id)] if id is not None else []
+    headers = (*where, *time, *named, *foreign, *also)
+    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", key, value, headers)
+
+
+def cancel(id: bytes | None, offset: int, *, at_ms: int = 2_000, partition: int = 0) -> Record:  # noqa: A002
+    named = [(names.ID, id)] if id is not None else []
+    headers = ((names.ACTION, b"cancel"), *named)
+    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
+
+
+def move(id_: bytes | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000) -> Record:
+    """What is pending under the id is to be due then."""
+    also = ((names.ACTION, b"move"),)
+    return request(offset, due_ms=due_ms, target=None, id=id_, at_ms=at_ms, value=None, foreign=(), also=also)
+
+
+def copy(asked: Record, offset: int, *, rolls: int = 1, at_ms: int = 2_000, **other: Any) -> Record:
+    """What the bridge makes of a request that it rolls. `other`: fields of the record in which it differs."""
+    due_ms = other.pop("due_ms", asked.header(names.DELIVER_MS))
+    kept = [h for h in asked.headers if h[0] not in (names.ORIGIN, names.ROLLS, *names.TIMES)]
+    told = ((names.DELIVER_MS, due_ms), (names.ORIGIN, asked.origin.encode()), (names.ROLLS, b"%d" % rolls))
+    return asked._replace(offset=offset, timestamp_ms=at_ms, **{"headers": (*kept, *told), **other})
+
+
+def foreign_of(asked: Record) -> Headers:
+    return tuple(header for header in asked.headers if header[0] not in names.CONTROL)
+
+
+def delivery(
+    asked: Record,
+    *,
+    at_ms: int | None = None,
+    due_ms: int | None = None,
+    topic: str = "orders",
+    partition: int = 0,
+    offset: int | None = None,
+    clock: str = "LogAppendTime",
+    key: bytes | None = b"key",
+    value: bytes | None = b"value",
+    foreign: Headers | None = None,
+    origin: str | None = None,
+    also: Headers = (),
+    rolls: int = 0,
+) -> Record:
+    """What the bridge makes of a request, 3 ms late; `due_ms` where its header gives a delay or nothing."""
+    due_ms = due_ms if due_ms is not None else int(asked.header(names.DELIVER_MS) or 0)
+    at_ms = at_ms if at_ms is not None else due_ms + 3
+    added = (
+        (names.ORIGIN, (origin or asked.origin).encode()),
+        (names.DELIVER_MS, b"%d" % due_ms),
+        (names.RELEASED_MS, b"%d" % at_ms),
+        (names.ROLLS, b"%d" % rolls),
+    )
+    headers = (*(foreign if foreign is not None else foreign_of(asked)), *added, *also)
+    place = offset if offset is not None else asked.offset
+    return Record(topic, partition, place, at_ms, clock, key, value, headers)
+
+
+def rejection(
+    asked: Record,
+    code: str = "bad-header",
+    *,
+    offset: int | None = None,
+    value: bytes | None = b"",
+    at_ms: int | None = None,
+) -> Record:
+    """`value` b"": as it was sent."""
+    added = (
+        (names.ERROR, code.encode()),
+        (names.ERROR_DETAIL, b"why"),
+        (names.ORIGIN, asked.origin.encode()),
+    )
+    place = offset if offset is not None else asked.offset
+    headers = (*asked.headers, *added)
+    at_ms = at_ms if at_ms is not None else asked.timestamp_ms + 2
+    returned = value if value != b"" else asked.value
+    return Record("timer.rejected", 0, place, at_ms, "LogAppendTime", asked.key, returned, headers)
+
+
+def receipt(kind: str, request: Record, about: Record | None = None, *, at_ms: int | None = None) -> Record:
+    """That `request` became so; 2 ms after it. `about`: the timer that it ended, or itself."""
+    at_ms = at_ms if at_ms is not None else request.timestamp_ms + 2
+    said = {"v": 1, "kind": kind, "at_ms": at_ms, "request": request.origin}
+    if about is not None:
+        said["origin"] = about.origin
+    return Record("timer.receipts", 0, 0, at_ms, "LogAppendTime", None, json.dumps(said).encode(), ())
+
+
+@dataclass
+class History:
+    """What lies on the topics."""
+
+    requests: list[Record] = field(default_factory=list, repr=False)
+    deliveries: list[Record] = field(default_factory=list, repr=False)
+    rejections: list[Record] = field(default_factory=list, repr=False)
+    receipts: list[Record] = field(default_factory=list, repr=False)
+
+    def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Observations:
+        requested, delivered, rejected, told = (
+            spark.createDataFrame(records, RECORDS_DDL)
+            for records in (self.requests, self.deliveries, self.rejections, self.receipts)
+        )
+        return Observations(
+            parsed=requests(requested, own_topics=OWN).persist(),
+            rejections=evidence.rejections(rejected),
+            ends=[evidence.deliveries(delivered), evidence.receipts(told)],
+            gone=spans,
+        )
+
+    def between(self, first_ms: int, behind_ms: int) -> "History":
+        """The records with a timestamp in [first, behind)."""
+        parts = (self.requests, self.deliveries, self.rejections, self.receipts)
+        return History(*([r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts))
+
+    def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
+        """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
+        inside = judged(self.seen(spark, spans)).where(F.col("requested") | ~outside("timer.requests", spans))
+        return classify(inside, AuditLimits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))
+
+    def classes(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> dict[str, str]:
+        """Offset of the origin (or the whole of a foreign one) -> class."""
+        found = self.judged(spark, spans=spans, **limits).select("origin", "class").collect()
+        return {origin.removeprefix("timer.requests/0/"): name for origin, name in found}

@@ -1,0 +1,274 @@
+"""Histories on the topics -> exactly one class for each request, and no fault that hides."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas import headers as names
+from schemas.tables import AuditClass
+from spark_jobs.audit_rules.classes import RULES, AuditLimits, classify
+from spark_jobs.audit_rules.judgement import judged
+from spark_jobs.kafka.admin import Span
+from spark_jobs.tests.records import AS_OF_MS, History, Record, delivery, rejection, request
+
+pytestmark = pytest.mark.spark
+
+
+def clean_history() -> History:
+    """Requests of every good kind, each with what has to follow."""
+    plain = request(0)
+    delayed = request(1, due_ms=None, also=((names.DELAY_MS, b"250"),))
+    other_key = request(2, also=((names.KEY, b"other"), (names.PARTITION, b"3")))
+    tombstone = request(3, key=None, value=None, foreign=())
+    odd = request(4, value=b"", foreign=(("x", None), ("x", b"\xff"), ("x", b"")))
+    past = request(5, due_ms=0)
+    bad = request(6, due_ms=None, also=((names.DELAY_MS, b"-5"),))
+    future = request(7, due_ms=AS_OF_MS + 1)
+    return History(
+        [plain, delayed, other_key, tombstone, odd, past, bad, future],
+        [
+            delivery(plain),
+            delivery(delayed, due_ms=1_250),
+            delivery(other_key, key=b"other", partition=3),
+            delivery(tombstone, key=None, value=None),
+            delivery(odd, value=b""),
+            delivery(past, at_ms=1_002),
+        ],
+        [rejection(bad)],
+    )
+
+
+def test_a_clean_history_has_no_fault(spark: SparkSession) -> None:
+    assert clean_history().classes(spark) == {str(n): "delivered" for n in range(6)} | {"6": "rejected", "7": "pending"}
+
+
+def test_one_fault_of_each_kind_at_once(spark: SparkSession) -> None:
+    history = clean_history()
+    early, twice, altered, missing, both = (request(n) for n in range(10, 15))
+    malformed = request(15, due_ms=None)
+    history.requests += [early, twice, altered, missing, both, malformed]
+    history.deliveries += [
+        delivery(early, at_ms=4_999),
+        delivery(twice),
+        delivery(twice, offset=500),
+        delivery(altered, value=b"Value"),
+        delivery(both),
+        delivery(malformed, due_ms=1_000),
+        delivery(request(99)),
+    ]
+    history.rejections += [rejection(both)]
+    found = {key: name for key, name in history.classes(spark).items() if int(key) >= 10}
+    assert found == {
+        "10": "early",
+        "11": "duplicate",
+        "12": "altered",
+        "13": "missing",
+        "14": "rejected-but-delivered",
+        "15": "malformed-but-delivered",
+        "99": "unexplained",
+    }
+
+
+DIFFERENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("key", {}, {"key": b"other"}),
+    ("key", {}, {"key": None}),
+    ("key", {"also": ((names.KEY, b"other"),)}, {}),
+    ("value", {"value": None}, {"value": b""}),
+    ("value", {"value": b""}, {"value": None}),
+    ("headers", {}, {"foreign": ()}),
+    ("headers", {}, {"foreign": (("tenant", b"b"),)}),
+    ("headers", {}, {"foreign": (("tenant", b"a"), ("tenant", b"a"))}),
+    ("headers", {"foreign": (("x", b"1"), ("x", b"2"))}, {"foreign": (("x", b"2"), ("x", b"1"))}),
+    ("headers", {}, {"also": (("extra", b""),)}),
+    ("headers", {"foreign": ((names.ERROR, b"the sender's own"),)}, {"foreign": ()}),
+    ("topic", {"target": "bills"}, {}),
+    ("partition", {"also": ((names.PARTITION, b"3"),)}, {"partition": 2}),
+    ("timer-deliver-ms", {}, {"due_ms": 4_999, "at_ms": 5_003}),
+    ("control-headers", {}, {"also": ((names.TOPIC, b"orders"),)}),
+]
+
+
+def test_whatever_differs_is_named(spark: SparkSession) -> None:
+    history = History([request(n, **asked) for n, (_, asked, _) in enumerate(DIFFERENCES)])
+    for asked, (_, _, got) in zip(history.requests, DIFFERENCES, strict=True):
+        history.deliveries.append(delivery(asked, **{"value": asked.value, **got}))
+    found = history.judged(spark).orderBy("offset").collect()
+    assert [(row["class"], *row.altered) for row in found] == [("altered", part) for part, _, _ in DIFFERENCES]
+
+
+def test_a_rejected_record_must_be_kept_as_it_was(spark: SparkSession) -> None:
+    illegible, legible = request(0, due_ms=None), request(1)
+    returned = [rejection(illegible), rejection(legible, "unknown-topic", value=b"other")]
+    found = History([illegible, legible], [], returned).judged(spark).orderBy("offset").collect()
+    assert [(row["class"], row.altered, row.error) for row in found] == [
+        ("rejected", None, "bad-header"),
+        ("altered", ["value"], "unknown-topic"),
+    ]
+
+
+def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too(spark: SparkSession) -> None:
+    """It may have sent a rejected record as it was."""
+    own = ((names.ERROR, b"unknown-topic"), (names.ERROR_DETAIL, b"why"))
+    kept, lost = request(0, foreign=own), request(1, foreign=own)
+    taken_off = rejection(lost)._replace(headers=rejection(request(1, foreign=())).headers)
+    found = History([kept, lost], [], [rejection(kept), taken_off]).judged(spark).orderBy("offset").collect()
+    assert [(row["class"], row.altered) for row in found] == [("rejected", []), ("altered", ["headers"])]
+
+
+def test_rolls_that_are_no_number_are_told(spark: SparkSession) -> None:
+    asked = request(0)
+    came = delivery(asked)
+    odd = [(name, b"none" if name == names.ROLLS else value) for name, value in came.headers]
+    (found,) = History([asked], [came._replace(headers=odd)]).judged(spark).collect()
+    assert (found["class"], found.altered) == ("altered", [names.ROLLS])
+
+
+def test_what_stands_behind_an_open_transaction_is_pending(spark: SparkSession) -> None:
+    """Of one with an id, the next request came long after: it is not lost either. Nothing else is left open by it."""
+    waits, named, lost = request(0), request(1, id=b"x"), request(2)
+    wrong, late = request(3), request(4, id=b"x", at_ms=60_000, due_ms=AS_OF_MS + 1)
+    history = History([waits, named, lost, wrong, late], [delivery(wrong, value=b"other")])
+    hidden = spark.createDataFrame([(asked.origin,) for asked in (waits, named, wrong)], "origin STRING")
+    seen = replace(history.seen(spark), undecided=hidden)
+    limits = AuditLimits(as_of_ms=AS_OF_MS, settle_ms=0, tolerance_ms=1_000)
+    found = {row.offset: (row["class"], row.open) for row in classify(judged(seen), limits).collect()}
+    assert found == {
+        0: ("pending", True),
+        1: ("pending", True),
+        2: ("missing", True),
+        3: ("altered", False),
+        4: ("pending", True),
+    }
+
+
+def test_one_that_was_too_large_for_the_rejected_topic_too_is_rejected(spark: SparkSession) -> None:
+    """Its reasons alone stand there, which say so; a null value without that, or beside more, is not what was sent."""
+    asked = [request(n) for n in range(4)]
+    left = b"too large; too large for this topic, so key, value and headers are left at timer-origin"
+
+    def told(of: Record, *kept: tuple[str, bytes], detail: bytes = left) -> Record:
+        reasons = [(names.ERROR, b"too-large"), (names.ERROR_DETAIL, detail), (names.ORIGIN, of.origin.encode())]
+        return rejection(of)._replace(key=None, value=None, headers=[*kept, *reasons])
+
+    returned = [told(asked[0]), told(asked[1], ("tenant", b"a")), told(asked[2], detail=b"too large")]
+    returned.append(told(asked[3])._replace(value=b"value"))
+    found = History(asked, [], returned).judged(spark).orderBy("offset").collect()
+    assert [(row["class"], row.altered) for row in found] == [
+        ("rejected", []),
+        ("altered", ["value", "key"]),
+        ("altered", ["value", "headers", "key"]),
+        ("altered", ["headers", "key"]),
+    ]
+
+
+def test_a_second_fault_stands_beside_the_first(spark: SparkSession) -> None:
+    asked, refused = request(0), request(1, due_ms=None)
+    twice = [delivery(asked, at_ms=4_000), delivery(asked, offset=9, value=b"other")]
+    history = History([asked, refused], twice, [rejection(refused), rejection(refused, offset=9)])
+    first, second = history.judged(spark).orderBy("offset").collect()
+    assert (first["class"], first.faults) == ("duplicate", ["duplicate", "early", "altered"])
+    assert (first.deliveries, first.delivered_ms, first.lateness_ms) == (2, 4_000, -1_000)
+    assert (second["class"], second.rejections) == ("duplicate", 2)
+
+
+def test_what_must_be_there_by_now(spark: SparkSession) -> None:
+    """With a margin of 10 ms; a request without a due time is expected on the rejected topic at once."""
+    cases: list[tuple[int | None, int, str]] = [
+        (AS_OF_MS + 1, 1_000, "pending"),
+        (AS_OF_MS, 1_000, "pending"),
+        (AS_OF_MS - 9, 1_000, "pending"),
+        (AS_OF_MS - 10, 1_000, "missing"),
+        (0, AS_OF_MS - 9, "pending"),
+        (0, AS_OF_MS - 10, "missing"),
+        (None, AS_OF_MS - 9, "pending"),
+        (None, AS_OF_MS - 10, "missing"),
+    ]
+    history = History([request(n, due_ms=due_ms, at_ms=at_ms) for n, (due_ms, at_ms, _) in enumerate(cases)])
+    assert history.classes(spark, settle_ms=10) == {str(n): name for n, (_, _, name) in enumerate(cases)}
+
+
+def test_a_pause_is_no_timer(spark: SparkSession) -> None:
+    """Its time, id and other headers are not looked at; without a legal topic it has to be refused."""
+    pause, resume, nowhere, both = (
+        request(n, due_ms=None, target=target, id=b"x", also=((names.ACTION, action),))
+        for n, (action, target) in enumerate(
+            [(b"pause", "orders"), (b"resume", "orders"), (b"pause", None), (b"pause", "orders")], 1
+        )
+    )
+    history = History([request(0, id=b"x"), pause, resume, nowhere, both], [delivery(request(0))])
+    history.deliveries.append(delivery(both, due_ms=1_000))
+    found = history.classes(spark)
+    assert found == {"0": "delivered", "1": "switch", "2": "switch", "3": "missing", "4": "malformed-but-delivered"}
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"due_ms": None},
+    {"due_ms": None, "also": ((names.DELAY_MS, b"+5"),)},
+    {"due_ms": None, "also": ((names.DELAY_MS, b"9223372036854775807"),)},
+    {"also": ((names.DELAY_MS, b"5"),)},
+    {"also": ((names.DELIVER_MS, b"5000"),)},
+    {"also": ((names.DELAY_LEVEL, b"1"),)},
+    {"due_ms": None, "also": ((names.DELAY_LEVEL, b"one"),)},
+    {"also": ((names.ACTION, b"Cancel"),)},
+    {"also": ((names.ACTION, b"replace"),)},
+    {"also": ((names.ACTION, b"cancel"),)},
+    {"also": ((names.ID, None),)},
+    {"id": b""},
+    {"id": b"i" * 1025},
+    {"also": (("timer-expire-ms", b"soon"),)},
+    {"target": "timer.receipts"},
+    {"also": ((names.PARTITION, b"-1"),)},
+    {"also": ((names.PARTITION, b"2147483648"),)},
+    {"also": ((names.KEY, None),)},
+    {"also": ((names.TOPIC, b"orders"),)},
+    {"also": ((names.ORIGIN, b"timer.requests/0/0"),)},
+    {"also": ((names.ROLLS, b"1"),)},
+    {"target": None},
+    {"target": ""},
+    {"target": "a b"},
+    {"target": "__consumer_offsets", "due_ms": AS_OF_MS + 1},
+]
+
+
+def test_headers_that_must_be_rejected(spark: SparkSession) -> None:
+    """Each three times over: nothing came of it, it was delivered, it was rejected."""
+    nothing = [request(n, **asked) for n, asked in enumerate(MALFORMED)]
+    came = [request(n + 100, **asked) for n, asked in enumerate(MALFORMED)]
+    refused = [request(n + 200, **asked) for n, asked in enumerate(MALFORMED)]
+    history = History([*nothing, *came, *refused], [delivery(a) for a in came], [rejection(a) for a in refused])
+    expected = {"missing": nothing, "malformed-but-delivered": came, "rejected": refused}
+    assert history.classes(spark) == {str(a.offset): name for name, those in expected.items() for a in those}
+
+
+def test_other_traffic_on_a_real_topic_is_none_of_ours(spark: SparkSession) -> None:
+    foreign = Record("orders", 0, 77, 2_000, "CreateTime", b"k", b"v", ())
+    also_foreign = foreign._replace(offset=78, headers=((names.TOPIC, b"orders"),))
+    assert History([], [foreign, also_foreign]).classes(spark) == {}
+
+
+def test_origins_outside_the_range_are_not_judged(spark: SparkSession) -> None:
+    origins = {
+        "timer.requests/0/9": "before the range",
+        "timer.requests/0/20": "after it",
+        "other.timers/0/15": "another bridge's",
+        "timer.requests/0/15": "unexplained",
+        "timer.requests/1/15": "unexplained",
+        "timer.requests/0/99999999999999999999": "unexplained",
+        "nonsense": "unexplained",
+    }
+    deliveries = [delivery(request(), origin=origin, offset=n) for n, origin in enumerate(origins)]
+    found = History([], deliveries).classes(spark, spans=[Span("timer.requests", 0, 10, 20)])
+    assert found == {
+        "15": "unexplained",
+        "timer.requests/1/15": "unexplained",
+        "?74696D65722E72657175657374732F302F3939393939393939393939393939393939393939": "unexplained",
+        "?6E6F6E73656E7365": "unexplained",
+    }
+
+
+def test_the_table_of_rules_has_each_class_once() -> None:
+    assert [rule.name for rule in RULES] == list(AuditClass)
+    faults = [rule.fault for rule in RULES]
+    assert faults == sorted(faults, reverse=True), "no fault may stand behind a class that is none"

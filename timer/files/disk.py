@@ -1,0 +1,298 @@
+"""The store's only way to files: a small port, and the real thing behind it.
+
+`File` is a byte array that grows; `Disk` is one folder of them. What is written survives the death of the process, what
+is synced survives the loss of power. Syncing is slow (tens of ms), so it is started here and asked after later:
+
+    syncing = disk.start_sync([log, body])          ...turns go on...          syncing.done() -> True
+
+A simulated Disk (timer.testing.SimDisk) keeps the same promises and breaks everything that is not promised.
+"""
+
+import errno
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from timer.errors import UnreadableError
+
+_CHUNK_BYTES = 1 << 20
+_DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE})
+"""What a disk, or who keeps it far away, says of bytes that it cannot give back."""
+
+
+class File(Protocol):
+    """An open file. Positions and sizes in bytes."""
+
+    def size(self) -> int: ...
+
+    def read(self, at: int, size: int) -> bytes:
+        """The bytes [at, at + size), fewer where the file ends before. Raises UnreadableError."""
+        ...
+
+    def append(self, data: bytes) -> None:
+        """All of `data` at the end. Raises OSError (disk full, EIO), then an unknown part of it may stand there."""
+        ...
+
+    def overwrite(self, at: int, data: bytes) -> None:
+        """`data` in place of what stands at `at`, all of it within the file."""
+        ...
+
+    def rewrite(self) -> None:
+        """All it holds is written again: behind a sync that failed, the system takes it for written, and it is not.
+
+        Raises OSError, then all of it is to be rewritten still, and UnreadableError.
+        """
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MappedFile(Protocol):
+    """A file of fixed size as memory: what is written to `buffer` reaches the disk at some time, in any order."""
+
+    @property
+    def buffer(self) -> memoryview: ...
+
+    def drop_page_cache(self) -> None:
+        """Pages that were touched are the kernel's cache alone, and no memory of ours: nothing of them is lost."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Syncing(Protocol):
+    """Work on its way to the platter."""
+
+    def done(self) -> bool:
+        """True once it is durable. Raises OSError where it failed."""
+        ...
+
+    def wait(self) -> None:
+        """Until it is durable. Raises OSError where it failed."""
+        ...
+
+
+class Disk(Protocol):
+    """One folder. Names are relative, with '/' between; folders appear as they are needed."""
+
+    def open(self, name: str) -> File:
+        """Opened for reading and appending, made empty where missing."""
+        ...
+
+    def map(self, name: str, size: int) -> MappedFile:
+        """Made (zeros) where missing; a file of another size is made anew, zeroed. OSError where there is no room."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The whole of a small file, None where there is none."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names (without the folder) of the files in `folder`; empty where there is none."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Nothing happens where there is none."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Room that is left for all who share the device."""
+        ...
+
+    def start_sync(self, files: Sequence[File]) -> Syncing:
+        """Makes durable what `files` hold now."""
+        ...
+
+    def start_replace(self, name: str, data: bytes) -> Syncing:
+        """Makes `name` hold `data`: atomic (all or nothing, also at a loss of power) and durable when done."""
+        ...
+
+
+class RealFile:
+    def __init__(self, path: Path) -> None:
+        self.folder = path.parent
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._descriptor).st_size
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, at: int, size: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, at)
+        except OSError as wrong:  # a sector that nobody can read any more is damage, and no disk that is full
+            raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {wrong}") from wrong
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, self._size)
+            self._size += written
+            view = view[written:]
+
+    def overwrite(self, at: int, data: bytes) -> None:
+        assert at + len(data) <= self._size, f"{at} + {len(data)} lies beyond {self._size}"
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, at)
+            at, view = at + written, view[written:]
+
+    def rewrite(self) -> None:
+        for at in range(0, self._size, _CHUNK_BYTES):
+            held = self.read(at, _CHUNK_BYTES)
+            if len(held) < min(_CHUNK_BYTES, self._size - at):
+                raise UnreadableError(str(self._path), f"it ends at {at + len(held)}, and held {self._size} bytes")
+            self.overwrite(at, held)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def duplicate(self) -> int:
+        """A descriptor of its own for a sync that may outlive this file."""
+        return os.dup(self._descriptor)
+
+
+class RealMapping:
+    """Its room is taken at once: a page that the disk has no room for would end the process without a word (SIGBUS)."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, 0)
+                os.ftruncate(descriptor, size)
+            os.posix_fallocate(descriptor, 0, size)
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._buffer = memoryview(self._map)
+
+    @property
+    def buffer(self) -> memoryview:
+        return self._buffer
+
+    def drop_page_cache(self) -> None:
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Every view of the buffer must be gone by now."""
+        self._buffer.release()
+        self._map.close()
+
+
+class RealSyncing:
+    def __init__(self, future: "Future[None]") -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        if not self._future.done():
+            return False
+        self._future.result()
+        return True
+
+    def wait(self) -> None:
+        self._future.result()
+
+
+class RealDisk:
+    """A folder of the operating system's, created 0700. One thread syncs, in the order of the calls."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._syncer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="timer-sync")
+
+    def open(self, name: str) -> RealFile:
+        return RealFile(self._made(name))
+
+    def map(self, name: str, size: int) -> RealMapping:
+        return RealMapping(self._made(name), size)
+
+    def read(self, name: str) -> bytes | None:
+        path = self._root / name
+        try:
+            return path.read_bytes() if path.exists() else None
+        except OSError as wrong:
+            if wrong.errno in _DAMAGE:
+                raise UnreadableError(str(path), f"it cannot be read: {wrong}") from wrong
+            raise
+
+    def names(self, folder: str) -> list[str]:
+        path = self._root / folder
+        return sorted(child.name for child in path.iterdir()) if path.is_dir() else []
+
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        found = os.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
+
+    def start_sync(self, files: Sequence[File]) -> RealSyncing:
+        real = [file for file in files if isinstance(file, RealFile)]
+        descriptors: list[int] = []
+        with ExitStack() as opened:  # an error leaves none of them open
+            asked = [file.duplicate for file in real]
+            asked += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
+            for descriptor in (ask() for ask in asked):
+                opened.callback(os.close, descriptor)
+                descriptors.append(descriptor)
+            opened.pop_all()
+        return self._later(lambda: _sync_all(descriptors))
+
+    def start_replace(self, name: str, data: bytes) -> RealSyncing:
+        path = self._made(name)
+        return self._later(lambda: _replace(path, data))
+
+    def close(self) -> None:
+        """Waits for what is on its way."""
+        self._syncer.shutdown(wait=True)
+
+    def _made(self, name: str) -> Path:
+        path = self._root / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    def _later(self, work: Callable[[], None]) -> RealSyncing:
+        return RealSyncing(self._syncer.submit(work))
+
+
+def _sync_all(descriptors: list[int]) -> None:
+    try:
+        for descriptor in descriptors:
+            os.fsync(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    scratch = path.with_name(path.name + ".new")
+    with open(scratch, "wb", opener=_for_us_alone) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

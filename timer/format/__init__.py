@@ -1,0 +1,1 @@
+"""Byte formats of the store's files."""

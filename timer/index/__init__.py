@@ -1,0 +1,1 @@
+"""Indexes in memory over the live timers."""

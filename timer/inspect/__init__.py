@@ -1,0 +1,1 @@
+"""Read and verify the store of a stopped bridge."""

@@ -1,0 +1,187 @@
+"""What a store that is closed cleanly leaves for its next opening: all that it would make anew from its log.
+
+    resume    one line of JSON | arrays, one behind the other | CRC-32 of all before, 4 bytes, big-endian
+    wheel     as it was
+
+Both are believed only with a `closed` that is the checkpoint itself; that is emptied before either is touched.
+"""
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from schemas.headers import MAX_INT64
+from timer.errors import UnreadableError
+from timer.files.disk import Disk, File
+from timer.format.checkpoint import CLOSED, Checkpoint
+from timer.format.unit import RUN, Ints, Rows
+from timer.index.due_counts import HOUR_MS, TopicState
+
+RESUME = "resume"
+_CHUNK_BYTES = 8 << 20
+_HEAD_BYTES = 1 << 20
+
+
+class Snapshot(NamedTuple):
+    """See the classes that tell it: IdIndex, EndedUnits, LiveCounts (twice), DueCounts."""
+
+    id_hashes: Ints
+    id_units: Ints
+    ended: Ints
+    live_units: Ints
+    live_bodies: Ints
+    due_hours: Ints
+    elsewhere: Ints
+    held: Rows
+    topics: list[TopicState]
+
+    def is_possible(self, told: Checkpoint) -> bool:
+        """Whether a store of which `told` tells can have been in this state: within its log, and counted right."""
+        slots, units = len(self.id_units), told.units_end
+        hashes, counts = [topic[0] for topic in self.topics], self.due_hours[:, 2]
+        files = [(self.live_units, {s for first, last in told.segments for s in range(first, last + 1)})]
+        files.append((self.live_bodies, set(told.bodies)))
+        return (
+            slots == len(self.id_hashes)
+            and slots.bit_count() == 1
+            and bool((self.id_units == 0).any())
+            and all(_within(column, -1, units) for column in (self.id_units, self.ended, self.held["unit"]))
+            and _within(self.ended, 0, units)
+            and _within(self.due_hours[:, 1], 0, MAX_INT64 // HOUR_MS)
+            and _within(counts, 1, told.pending)
+            and _within(self.elsewhere, 0, MAX_INT64)
+            and sum(counts.tolist()) == told.pending
+            and set(self.due_hours[:, 0].tolist()) == set(hashes)
+            and all(set(rows[:, 0].tolist()) <= named for rows, named in files)
+        )
+
+
+def _within(values: Ints, least: int, most: int) -> bool:
+    return not len(values) or (int(values.min()) >= least and int(values.max()) <= most)
+
+
+_ARRAYS = Snapshot._fields[:-1]
+_COLUMNS = {"live_units": 5, "live_bodies": 5, "due_hours": 3, "elsewhere": 2}
+"""Of those that are tables; the others are rows."""
+
+
+class _Head(BaseModel):
+    """The line of JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint: int
+    topics: list[TopicState]
+    arrays: dict[str, tuple[int, ...]]
+
+    @model_validator(mode="after")
+    def _has_all_arrays(self) -> "_Head":
+        for name in _ARRAYS:
+            shape = self.arrays.get(name, ())
+            if shape[1:] != ((_COLUMNS[name],) if name in _COLUMNS else ()) or min(shape, default=-1) < 0:
+                raise ValueError(f"{shape} is no shape of {name}")
+        return self
+
+
+def write(disk: Disk, told: Checkpoint, state: Snapshot) -> None:
+    """Durably. Raises OSError."""
+    file = disk.open(RESUME)
+    try:
+        file.truncate(0)
+        crc = 0
+        for part in _parts(told, state):
+            file.append(part)
+            crc = zlib.crc32(part, crc)
+        file.append(crc.to_bytes(4, "big"))
+        disk.start_sync([file]).wait()
+    finally:
+        file.close()
+
+
+def _parts(told: Checkpoint, state: Snapshot) -> Iterator[bytes]:
+    arrays = {name: np.ascontiguousarray(getattr(state, name)) for name in _ARRAYS}
+    head = {
+        "checkpoint": zlib.crc32(told.to_bytes()),
+        "topics": state.topics,
+        "arrays": {name: list(array.shape) for name, array in arrays.items()},
+    }
+    yield json.dumps(head).encode() + b"\n"
+    for array in arrays.values():
+        data = array.tobytes()
+        for start in range(0, len(data), _CHUNK_BYTES):
+            yield data[start : start + _CHUNK_BYTES]
+
+
+def read(disk: Disk, told: Checkpoint) -> Snapshot | None:
+    """The state in which the store of this checkpoint was closed; None where it was not closed cleanly then."""
+    if not is_closed_as(disk, told):
+        return None
+    try:
+        with closing(disk.open(RESUME)) as file:
+            return _read(file, zlib.crc32(told.to_bytes()))
+    except UnreadableError:  # it spares a look at the log, which has it all
+        return None
+
+
+def is_closed_as(disk: Disk, told: Checkpoint) -> bool:
+    """Whether the store of this checkpoint was closed cleanly; False where that cannot be read."""
+    return _closed(disk) == told.to_bytes()
+
+
+def may_be_closed(disk: Disk) -> bool:
+    """Whether what says so has to be emptied."""
+    return _closed(disk) != b""
+
+
+def _closed(disk: Disk) -> bytes | None:
+    """Empty where nothing says so, None where it cannot be read."""
+    try:
+        return disk.read(CLOSED) or b""
+    except UnreadableError:
+        return None
+
+
+def _read(file: File, checkpoint_crc: int) -> Snapshot | None:
+    end = file.size() - 4
+    crc, at = 0, 0
+    while at < end:
+        chunk = file.read(at, min(_CHUNK_BYTES, end - at))
+        crc, at = zlib.crc32(chunk, crc), at + len(chunk)
+    if end <= 0 or file.read(end, 4) != crc.to_bytes(4, "big"):
+        return None
+    line = _first_line(file, end)
+    try:
+        head = _Head.model_validate_json(line)
+    except ValidationError:
+        return None
+    sizes = {name: _dtype(name).itemsize * prod(head.arrays[name]) for name in _ARRAYS}
+    if head.checkpoint != checkpoint_crc or len(line) + 1 + sum(sizes.values()) != end:
+        return None
+    at = len(line) + 1
+    arrays = {}
+    for name, size in sizes.items():
+        data = np.empty(size, np.uint8)
+        for start in range(0, size, _CHUNK_BYTES):
+            some = min(_CHUNK_BYTES, size - start)
+            data[start : start + some] = np.frombuffer(file.read(at + start, some), np.uint8)
+        arrays[name] = data.view(_dtype(name)).reshape(head.arrays[name])
+        at += size
+    return Snapshot(**arrays, topics=head.topics)
+
+
+def _first_line(file: File, end: int) -> bytes:
+    """However long: it names each real topic that has timers."""
+    found = b""
+    while len(found) < end and b"\n" not in found:
+        found += file.read(len(found), min(_HEAD_BYTES, end - len(found)))
+    return found.partition(b"\n")[0]
+
+
+def _dtype(name: str) -> "np.dtype[Any]":
+    return RUN if name == "held" else np.dtype(np.int64)

@@ -1,3 +1,0 @@
-"""What a store's folders and files are called, beside its checkpoint (`timer.checkpoint.NAME`)."""
-
-UNITS, IDS, BODIES, WHEEL = "timer", "ids", "body", "wheel"

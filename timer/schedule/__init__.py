@@ -1,0 +1,1 @@
+"""Which timer leaves next, and which has to wait."""

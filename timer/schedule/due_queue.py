@@ -1,0 +1,86 @@
+"""What leaves next: live timers of the open ticks, in the order (visit_ms, origin), cut at a full position.
+
+    runs, each sorted          take(now=12, limit=3)
+    [10/1 12/4 13/0]           -> 10/1 11/2 12/3     the cut is a full key, also inside equal times:
+    [11/2 12/3]                   12/4 stays, though it is due
+
+A tick that opens arrives as one run, requests for open ticks as small ones; many small runs are merged into one.
+"""
+
+import numpy as np
+
+from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
+
+_MOST_RUNS = 16
+
+
+def in_order(run: Rows) -> Rows:
+    """`run` sorted by (visit_ms, origin)."""
+    return run[np.lexsort((run["origin"], run["visit_ms"]))]
+
+
+class DueQueue:
+    """Sorted runs of live timers; holds rows, never bodies."""
+
+    def __init__(self) -> None:
+        self._runs: list[Rows] = []
+        self._first_ms: int | None = None
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in self._runs)
+
+    def rows(self) -> Rows:
+        """All of it, sorted."""
+        return in_order(joined(self._runs))
+
+    def push(self, run: Rows) -> None:
+        if len(run) == 0:
+            return
+        runs = [*self._runs, in_order(run)]
+        self._hold(runs if len(runs) <= _MOST_RUNS else [in_order(joined(runs))])
+
+    def remove(self, units: Ints) -> None:
+        """Those of `units` that are here leave without being taken."""
+        self._remove("unit", units)
+
+    def remove_targets(self, hashes: Ints) -> None:
+        """Those of these targets leave without being taken."""
+        self._remove("topic_hash", hashes)
+
+    def _remove(self, column: str, values: Ints) -> None:
+        kept = [run[~isin(run[column], values)] for run in self._runs]
+        self._hold([run for run in kept if len(run)])
+
+    def _hold(self, runs: list[Rows]) -> None:
+        self._runs = runs
+        self._first_ms = min((int(run["visit_ms"][0]) for run in runs), default=None)
+
+    def repoint(self, units: Ints, bodies: Ints) -> None:
+        """Rows that are here have their bodies elsewhere now."""
+        by_unit = np.argsort(units)
+        for run in self._runs:
+            at = np.minimum(np.searchsorted(units, run["unit"], sorter=by_unit), len(units) - 1)
+            hit = units[by_unit[at]] == run["unit"]
+            run["body"][hit] = bodies[by_unit[at]][hit]
+
+    def next_visit_ms(self) -> int | None:
+        """The earliest visit, None where nothing waits."""
+        return self._first_ms
+
+    def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
+        """Removes and returns the first up to `limit` rows with visit_ms <= now_ms, whose bodies fit `limit_bytes`.
+
+        The first row comes whatever its size.
+        """
+        first_ms = self.next_visit_ms()
+        if first_ms is None or first_ms > now_ms:
+            return NO_ROWS
+        heads = [run[: min(limit, int(run["visit_ms"].searchsorted(now_ms, side="right")))] for run in self._runs]
+        due = joined(heads)
+        of_run = np.repeat(np.arange(len(heads)), [len(head) for head in heads])
+        order = np.lexsort((due["origin"], due["visit_ms"]))[:limit]
+        fits = int(due["body_size"][order].cumsum(dtype=np.int64).searchsorted(limit_bytes, side="right"))
+        order = order[: max(1, fits)]
+        taken = np.bincount(of_run[order], minlength=len(heads))
+        self._hold([run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)])
+        return due[order]

@@ -1,0 +1,55 @@
+"""A store that is opened with another tick or other slots than it was written with (case 12): nothing is lost."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from timer.errors import WheelFullError
+from timer.files.disk import Disk
+from timer.inspect.offline_store import StoppedStore
+from timer.inspect.tests.test_verify import OPTIONS, START_MS, History, full_history
+from timer.testing import SimDisk
+
+
+def live(disk: Disk) -> list[tuple[int, int]]:
+    """(visit, origin) of what lives."""
+    with StoppedStore(disk) as store:
+        rows = np.concatenate(list(store.live()))
+    return sorted(zip(rows["visit_ms"].tolist(), rows["origin"].tolist(), strict=True))
+
+
+def left(history: History, held: int) -> list[tuple[int, int]]:
+    """(visit, origin) of all that leaves, by and by; `held` of them beside the order."""
+    found: list[tuple[int, int]] = []
+    beside: list[tuple[int, int]] = []
+    for now in range(0, 120_000, 500):
+        while (due := history.store.due(START_MS + now, 7, 1 << 20)).total:
+            found += zip(due.rows["visit_ms"].tolist(), due.rows["origin"].tolist(), strict=True)
+            beside += zip(due.released["visit_ms"].tolist(), due.released["origin"].tolist(), strict=True)
+            assert [body.origin for body in history.store.bodies(due.rows)] == due.rows["origin"].tolist()
+    assert found == sorted(found)
+    assert len(beside) == held
+    return sorted(found + beside)
+
+
+def test_case_12_a_store_of_another_tick_is_not_opened_and_stays_as_it_is() -> None:
+    disk = SimDisk(random.Random(0))
+    history = full_history(disk)
+    history.closes()
+    before = disk.contents()
+    with pytest.raises(ValueError, match="tick_ms is 70, the store was built with 1000"):
+        history.starts_again(replace(OPTIONS, tick_ms=70, slots=2000))
+    assert disk.contents() == before
+
+
+def test_case_12_fewer_slots_than_the_timers_span_are_refused_and_nothing_is_lost() -> None:
+    disk = SimDisk(random.Random(0))
+    history = full_history(disk)
+    history.closes()
+    expected = live(disk)
+    with pytest.raises(WheelFullError):
+        history.starts_again(replace(OPTIONS, slots=5))
+    history.starts_again(replace(OPTIONS, slots=100))
+    assert left(history, held=1) == expected

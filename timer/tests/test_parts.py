@@ -1,0 +1,500 @@
+"""The pure parts of the store: bytes of a unit, a frame, a slot; the order of release."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.headers import Headers
+from schemas.journal import END, Wait
+from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer.errors import CorruptStoreError, WheelFullError
+from timer.files.wheel import SLOT_SIZE, Wheel
+from timer.format import body as record
+from timer.format.body import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
+from timer.format.checkpoint import Checkpoint, runs
+from timer.format.unit import RUN, UNIT, Ints, Rows, counted, stable_order, topic_hash
+from timer.index import id_index as ids
+from timer.index.id_index import IdIndex, hash_of, hashes_of
+from timer.schedule import target_backlog as waiting
+from timer.schedule.due_queue import DueQueue
+from timer.schedule.target_backlog import LoadedTicks, Stretch, TargetBacklog, WaitingTarget
+from timer.schedule.wake_time import most_wait_ms, rest_of_window_ms, visit_ms
+
+ANY_BYTES = st.none() | st.binary(max_size=30)
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int64)
+
+
+# -- unit and frame
+
+
+def test_a_unit_lies_in_its_52_bytes_as_rip_43_says() -> None:
+    unit = np.array([(52, -1, 1, 0x0102030405060708, 7, 9, 300, -5, 42)], UNIT).tobytes()
+    assert len(unit) == 52
+    assert unit[0:4] == b"\0\0\0\x34"
+    assert unit[4:12] == b"\xff" * 8
+    assert unit[12:16] == b"\0\0\0\x01"
+    assert unit[16:24] == b"\x01\x02\x03\x04\x05\x06\x07\x08"
+    assert unit[24:28] == b"\0\0\0\x07"
+    assert unit[28:36] == b"\0\0\0\0\0\0\0\x09"
+    assert unit[36:40] == (300).to_bytes(4, "big")
+    assert unit[40:44] == (-5).to_bytes(4, "big", signed=True)
+    assert unit[44:52] == (42).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(
+    ("topic", "java"), [("", 0), ("a", 97), ("orders", -1008770331), ("polygenelubricants", -(2**31))]
+)
+def test_the_topic_hash_is_javas(topic: str, java: int) -> None:
+    assert topic_hash(topic) == java
+
+
+@given(
+    key=ANY_BYTES,
+    value=ANY_BYTES,
+    headers=st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), ANY_BYTES)),
+    due_ms=st.integers(0, 2**63 - 1),
+    id_=ANY_BYTES,
+)
+def test_a_frame_gives_back_what_was_packed(
+    key: bytes | None, value: bytes | None, headers: Headers, due_ms: int, id_: bytes | None
+) -> None:
+    encoded, plain = pack_headers(headers)
+    body = Body("orders", -1, 9, 1000, due_ms, key, value, encoded, plain, 7, 2, id_)
+    assert unpack(pack(body), 0) == body
+    assert peek(pack(body), 0) == Peek(len(pack(body)), body.origin, 9, "orders", id_, -1, 2)
+    assert unpack_headers(encoded) == list(headers)
+
+
+def test_every_flipped_byte_of_a_frame_is_noticed() -> None:
+    encoded, plain = pack_headers([("a", b"1")])
+    frame = pack(Body("orders", 2, 7, 1000, 2000, b"k", b"value", encoded, plain, 7, 0, b"id"))
+    for at in range(len(frame)):
+        damaged = bytearray(frame)
+        damaged[at] ^= 0x40
+        with pytest.raises(CorruptStoreError):
+            unpack(bytes(damaged), 0)
+    with pytest.raises(CorruptStoreError):
+        unpack(frame[:-1], 0)
+
+
+def test_headers_are_plain_when_a_delivery_need_not_look_at_them() -> None:
+    assert pack_headers([("timer-topic", b"orders"), ("timer-delay-ms", b"5")])[1]
+    assert not pack_headers([("timer-topic", b"orders"), ("trace", b"5")])[1]
+    assert not pack_headers([("timer-topic", b"orders"), ("timer-key", b"5")])[1]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["timer-topic", "a", "\u00e9", "b" * 300]), ANY_BYTES), max_size=5))
+def test_headers_are_the_same_bytes_whether_their_names_were_seen_or_not(headers: Headers) -> None:
+    slowly = b"".join(
+        len(name.encode()).to_bytes(2, "big")
+        + (-1 if value is None else len(value)).to_bytes(4, "big", signed=True)
+        + name.encode()
+        + (value or b"")
+        for name, value in headers
+    )
+    assert pack_headers(headers)[0] == pack_headers(headers)[0] == slowly
+
+
+def test_names_and_sizes_that_never_come_again_are_not_kept_for_ever() -> None:
+    for number in range(1000):
+        assert unpack_headers(pack_headers([(f"x-{number}", b"v"), ("y", b"v" * number)])[0]) == [
+            (f"x-{number}", b"v"),
+            ("y", b"v" * number),
+        ]
+    assert len(record._beginnings) <= 128
+    assert max(map(len, record._beginnings.values())) <= 128
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_a_batch_of_ids_has_the_hashes_of_each(ids: list[bytes]) -> None:
+    assert hashes_of(ids).tolist() == [hash_of(id_) for id_ in ids]
+
+
+def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
+    whole = Checkpoint(
+        progress=Progress(9, Key(5, 3), 2),
+        segment_bytes=1024,
+        tick_ms=1000,
+        slots=64,
+        units_end=4,
+        body_end=400,
+        low_unit=1,
+        segments=((0, 2), (5, 5)),
+        bodies=(0, 300),
+        pending=2,
+        held=(3,),
+        journal_offset=8,
+    )
+    data = whole.to_bytes()
+    assert Checkpoint.from_bytes(data) == whole
+    assert whole.unit_files() == [0, 1024, 2048, 5120]
+    assert runs([0, 1, 2, 5]) == whole.segments
+    assert runs([]) == ()
+    assert all(Checkpoint.from_bytes(data[:end]) is None for end in range(len(data)))
+    assert all(Checkpoint.from_bytes(data[:i] + b"#" + data[i + 1 :]) is None for i in range(len(data)))
+
+
+# -- wheel
+
+
+def wheel(slots: int = 8, tick_ms: int = 10) -> Wheel:
+    return Wheel(memoryview(bytearray(slots * SLOT_SIZE)), tick_ms=tick_ms, slots=slots)
+
+
+def link(on: Wheel, visits_ms: Ints, positions: Ints) -> list[int]:
+    links = on.plan(visits_ms, positions, np.ones(len(positions), np.bool_))
+    on.link(links)
+    return [int(previous) for previous in links.previous]
+
+
+def test_units_of_one_tick_are_chained_in_the_order_of_the_log() -> None:
+    on = wheel()
+    assert link(on, ints(1000, 1010, 1009), ints(0, 52, 104)) == [-1, -1, 0]
+    assert link(on, ints(1005, 1010), ints(156, 208)) == [104, 52]
+    assert (on.slot(100), on.slot(101)) == ((0, 156, 3), (52, 208, 2))
+
+
+def test_a_slot_of_which_all_are_settled_is_free() -> None:
+    on = wheel()
+    link(on, ints(1000, 1001), ints(0, 52))
+    on.settle(ints(1000))
+    assert on.slot(100) == (0, 52, 1)
+    on.settle(ints(1001))
+    assert on.slot(100) == (-1, -1, 0)
+    assert link(on, ints(1002), ints(104)) == [-1]
+    assert on.slot(100) == (104, 104, 1)
+
+
+@pytest.mark.parametrize("slot", [0, 1, 4095, 4096, 8192, 9999])
+def test_a_changed_slot_is_noticed_wherever_it_lies(slot: int) -> None:
+    buffer = bytearray(10_000 * SLOT_SIZE)
+    on = Wheel(memoryview(buffer), tick_ms=10, slots=10_000)
+    link(on, ints(slot * 10), ints(0))
+    assert on.is_sound()
+    buffer[slot * SLOT_SIZE + 27] ^= 1
+    assert not on.is_sound()
+    on.clear()
+    assert on.is_sound()
+    assert not any(buffer)
+
+
+def test_to_link_nothing_changes_no_slot() -> None:
+    buffer = bytearray(8 * SLOT_SIZE)
+    on = Wheel(memoryview(buffer), tick_ms=10, slots=8)
+    buffer[0] ^= 1
+    assert link(on, ints(), ints()) == []
+    assert not on.is_sound()
+
+
+def test_case_11_a_slot_of_a_lap_ago_reads_empty() -> None:
+    on = wheel()
+    link(on, ints(1000), ints(0))
+    assert on.slot(108) == (-1, -1, 0)
+
+
+def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
+    on = wheel()
+    link(on, ints(1000), ints(0))
+    with pytest.raises(WheelFullError, match=r"^1 slots hold timers of another lap of 8 ticks$"):
+        link(on, ints(1010, 1080), ints(52, 104))
+    assert (on.slot(100), on.slot(101)) == ((0, 0, 1), (-1, -1, 0))
+    on.settle(ints(1000))
+    assert link(on, ints(1080), ints(104)) == [-1]
+
+
+def test_two_laps_in_one_batch_do_not_share_a_slot() -> None:
+    with pytest.raises(WheelFullError, match=r"^1 slots hold timers of another lap of 8 ticks$"):
+        link(wheel(), ints(1000, 1080), ints(0, 52))
+
+
+def next_tick(ticks: set[int], after: int, until: int) -> int | None:
+    return min((tick for tick in ticks if after < tick <= until), default=None)
+
+
+@given(st.sets(st.integers(0, 7)), st.integers(-1, 12), st.integers(0, 2000))
+def test_the_next_tick_is_the_first_that_holds_a_timer(ticks: set[int], after: int, until: int) -> None:
+    on = wheel()
+    for tick in ticks:
+        link(on, ints(tick * 10), ints(tick))
+    assert on.next_time(after, until) == next_tick(ticks, after, until)
+
+
+def test_what_was_looked_for_before_does_not_change_what_is_found() -> None:
+    buffer, ticks = bytearray(8 * SLOT_SIZE), {1, 3, 6}
+    for tick in ticks:
+        link(Wheel(memoryview(buffer), tick_ms=10, slots=8), ints(tick * 10), ints(tick))
+    asks = [(after, until) for after in range(-1, 9) for until in range(9)]
+    for before in asks:
+        for after, until in asks:
+            on = Wheel(memoryview(buffer), tick_ms=10, slots=8)
+            on.next_time(*before)
+            assert on.next_time(after, until) == next_tick(ticks, after, until)
+
+
+# -- order of release
+
+
+def run_of_keys(*keys: tuple[int, int]) -> Rows:
+    run = np.zeros(len(keys), RUN)
+    run["visit_ms"], run["origin"] = [k[0] for k in keys], [k[1] for k in keys]
+    run["body_size"] = 10
+    return run
+
+
+def keys(run: Rows) -> list[tuple[int, int]]:
+    return list(zip(run["visit_ms"].tolist(), run["origin"].tolist(), strict=True))
+
+
+def test_a_burst_is_cut_at_a_full_position() -> None:
+    queue = DueQueue()
+    queue.push(run_of_keys((5, 3), (5, 1), (5, 2)))
+    queue.push(run_of_keys((5, 4), (6, 0)))
+    assert keys(queue.take(5, 2, 1000)) == [(5, 1), (5, 2)]
+    assert keys(queue.take(5, 9, 1000)) == [(5, 3), (5, 4)]
+    assert keys(queue.take(5, 9, 1000)) == []
+    assert queue.next_visit_ms() == 6
+
+
+def test_bodies_that_lie_elsewhere_now_are_those_of_their_units_whatever_the_order() -> None:
+    queue, units = DueQueue(), [2, 4, 6, 8, 9, 10]
+    for some in (units[:3], units[3:]):
+        run = run_of_keys(*((5, unit) for unit in some))
+        run["unit"] = some
+        queue.push(run)
+    queue.repoint(ints(6, 9, 2, 7, 4), ints(60, 90, 20, 70, 40))
+    assert queue.rows()["body"].tolist() == [20, 40, 60, 0, 90, 0]
+
+
+def test_bytes_cut_too_but_one_always_leaves() -> None:
+    queue = DueQueue()
+    queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
+    assert keys(queue.take(9, 9, 1)) == [(1, 1)]
+    assert keys(queue.take(9, 9, 19)) == [(1, 2)]
+    assert keys(queue.take(9, 9, 1)) == [(1, 3)]
+
+
+@pytest.mark.parametrize("limit_bytes", [20, 29])
+def test_bodies_that_fit_to_the_byte_leave(limit_bytes: int) -> None:
+    queue = DueQueue()
+    queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
+    assert keys(queue.take(9, 9, limit_bytes)) == [(1, 1), (1, 2)]
+
+
+def test_many_small_runs_are_merged_into_one() -> None:
+    queue = DueQueue()
+    for number in range(40):
+        queue.push(run_of_keys((number % 7, number)))
+        assert len(queue._runs) <= 16
+    assert keys(queue.take(9, 99, 1000)) == sorted((number % 7, number) for number in range(40))
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=6), max_size=40),
+    st.lists(st.tuples(st.integers(0, 25), st.integers(1, 7)), max_size=20),
+)
+def test_takes_come_in_order_and_lose_nothing(
+    pushes: list[list[tuple[int, int]]], takes: list[tuple[int, int]]
+) -> None:
+    queue, waiting = DueQueue(), sorted(key for push in pushes for key in push)
+    for push in pushes:
+        queue.push(run_of_keys(*push))
+    for now_ms, limit in takes:
+        expected = [key for key in waiting if key[0] <= now_ms][:limit]
+        assert keys(queue.take(now_ms, limit, 10**9)) == expected
+        for key in expected:
+            waiting.remove(key)
+    assert keys(queue.rows()) == waiting
+
+
+# -- rolls and ids
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "expected"), [(900, 1000), (1060, 1060), (1061, 1030), (1079, 1030), (1080, 1060), (9999, 1060)]
+)
+def test_case_14_what_is_not_due_within_the_window_is_visited_before(due_ms: int, expected: int) -> None:
+    assert visit_ms(due_ms, 1000, 60) == expected
+
+
+@pytest.mark.parametrize(("window", "half", "wait", "rest"), [(60, 30, 45, 7), (61, 30, 45, 7), (24, 12, 18, 3)])
+def test_the_parts_of_a_window_are_whole_milliseconds(window: int, half: int, wait: int, rest: int) -> None:
+    told = (visit_ms(1000 + window + 1, 1000, window) - 1000, most_wait_ms(window), rest_of_window_ms(window))
+    assert told == (half, wait, rest)
+    assert all(type(each) is int for each in told)
+
+
+@given(st.integers(1, 10**5), st.data())
+def test_every_roll_brings_a_timer_nearer_and_the_last_stretch_is_never_a_short_one(
+    window: int, data: st.DataObject
+) -> None:
+    at, due_ms = 0, data.draw(st.integers(0, 50 * window))
+    while (visit := visit_ms(due_ms, at, window)) < due_ms:
+        assert at < visit or window == 1
+        assert 3 * (due_ms - visit) >= window
+        at = max(visit, at + 1)
+    assert visit == max(due_ms, at)
+
+
+@given(st.data())
+def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
+    index = IdIndex()
+    model: dict[int, set[int]] = {}
+    unit = 0
+    for _ in range(data.draw(st.integers(1, 6))):
+        hashes = data.draw(st.lists(st.integers(1, 40) | st.integers(-(2**63), 2**63 - 1), max_size=400))
+        index.insert(np.array(hashes, np.int64), np.arange(unit, unit + len(hashes)))
+        for hash_ in hashes:
+            model.setdefault(hash_, set()).add(unit)
+            unit += 1
+        pairs = [(hash_, here) for hash_, units in model.items() for here in units]
+        gone = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+        index.remove(np.array([p[0] for p in gone], np.int64), np.array([p[1] for p in gone], np.int64))
+        for hash_, here in gone:
+            model[hash_].discard(here)
+        asked = list(model)
+        found = index.find(np.array(asked, np.int64))
+        assert {asked[at]: set(units) for at, units in found.items()} == {h: u for h, u in model.items() if u}
+        assert len(index) == sum(map(len, model.values()))
+
+
+def test_a_tick_is_loaded_once_for_all_that_ask_in_turn_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_MOST_KEPT_ROWS", 10)
+    loaded: list[int] = []
+
+    def load(tick: int) -> Rows:
+        loaded.append(tick)
+        return np.zeros({1: 100, 2: 3, 3: 200}[tick], RUN)
+
+    ticks = LoadedTicks(load)
+    for tick in (1, 1, 2, 1, 2, 3, 3, 2):
+        rows = ticks.get(tick)
+        assert rows is not None
+        assert len(rows) == {1: 100, 2: 3, 3: 200}[tick]
+    assert loaded == [1, 2, 3]
+
+
+def test_all_that_sleep_wake_up_behind_a_clock_that_was_set_back() -> None:
+    """And few in a turn otherwise: what wakes up is looked at."""
+    waits = [Wait(f"t{number}", True, ((NOTHING_SETTLED, END),)) for number in range(100)]
+    targets = TargetBacklog(waits, 1000)
+    for each in targets:
+        targets.sleep(each, 10_000, is_empty=False)
+    targets.wake_up(9_999)
+    assert targets.awake() == []
+    assert targets.next_roll_ms() == 10_000
+    targets.wake_up(9_998)
+    assert targets.awake() == targets.hashes()
+    assert targets.next_roll_ms() is None
+    for each in targets:
+        targets.sleep(each, 10_000, is_empty=True)
+    assert targets.next_roll_ms() is None
+    targets.wake_up(10_000)
+    assert len(targets.awake()) == 64
+    targets.wake_up(10_000)
+    assert len(targets.awake()) == 100
+
+
+def test_fresh_ones_have_their_share_also_where_it_is_less_than_one_in_a_turn() -> None:
+    target = WaitingTarget("t", [Stretch.of(NOTHING_SETTLED, END)], is_paused=False)
+    assert [target.fresh_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert [target.fresh_part(10, 0.5), target.fresh_part(10, 1.0), target.fresh_part(0, 0.5)] == [5, 10, 0]
+
+
+def test_targets_leave_a_queue_together() -> None:
+    queue, run = DueQueue(), np.zeros(6, RUN)
+    run["visit_ms"], run["topic_hash"], run["unit"] = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9], range(6)
+    queue.push(run[:3])
+    queue.push(run[3:])
+    queue.remove_targets(np.array([9, 7]))
+    assert queue.rows()["unit"].tolist() == [1, 4]
+    assert queue.next_visit_ms() == 2
+    queue.remove_targets(np.array([8]))
+    assert queue.next_visit_ms() is None
+
+
+def test_a_plan_for_nothing_lets_the_buffer_go() -> None:
+    """A mapped file cannot be closed while anything looks at it."""
+    buffer, none = bytearray(64 * SLOT_SIZE), np.empty(0, np.int64)
+    wheel = Wheel(memoryview(buffer), tick_ms=1, slots=64)
+    links = wheel.plan(none, none, np.empty(0, np.bool_))
+    wheel.close()
+    buffer.append(0)
+    assert len(links.slots) == 0
+
+
+def test_the_index_of_ids_takes_a_burst_while_it_still_shrinks() -> None:
+    """Behind a peak a trickle fills the large table with what has left; the next one is small, and a burst comes."""
+    rng, index, unit = np.random.default_rng(1), IdIndex(), 0
+
+    def hashes(count: int) -> Ints:
+        return rng.integers(1, 2**62, count)
+
+    def come(count: int) -> tuple[Ints, Ints]:
+        nonlocal unit
+        came = hashes(count), np.arange(unit, unit + count)
+        unit += count
+        index.insert(*came)
+        return came
+
+    index.remove(*come(40_000))
+    for burst in range(1, 300):
+        kept = come(50)
+        if burst % 40 == 0:
+            many = come(2_000)
+            assert len(index.find(many[0])) == 2_000
+            index.remove(*many)
+        assert len(index.find(hashes(10))) == 0
+        index.remove(*kept)
+    assert len(index) == 0
+    index.state()
+
+
+@given(
+    st.integers(4, 64),
+    st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 1)), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_the_index_of_ids_has_room_whatever_comes_and_goes(
+    moved: int,
+    steps: list[tuple[int, float]],
+    is_closed: bool,  # noqa: FBT001
+) -> None:
+    """With parts as small as `moved`, so that a move to a new table is always under way."""
+    rng, index, unit = np.random.default_rng(7), IdIndex(), 0
+    live = np.empty((2, 0), np.int64)
+    with mock.patch.object(ids, "_MOVED_AT_ONCE", moved):
+        for count, share in steps:
+            came = np.stack([rng.integers(1, 2**62, count), np.arange(unit, unit + count)])
+            unit += count
+            index.insert(*came)
+            live = np.concatenate([live, came], axis=1)
+            goes = rng.random(live.shape[1]) < share
+            index.remove(*live[:, goes])
+            live = live[:, ~goes]
+            assert len(index) == live.shape[1]
+            found = index.find(live[0])
+            assert [found[at] for at in range(live.shape[1])] == [[unit] for unit in live[1].tolist()]
+        if is_closed:
+            index = IdIndex.restored(*index.state())
+            assert sorted(index.find(live[0])) == list(range(live.shape[1]))
+
+
+@given(
+    st.lists(st.integers(0, 70_000) | st.integers(1_700_000_000_000, 1_700_000_900_000), max_size=200), st.booleans()
+)
+def test_the_order_and_the_counts_of_many_are_those_of_numpy(few: list[int], is_wide: bool) -> None:  # noqa: FBT001
+    values = np.array(few * (40 if len(few) else 1), np.int64)
+    if is_wide:
+        values = values * 2**20
+    assert (stable_order(values) == values.argsort(kind="stable")).all()
+    found, counts = counted(values)
+    expected, expected_counts = np.unique(values, return_counts=True)
+    assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == dict(
+        zip(expected.tolist(), expected_counts.tolist(), strict=True)
+    )

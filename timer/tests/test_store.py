@@ -1,0 +1,967 @@
+"""The store against a sorted list, through commits, checkpoints, crashes and losses of power."""
+
+import errno
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.files.disk import Disk, RealDisk, RealFile, Syncing
+from timer.files.segment_log import UnitLog
+from timer.format.batch import Batch
+from timer.format.body import Body
+from timer.format.checkpoint import CLOSED, NAME, Checkpoint
+from timer.format.unit import BESIDE, UNIT, UNIT_SIZE
+from timer.index import due_counts as dues
+from timer.index.due_counts import HOUR_MS
+from timer.options import StoreOptions
+from timer.store import Due, Store
+from timer.testing import SimDisk
+
+OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
+START_MS = 1000
+FRESH = Progress(0, NOTHING_SETTLED, 0)
+
+
+def id_of(offset: int) -> bytes | None:
+    """Two of three timers have an id."""
+    return b"id-%d" % offset if offset % 3 else None
+
+
+def body(offset: int, due_ms: int, *, timestamp_ms: int = START_MS, size: int = 3) -> Body:
+    return Body("orders", -1, offset, timestamp_ms, due_ms, b"k", b"v" * size, b"", True, offset, 0, id_of(offset))
+
+
+REST_MS = 7
+
+
+def placed(offset: int, visit_ms: int, *, size: int = 3) -> Body:
+    """One of two topics; each fifth is to be rolled at its visit, as it is due some hours later."""
+    due_ms = visit_ms + (0 if offset % 5 else (offset % 7) * HOUR_MS)
+    return body(offset, due_ms, size=size)._replace(target=("orders", "bills")[offset % 2])
+
+
+def batch_of(*bodies: Body) -> Batch:
+    batch = Batch()
+    for each in bodies:
+        batch.add(each, max(each.due_ms, each.timestamp_ms))
+    return batch
+
+
+def origins(store: Store, due: Due) -> list[int]:
+    return [each.origin for each in store.bodies(due.rows) + store.bodies(due.released)]
+
+
+def found_in(disk: Disk) -> Checkpoint:
+    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
+    assert found is not None
+    return found
+
+
+def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
+    return Store.open(disk, OPTIONS, found_in(disk), progress, held, ())
+
+
+def checkpointed(store: Store) -> None:
+    assert store.start_checkpoint(0, (), ())
+    store.finish_checkpoint()
+
+
+@dataclass
+class Model:
+    """What a store that is a sorted list would say. `requests[offset]` is (visit, held from the start)."""
+
+    requests: list[int] = field(default_factory=list)
+    settled: Key = NOTHING_SETTLED
+    held: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+    released: set[int] = field(default_factory=set)
+
+    def live(self) -> list[Key]:
+        return sorted(
+            Key(visit, offset)
+            for offset, visit in enumerate(self.requests)
+            if offset not in self.ended | self.released and (offset in self.held or Key(visit, offset) > self.settled)
+        )
+
+    def copy(self) -> "Model":
+        return Model(list(self.requests), self.settled, set(self.held), set(self.ended), set(self.released))
+
+
+class StoreAgainstList(RuleBasedStateMachine):
+    """Staged and committed state, a disk that may lose what is not synced, and Kafka as the list of requests."""
+
+    times_full = 0
+    """How many batches were refused, by all machines together."""
+
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.disk = SimDisk(self.random)
+        self.store = Store.create(self.disk, OPTIONS, FRESH)
+        self.now_ms = START_MS
+        self.staged = Model()
+        self.committed = Model()
+        self.progress = FRESH
+        self.journal: list[tuple[set[int], set[int], set[int]]] = []
+        self.staged_held: set[int] = set()
+        self.staged_released: set[int] = set()
+        self.staged_ended: set[int] = set()
+        self.low = 0
+        self.options = OPTIONS
+        self.slots = OPTIONS.slots
+        """Of the store: more than `options` say after a start with live timers that span more than a lap."""
+        self.resting: dict[int, tuple[int, int, int]] = {}
+
+    @rule(visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12), rest=st.booleans())
+    def add(self, visits: list[int], *, rest: bool) -> None:
+        """`rest`: each third rests for a while, whatever its place."""
+        batch = Batch()
+        until_ms = self.now_ms + REST_MS
+        first = len(self.staged.requests)
+        added, held, resting = [], set(), {}
+        for offset, ahead in enumerate(visits, first):
+            visit_ms = max(self.now_ms + ahead, START_MS)
+            if rest and offset % 3 == 0:
+                batch.rest(placed(offset, visit_ms), visit_ms, self.now_ms, until_ms)
+                resting[offset] = (self.now_ms, until_ms, placed(offset, visit_ms).due_ms)
+                held.add(offset)
+            elif Key(visit_ms, offset) > self.staged.settled:
+                batch.add(placed(offset, visit_ms, size=offset % 50), visit_ms)
+            else:
+                batch.hold(placed(offset, visit_ms), visit_ms)
+                held.add(offset)
+            added.append(visit_ms)
+        placed_ms = [k.visit_ms for k in self.staged.live() if k.origin not in self.staged.held]
+        placed_ms += [visit_ms for offset, visit_ms in enumerate(added, first) if offset not in held]
+        ticks = {visit_ms // OPTIONS.tick_ms for visit_ms in placed_ms}
+        has_a_slot_for_each = len({tick % self.slots for tick in ticks}) == len(ticks)
+        try:
+            self.store.add(batch, first + len(visits))
+        except WheelFullError:
+            assert not has_a_slot_for_each
+            StoreAgainstList.times_full += 1
+            return
+        assert has_a_slot_for_each, "a slot holds timers of two ticks"
+        self.staged.requests += added
+        self.staged.held |= held
+        self.staged_held |= held
+        self.resting |= resting
+
+    @rule(chosen=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), unknown=st.integers(0, 400))
+    def end(self, chosen: list[float], unknown: int) -> None:
+        live = self.staged.live()
+        named = {id_of(k.origin): k for k in live if id_of(k.origin)}
+        wanted = {key.origin for at in chosen if (key := live[int(at * len(live))] if live else None)} | {unknown}
+        ids = [id_ for origin in sorted(wanted) if (id_ := id_of(origin))]
+        found = self.store.find(ids)
+        expected = {id_: named[id_] for id_ in ids if id_ in named}
+        assert {id_: (int(row["visit_ms"][0]), int(row["origin"][0])) for id_, row in found.items()} == expected
+        batch = Batch()
+        for row in found.values():
+            batch.end(row)
+        self.store.add(batch, len(self.staged.requests))
+        gone = {key.origin for key in expected.values()}
+        self.staged.ended |= gone
+        self.staged_ended |= gone
+
+    @rule(limit=st.integers(1, 8), passed_ms=st.integers(-3, 5) | st.integers(-60, 120) | st.integers(200, 800))
+    def take_due(self, limit: int, passed_ms: int) -> None:
+        self.now_ms = max(START_MS, self.now_ms + passed_ms)
+        live = self.staged.live()
+        rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms]
+        now_ms = self.now_ms
+        resting = {o: r for o, r in self.resting.items() if r[0] <= now_ms < min(r[1:])}
+        awake = [k for k in live if k.origin in self.staged.held - resting.keys()]
+        released = [k for k in awake if k.visit_ms <= now_ms]
+        due = self.store.due(self.now_ms, limit, 1 << 20)
+        assert due.total <= limit
+        if len(due.rows) < limit:  # else it had no room to look at them
+            self.resting = resting
+        rows, released = rows[: len(due.rows)], released[: len(due.released)]
+        assert origins(self.store, due) == [k.origin for k in rows + released]
+        if rows:
+            self.staged.settled = rows[-1]
+        gone = {k.origin for k in released}
+        self.staged.held -= gone
+        self.staged.released |= gone
+        self.staged_released |= gone
+
+    @rule()
+    def commit(self) -> None:
+        progress = self.store.progress()
+        live = self.staged.live()
+        lowest = min((k.origin for k in live), default=len(self.staged.requests))
+        assert progress == Progress(len(self.staged.requests), self.staged.settled, max(self.low, lowest))
+        self.low = progress.low_offset
+        self.store.committed(progress)
+        self.journal.append((self.staged_held, self.staged_released, self.staged_ended))
+        self.progress, self.committed = progress, self.staged.copy()
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        self.staged_held, self.staged_released, self.staged_ended = set(), set(), set()
+
+    @rule(finish=st.booleans())
+    def checkpoint(self, *, finish: bool) -> None:
+        self.store.start_checkpoint(len(self.journal), (), ())
+        if finish:
+            self.store.finish_checkpoint()
+        else:
+            self.store.continue_checkpoint()
+
+    @rule(times=st.integers(1, 6))
+    def compact(self, times: int) -> None:
+        for _ in range(times):
+            self.store.compact_some()
+
+    @rule(
+        power=st.booleans(), wheel=st.sampled_from(["kept", "gone", "noise"]), slots=st.sampled_from([64, 64, 91, 640])
+    )
+    def crash(self, *, power: bool, wheel: str, slots: int) -> None:
+        self.options = replace(OPTIONS, slots=slots)
+        if power:
+            self.disk.lose_power(self.random)
+        else:
+            self.disk.kill()
+        self.disk = self.disk.reopen()
+        if wheel == "gone":
+            self.disk.remove("wheel")
+        if wheel == "noise":
+            mapping = self.disk.map("wheel", OPTIONS.slots * 32)
+            mapping.buffer[:] = self.random.randbytes(OPTIONS.slots * 32)
+            mapping.close()
+        self.recover(may_be_wrong=power)  # a unit that was overwritten may be torn then
+
+    @precondition(lambda self: self.store.pending)
+    @rule(name=st.sampled_from(["timer", "body"]), at=st.floats(0, 1, exclude_max=True))
+    def lose_a_file(self, name: str, at: float) -> None:
+        self.disk.kill()
+        self.disk = self.disk.reopen()
+        files = self.disk.names(name)
+        if files:
+            self.disk.remove(f"{name}/{files[int(at * len(files))]}")
+        self.recover(may_be_wrong=True)
+
+    @rule()
+    def stop(self) -> None:
+        """In order: where nothing is staged, the next opening takes over wheel, index and counts."""
+        self.store.finish_checkpoint()
+        self.store.start_checkpoint(len(self.journal), (), ())
+        self.store.finish_checkpoint()
+        self.store.close()
+        self.store = self.catch_up(self.checkpoint_found())
+        self.staged = self.committed.copy()
+        self.resting = {}
+        self.start_anew()
+
+    def recover(self, *, may_be_wrong: bool) -> None:
+        """What bridge.recovery.recover does, over a list."""
+        found = self.checkpoint_found()
+        try:
+            self.store = self.catch_up(found)
+            while (due := self.store.due(10**6, 100, 1 << 20)).total:  # every body can be read
+                self.store.bodies(due.rows), self.store.bodies(due.released)
+            self.store.close()
+            self.store = self.catch_up(self.checkpoint_found())
+        except CorruptStoreError:
+            if not may_be_wrong:
+                raise
+            self.store = self.catch_up(None)
+        self.staged = self.committed.copy()
+        self.resting = {}
+        self.start_anew()
+
+    def checkpoint_found(self) -> Checkpoint | None:
+        data = self.disk.read(NAME)
+        return Checkpoint.from_bytes(data) if data else None
+
+    def catch_up(self, found: Checkpoint | None) -> Store:
+        """With more slots where the live timers span more than a lap."""
+        options = self.options
+        while True:
+            self.slots = options.slots
+            try:
+                return self.caught_up(found, options)
+            except WheelFullError:
+                options = replace(options, slots=2 * options.slots)
+
+    def caught_up(self, found: Checkpoint | None, options: StoreOptions) -> Store:
+        entries = self.journal[found.journal_offset if found else 0 :]
+        held = {o for made, _, _ in entries for o in made} | set(found.held if found else ())
+        released = {o for _, gone, _ in entries for o in gone}
+        held -= released
+        ended = {o for _, _, gone in entries for o in gone}
+        if found is None:
+            store, start = Store.create(self.disk, options, self.progress), self.progress.low_offset
+        else:
+            store = Store.open(self.disk, options, found, self.progress, held, ended)
+            start = found.progress.next_offset
+        batch = Batch()
+        for offset in range(start, self.progress.next_offset):
+            visit_ms = self.committed.requests[offset]
+            if offset in ended | released:
+                continue
+            if offset in held:
+                batch.hold(placed(offset, visit_ms), visit_ms)
+            elif Key(visit_ms, offset) > self.progress.settled:
+                batch.add(placed(offset, visit_ms), visit_ms)
+        try:
+            store.add(batch, self.progress.next_offset)
+        except WheelFullError:
+            store.close()
+            raise
+        store.committed(self.progress)
+        return store
+
+    @invariant()
+    def counts_what_lives(self) -> None:
+        assert self.store.pending == len(self.staged.live())
+
+    @rule(patience=st.integers(0, 9))
+    def tell_what_is_due(self, patience: int) -> None:
+        """First roughly, by whoever does not wait for it, then exactly."""
+        dues: dict[str, list[int]] = {}
+        for visit_ms, offset in self.staged.live():
+            told = placed(offset, visit_ms)
+            dues.setdefault(told.target, []).append(told.due_ms)
+        ranges = {target: (len(own), min(own), max(own)) for target, own in dues.items()}
+        looks = iter(range(patience))
+        rough = self.store.due_ranges(lambda: next(looks, None) is None)
+        assert rough.keys() == ranges.keys()
+        for target, (count, first_ms, last_ms) in ranges.items():
+            told_first_ms, told_last_ms = rough[target].first_ms, rough[target].last_ms
+            assert rough[target].pending == count
+            assert told_first_ms in (first_ms, first_ms // HOUR_MS * HOUR_MS)
+            assert told_last_ms in (last_ms, (last_ms // HOUR_MS + 1) * HOUR_MS - 1)
+        assert self.store.due_ranges() == ranges
+        hours = {target: Counter(due_ms // HOUR_MS * HOUR_MS for due_ms in own) for target, own in dues.items()}
+        assert self.store.due_hours() == hours
+
+    @invariant()
+    def knows_when_to_look_again(self) -> None:
+        waiting = self.staged.live()
+        look_ms = self.store.next_visit_ms(10**6)
+        if waiting:
+            assert look_ms is not None
+            looks = [min(self.resting[k.origin][1:]) if k.origin in self.resting else k.visit_ms for k in waiting]
+            assert look_ms <= max(self.now_ms, min(looks))  # of what has passed it may tell any time that has
+
+
+def test_the_store_is_a_sorted_list_whatever_happens() -> None:
+    StoreAgainstList.times_full = 0
+    run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))
+    assert StoreAgainstList.times_full > 0, "no slot was ever occupied by another lap"
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return SimDisk(random.Random(0))
+
+
+def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> None:
+    for tick_ms in (10, 100, 200, 500, 1000):
+        store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), FRESH)
+        store.add(batch_of(*(body(i, due_ms) for i, due_ms in enumerate((12000, 12001, 12999)))), 3)
+        left = {now: origins(store, store.due(now, 9, 1 << 20)) for now in (11999, 12000, 12001, 12998, 12999)}
+        assert left == {11999: [], 12000: [0], 12001: [1], 12998: [], 12999: [2]}
+        store.close()
+
+
+def test_case_5_a_clock_that_jumps_over_many_ticks_releases_in_order_of_due_time(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(i, 1500 - 40 * i) for i in range(10))), 10)
+    assert origins(store, store.due(10**9, 99, 1 << 20)) == list(range(9, -1, -1))
+
+
+def test_case_6_a_crowd_of_one_millisecond_leaves_in_request_order(disk: Disk) -> None:
+    store = Store.create(disk, StoreOptions(tick_ms=1000, slots=64), FRESH)
+    store.add(batch_of(*(body(i, 5000) for i in range(5000))), 5000)
+    left: list[int] = []
+    while (due := store.due(5000, 700, 1 << 30)).total:
+        left += origins(store, due)
+    assert left == list(range(5000))
+
+
+def test_case_10_log_files_of_1024_bytes(disk: Disk) -> None:
+    store = Store.create(disk, StoreOptions(tick_ms=10, slots=64, segment_bytes=1024), FRESH)
+    for offset in range(110):
+        store.add(batch_of(body(offset, 1200)), offset + 1)
+    store.committed(store.progress())
+    checkpointed(store)
+    files = disk.names("timer")
+    assert len(files) == 6  # 19 units and a blank of 36 bytes in each of the first five
+    assert [disk.open(f"timer/{name}").size() for name in files[:2]] == [19 * 52 + 16] * 2
+    store.close()
+
+    store = Store.open(disk, OPTIONS, found_in(disk), store.progress(), (), ())
+    due = store.due(1200, 200, 1 << 20)
+    assert origins(store, due) == list(range(110))
+    store.committed(store.progress())
+    store.add(batch_of(body(110, 1300)), 111)
+    store.committed(store.progress())
+    store.due(1300, 200, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    assert (len(disk.names("timer")), len(disk.names("body"))) == (1, 1)
+
+
+def test_case_24_an_append_that_fails_leaves_nothing_behind() -> None:
+    disk = SimDisk(random.Random(3))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(0, 1100)), 1)
+    eleven = batch_of(*(body(i, 1100) for i in range(1, 12)))
+    for taken in (0, 1, 2):
+        disk.fail_append(taken)
+        with pytest.raises(OSError, match="simulated"):
+            store.add(eleven, 12)
+        assert (store.pending, store.next_offset) == (1, 1)
+        disk.mend()
+    store.add(eleven, 12)
+    assert origins(store, store.due(1100, 99, 1 << 20)) == list(range(12))
+
+
+def test_a_real_folder_keeps_a_store_over_a_kill() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        disk = RealDisk(Path(folder))
+        store = Store.create(disk, OPTIONS, FRESH)
+        store.add(batch_of(*(body(i, 1100 + i) for i in range(30))), 30)
+        store.due(1110, 99, 1 << 20)
+        store.committed(store.progress())
+        checkpointed(store)
+        progress = store.progress()
+        store.add(batch_of(body(30, 1105)), 31)  # never committed
+        again = reopen(RealDisk(Path(folder)), progress, set())
+        assert again.pending == 19
+        assert origins(again, again.due(2000, 99, 1 << 20)) == list(range(11, 30))
+
+
+def test_a_few_long_timers_do_not_hold_what_the_short_ones_left() -> None:
+    """1 % for a year (to the wheel: a window ahead), 99 % for a minute: the disk holds little more than what lives."""
+    disk = SimDisk(random.Random(5))
+    options = StoreOptions(tick_ms=1000, slots=4096, segment_bytes=20_000, compact_ahead_ms=60_000)
+    store = Store.create(disk, options, FRESH)
+    offset, live = 0, 0
+    for minute in range(60):
+        now_ms = START_MS + 60_000 * minute
+        batch = Batch()
+        for _ in range(200):
+            due_ms = now_ms + (3_600_000 if offset % 100 == 0 else 60_000)
+            live += offset % 100 == 0
+            batch.add(body(offset, due_ms, timestamp_ms=now_ms, size=100), due_ms)
+            offset += 1
+        store.add(batch, offset)
+        while store.due(now_ms, 1000, 1 << 20).total:
+            pass
+        for _ in range(20):
+            store.committed(store.progress())
+            store.compact_some()
+            store.start_checkpoint(0, (), ())
+            store.finish_checkpoint()
+    sizes = {name: len(data) for name, data in disk.contents().items() if name.startswith("body/")}
+    assert store.pending == live + 200 - 2
+    assert sum(sizes.values()) < 200 * 180 + 60 * 2 * 180 / options.compact_below + 2 * 20_000
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_unit_that_points_to_another_body_is_noticed_before_its_id_or_offset_is_believed(size: int) -> None:
+    """Torn by a loss of power while compaction repointed it."""
+    disk = SimDisk(random.Random(5))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(1, 1100), body(2, 1200, size=size)), 3)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    (name,) = disk.names("timer")
+    units = disk.open(f"timer/{name}")
+    first, second = np.frombuffer(units.read(0, 2 * UNIT.itemsize), UNIT).copy()
+    second["body"] = first["body"]
+    units.overwrite(UNIT.itemsize, second.tobytes())
+    again = reopen(disk, Progress(3, NOTHING_SETTLED, 1), set())
+    assert again.find([b"id-1"])
+    with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
+        again.find([b"id-2"])
+    again.due(1100, 9, 1 << 20)
+    with pytest.raises(CorruptStoreError, match="body log at 0: "):
+        again.progress()
+
+
+def ended(store: Store, *origins: int) -> Batch:
+    batch = Batch()
+    for row in store.find([id_ for origin in origins if (id_ := id_of(origin))]).values():
+        batch.end(row)
+    return batch
+
+
+def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> Progress:
+    """A store that was closed behind these, and its progress."""
+    store = Store.create(disk, OPTIONS, FRESH)
+    for batch in batches:
+        store.add(batch(store), next_offset)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    return store.progress()
+
+
+def test_a_lost_file_is_noticed_also_where_as_many_lived_in_it_as_its_markers_had_ended() -> None:
+    """The count is right then: 5 and 6 are gone, 1 and 2 would be alive again."""
+    disk = SimDisk(random.Random(5))
+    progress = stored(
+        disk,
+        lambda _: batch_of(*(body(offset, 1500) for offset in range(7))),
+        lambda store: ended(store, 1, 2),
+        lambda _: batch_of(*(body(offset, 1500) for offset in range(7, 10))),
+        next_offset=10,
+    )
+    assert len(disk.names("timer")) == 3
+    for folder in ("timer", "ids"):
+        twin = disk.copy()
+        twin.remove(f"{folder}/{disk.names(folder)[1]}")
+        with pytest.raises(CorruptStoreError, match="the file is missing"):
+            reopen(twin, progress, set())
+    assert reopen(disk, progress, set()).pending == 8
+
+
+def test_a_file_that_a_loss_of_power_brings_back_is_deleted_and_nothing_in_it_lives() -> None:
+    """Half of it even: its column may be gone for good."""
+    disk = SimDisk(random.Random(5))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, 1100) for offset in range(5))), 5)
+    store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
+    first = disk.names("timer")[0]
+    kept = disk.read(f"timer/{first}") or b""
+    store.due(1200, 99, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    assert first not in disk.names("timer")
+    disk.open(f"timer/{first}").append(kept)
+    again = reopen(disk, store.progress(), set())
+    assert first not in disk.names("timer")
+    assert origins(again, again.due(2000, 99, 1 << 20)) == list(range(6, 10))
+
+
+@pytest.mark.parametrize(("folder", "at"), [("timer", 52 + 11), ("timer", 52 + 20), ("timer", 52 + 51), ("ids", 13)])
+def test_a_flipped_byte_of_a_unit_is_noticed_at_the_opening(folder: str, at: int) -> None:
+    """The chain, the visit, the origin; and the hash of an id, under which nothing would be found."""
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    file = disk.open(f"{folder}/{disk.names(folder)[0]}")
+    file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    disk.remove(CLOSED)  # as after a kill
+    with pytest.raises(CorruptStoreError, match="check does not fit"):
+        reopen(disk, progress, set())
+
+
+@pytest.mark.parametrize("at", [52 + 11, 52 + 20, 52 + 51])
+def test_behind_a_clean_end_a_flipped_byte_of_a_unit_is_noticed_when_its_tick_opens(at: int) -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    file = disk.open(f"timer/{disk.names('timer')[0]}")
+    file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    store = reopen(disk, progress, set())
+    with pytest.raises(CorruptStoreError, match="check does not fit"):
+        store.due(1500, 9, 1 << 20)
+
+
+def test_a_clean_end_is_taken_over_without_reading_the_log_and_once() -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    units = disk.open(f"timer/{disk.names('timer')[0]}")
+    whole = units.read(0, units.size())
+    units.overwrite(0, bytes(len(whole)))
+    store = reopen(disk, progress, set())
+    units.overwrite(0, whole)
+    assert (store.pending, store.due_ranges()) == (4, {"orders": (4, 1500, 1500)})
+    assert store.find([b"id-1"]).keys() == {b"id-1"}
+    disk.kill()
+    units = (disk := disk.reopen()).open(f"timer/{disk.names('timer')[0]}")
+    units.overwrite(0, bytes(len(whole)))
+    with pytest.raises(CorruptStoreError):  # killed since: now the log is read
+        reopen(disk, progress, set())
+
+
+def test_a_clean_end_is_taken_over_however_many_topics_have_timers() -> None:
+    """Their names are a line of more than 1 MiB."""
+    disk = SimDisk(random.Random(0))
+    options = replace(OPTIONS, segment_bytes=1 << 20)
+    store = Store.create(disk, options, FRESH)
+    count = 6000
+    batch = Batch()
+    for offset in range(count):
+        timer = placed(offset, START_MS + 5)._replace(target=f"{offset:0200d}")
+        batch.add(timer, START_MS + 5)
+    store.add(batch, count)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    found = found_in(disk)
+    again = Store.open(disk.reopen(), options, found, found.progress, (), ())
+    assert (again.pending, again.targets) == (count, count)
+
+
+def test_who_needs_no_last_due_time_does_not_search_for_one() -> None:
+    """Where that search takes long, the first ones, which are known, would not be told either."""
+    store = Store.create(SimDisk(), OPTIONS, FRESH)
+    named = body(4, 1500)._replace(id=b"a")
+    store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(4)), named), 5)
+    batch = Batch()
+    batch.end(store.find([b"a"])[b"a"])
+    store.add(batch, 6)
+    asked: list[bool] = []
+
+    def is_over() -> bool:
+        asked.append(True)
+        return True
+
+    assert store.due_ranges(is_over, needs_last=False)["orders"].first_ms == 1100
+    assert asked == []
+    store.due_ranges(is_over)
+    assert asked == [True]
+    store.close()
+
+
+def test_who_does_not_wait_for_the_search_is_told_first_and_last_to_the_hour() -> None:
+    store = Store.create(SimDisk(), OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
+    assert store.due_ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "what is known is told"
+    store.due(1100, 9, 1 << 20)
+    assert store.due_ranges(lambda: True) == {"orders": (4, 0, 1500)}
+    assert store.due_ranges() == store.due_ranges(lambda: True) == {"orders": (4, 1200, 1500)}
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["resume", "wheel"])
+def test_what_a_clean_end_left_is_made_anew_where_it_is_damaged(name: str) -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    file = disk.open(name)
+    for at in range(0, file.size(), 7):
+        file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    store = reopen(disk, progress, set())
+    assert origins(store, store.due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
+
+
+def test_a_lost_file_of_bodies_is_noticed_at_the_opening() -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(
+        disk,
+        lambda _: batch_of(*(body(offset, 1500, size=99) for offset in range(5))),
+        lambda _: batch_of(*(body(offset, 1500, size=99) for offset in range(5, 10))),
+        lambda _: batch_of(*(body(offset, 1500, size=99) for offset in range(10, 15))),
+        next_offset=15,
+    )
+    for name in disk.names("body"):
+        twin = disk.copy()
+        twin.remove(f"body/{name}")
+        with pytest.raises(CorruptStoreError):
+            reopen(twin, progress, set())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_case_24_a_store_is_opened_though_the_disk_was_full_when_a_compaction_began_a_file(share: float) -> None:
+    """An empty file of bodies was left, and the full one before it went: nothing told where the log ends."""
+    disk = SimDisk(random.Random(3))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
+    store.add(batch_of(body(4, 1020, size=400)), 5)
+    store.due(1010, 99, 1 << 20)
+    store.committed(store.progress())
+    store.compact_some()
+    disk.fail_append(0, share=share)
+    with pytest.raises(OSError, match="simulated"):
+        store.compact_some()
+    disk.mend()
+    store.due(1020, 99, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    again = reopen(disk, store.progress(), set())
+    assert origins(again, again.due(1500, 99, 1 << 20)) == [0]
+
+
+def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> None:
+    disk = SimDisk(random.Random(5))
+    store = Store.create(disk, OPTIONS, FRESH)
+
+    def add(first: int, *dues_ms: int) -> None:
+        bodies = (body(offset, due_ms, size=10) for offset, due_ms in enumerate(dues_ms, first))
+        store.add(batch_of(*bodies), first + len(dues_ms))
+
+    def leave(now_ms: int) -> None:
+        store.due(now_ms, 99, 1 << 20)
+        store.committed(store.progress())
+
+    add(0, 1500, 1010, 1010, 1010)
+    add(4, 1020)
+    leave(1010)
+    store.compact_some()
+    store.compact_some()  # copies 0 behind 4
+    add(5, 1030, 1030, 1030)
+    add(8, 1040)  # into the next file
+    leave(1030)
+    checkpointed(store)
+    store.compact_some()  # repoints 0
+    assert origins(store, store.due(1500, 99, 1 << 20)) == [8, 0]
+
+
+def test_a_step_back_of_the_clock_ends_a_rest(disk: Disk) -> None:
+    """Else it would rest for as long as the clock had been ahead, and retention would take its copy meanwhile."""
+    store, ahead_ms = Store.create(disk, OPTIONS, FRESH), START_MS + 20 * HOUR_MS
+    batch = Batch()
+    batch.rest(body(0, ahead_ms + 50 * HOUR_MS), START_MS, ahead_ms, ahead_ms + 6 * HOUR_MS)
+    store.add(batch, 1)
+    assert store.due(ahead_ms, 8, 1 << 20).total == 0
+    assert origins(store, store.due(START_MS, 8, 1 << 20)) == [0]
+
+
+def test_a_file_stays_until_the_tick_of_its_last_visit_is_over(disk: Disk) -> None:
+    """A chain of the tick of K passes through what has left: here through unit 1, in a file of its own."""
+    options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
+    store = Store.create(disk, options, FRESH)
+    for offset, due_ms in enumerate((1105, 1101, 1300)):
+        store.add(batch_of(body(offset, due_ms)), offset + 1)
+    assert origins(store, store.due(1101, 99, 1 << 20)) == [1]
+    store.committed(store.progress())
+    checkpointed(store)
+    assert len(disk.names("timer")) == 3
+    store.close()
+    store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+    assert origins(store, store.due(1109, 99, 1 << 20)) == [0]
+    store.due(1110, 99, 1 << 20)
+    store.add(batch_of(body(3, 1310)), 4)
+    assert origins(store, store.due(1300, 99, 1 << 20)) == [2]
+    store.committed(store.progress())
+    checkpointed(store)
+    assert len(disk.names("timer")) == 2, "what is over is deleted"
+
+
+def test_a_marker_stays_as_long_as_what_it_ends_whatever_file_it_is_in(disk: Disk) -> None:
+    """The journal told of the end after the checkpoint, so the marker is written at the opening."""
+    options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
+    store = Store.create(disk, options, FRESH)
+    for offset, due_ms in enumerate((1600, 1500, 1501, 1502, 1100)):
+        store.add(batch_of(body(offset, due_ms)), offset + 1)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    progress = store.progress()._replace(next_offset=8)  # behind three cancels
+    store = Store.open(disk, options, found_in(disk), progress, (), (1, 2, 3))
+    assert origins(store, store.due(1100, 99, 1 << 20)) == [4]
+    for _ in range(2):
+        store.committed(store.progress())
+        store.start_checkpoint(0, (), ())
+        store.finish_checkpoint()
+        store.close()
+        store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+        assert store.pending == 1
+    progress = store.progress()._replace(next_offset=9)
+    store.close()
+    store = Store.open(disk, options, found_in(disk), progress, (), (0,))
+    store.add(batch_of(body(9, 1700)), 10)
+    assert origins(store, store.due(1700, 99, 1 << 20)) == [9]
+    store.due(1710, 99, 1 << 20)
+    store.committed(store.progress())
+    checkpointed(store)
+    assert len(disk.names("timer")) == 1, "what is over is deleted"
+
+
+def test_no_checkpoint_is_made_of_what_is_staged_though_nobody_is_crowded_out(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(body(0, 1100)), 1)
+    store.committed(store.progress())
+    store.add(batch_of(body(1, 1100)), 2)
+    assert len(store.take_overflow(1000, 10, 1 << 20)) == 0
+    assert not store.start_checkpoint(0, (), ())
+    store.committed(store.progress())
+    assert store.start_checkpoint(0, (), ())
+
+
+def test_bodies_of_a_target_that_waits_are_found_where_a_compaction_put_them(disk: Disk) -> None:
+    """They were read ahead before."""
+    options = replace(OPTIONS, segment_bytes=1000)
+    store = Store.create(disk, options, FRESH)
+    store.pause("bills", is_paused=True)
+    for offset in range(40):
+        waits = offset % 10 == 0
+        each = body(offset, 1100 if waits else 1010, size=100)._replace(target="bills" if waits else "orders")
+        store.add(batch_of(each), offset + 1)
+    assert store.due(1100, 99, 1 << 20).total == 36
+    before = disk.names("body")
+    for _ in range(40):
+        store.committed(store.progress())
+        store.compact_some()
+        store.start_checkpoint(0, (), ())
+        store.finish_checkpoint()
+    assert not {before[0], before[1]} & set(disk.names("body"))
+    store.pause("bills", is_paused=False)
+    assert origins(store, store.due(1100, 99, 1 << 20)) == [0, 10, 20, 30]
+
+
+def test_timers_without_an_id_take_no_place_in_the_index_of_ids(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
+    assert (store.pending, len(store._ids)) == (10, 0)
+    store.add(batch_of(body(31, 1100)), 32)
+    assert len(store._ids) == 1
+
+
+def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dues, "_EMPTY", 50)
+    store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), FRESH)
+    store.add(batch_of(body(0, START_MS + 10_000)), 1)
+    for number in range(1, 200):
+        timer = placed(number, START_MS + 100)._replace(target=f"made.up.{number}")
+        batch = Batch()
+        batch.add(timer, START_MS + 100)
+        store.add(batch, number + 1)
+        end = Batch()
+        end.end(store.live_at(2 * number - 1))  # behind each stands the unit that has ended it
+        store.add(end, number + 1)
+    assert store.pending_by_topic() == {"orders": 1}
+    names = [each.name for each in store._dues._topics.values()]
+    assert "orders" in names
+    assert len(names) < 60
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk(tmp_path)
+    store = Store.create(disk, OPTIONS, FRESH)
+    for offset in range(30):
+        store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
+    store.committed(store.progress())
+    checkpointed(store)
+    store.close()
+    found = found_in(disk)
+    before, real = open_files(), disk.open
+    failing = 0
+    while True:
+        left = failing
+
+        def open_some(name: str) -> RealFile:
+            nonlocal left
+            if left == 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+            left -= 1
+            return real(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "open", open_some)
+            try:
+                Store.open(disk, OPTIONS, found, found.progress, (), ()).close()
+            except OSError:
+                failing += 1
+            else:
+                break
+        assert open_files() == before
+    assert failing > 10
+    assert open_files() == before
+
+
+def open_files() -> list[str]:
+    """What this process has open of files that tests made."""
+    found = (str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.exists())
+    return sorted(path for path in found if "pytest" in path)
+
+
+def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk(random.Random(3))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
+    store.committed(store.progress())
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "start_sync", refusing)
+        with pytest.raises(OSError, match="Too many open files"):
+            store.start_checkpoint(0, (), ())
+    store.add(batch_of(body(30, START_MS + 1000)), 31)
+    store.committed(store.progress())
+    checkpointed(store)
+    disk.lose_power(random.Random(3))
+    disk = disk.reopen()
+    found = found_in(disk)
+    assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself(failures: int) -> None:
+    """Linux holds what it could not write to be written: a second fsync says that all is well."""
+    for seed in range(50):
+        disk = SimDisk(random.Random(seed))
+        store = Store.create(disk, OPTIONS, FRESH)
+        for number in range(failures):
+            store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
+            store.committed(store.progress())
+            disk.fail_sync()
+            with pytest.raises(OSError, match="simulated"):
+                checkpointed(store)
+        store.add(batch_of(body(30 * failures, START_MS + 1000)), 30 * failures + 1)
+        store.committed(store.progress())
+        disk.fail_append(0)  # there is no room to write it again
+        with pytest.raises(OSError, match="simulated"):
+            checkpointed(store)
+        disk.mend()
+        checkpointed(store)
+        disk.lose_power(random.Random(seed))
+        disk = disk.reopen()
+        again = reopen(disk, found_in(disk).progress, set())
+        assert origins(again, again.due(START_MS + 1000, 99, 1 << 20)) == [*range(30 * failures + 1)]
+
+
+def test_what_cannot_be_read_to_be_written_again_is_not_vouched_for() -> None:
+    disk = SimDisk(random.Random(3))
+    store = Store.create(disk, OPTIONS, FRESH)
+    store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
+    store.committed(store.progress())
+    disk.fail_sync()
+    with pytest.raises(OSError, match="simulated"):
+        checkpointed(store)
+    disk.fail_read("body")
+    with pytest.raises(UnreadableError):
+        checkpointed(store)
+    store.close()
+    assert not disk.read("closed")
+    assert not disk.read(NAME)
+
+
+def test_what_a_former_life_repointed_is_synced_before_its_old_place_goes() -> None:
+    """It was killed before: the system has it, and the disk may not."""
+    units = np.zeros(9, UNIT)
+    units["size"], units["magic"] = UNIT_SIZE, 1
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        log = UnitLog(disk, "timer", "ids", 68 * 4, ())
+        log.append(units, np.zeros(9, BESIDE))
+        disk.start_sync(log.take_dirty()).wait()
+        log.repoint(0, 4711)
+        disk = disk.reopen()
+        bases = [int(name) for name in disk.names("timer")]
+        again = UnitLog(disk, "timer", "ids", 68 * 4, bases)
+        disk.start_sync(again.take_dirty()).wait()
+        disk.lose_power(random.Random(seed))
+        found = UnitLog(disk.reopen(), "timer", "ids", 68 * 4, bases)
+        assert found.read(0, 1)["body"].tolist() == [4711]
+
+
+def refusing(files: object) -> Syncing:
+    del files
+    raise OSError(errno.EMFILE, "Too many open files")
