@@ -256,13 +256,13 @@ def _turn(
         if bridge.ready and not is_said:
             print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
             is_said = True
-            bridge.look_at_retention()
+            bridge.monitors.check_retention()
         if time.monotonic() - checked_s >= _CHECK_EACH_S:
             checked_s = time.monotonic()
             check()
-            bridge.look_at_retention()
+            bridge.monitors.check_retention()
         if time.monotonic() - looked_s >= _LOOK_EACH_S:
             looked_s = time.monotonic()
-            bridge.look_at_open_transactions()
-            bridge.look_at_clocks()
+            bridge.monitors.check_open_transactions()
+            bridge.monitors.check_clocks()
     bridge.finish()

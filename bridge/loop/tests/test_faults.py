@@ -287,7 +287,7 @@ def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is
 
     def look() -> None:
         assert instance.bridge is not None
-        instance.bridge.look_at_open_transactions()
+        instance.bridge.monitors.check_open_transactions()
 
     instance.run(0)
     hung = kafka.begin("sender")
@@ -726,10 +726,10 @@ def test_case_28_what_retention_took_is_delivered_from_the_local_store(
         world.send(f"old {number}", 900)
     world.bridge.run(300)
     assert world.bridge.bridge is not None
-    world.bridge.bridge.look_at_retention()
+    world.bridge.bridge.monitors.check_retention()
     assert world.bridge.metrics.lost_to_retention == {SHARD: 0}
     truncated(world)
-    world.bridge.bridge.look_at_retention()
+    world.bridge.bridge.monitors.check_retention()
     assert world.bridge.metrics.lost_to_retention == {SHARD: 5}
     assert "but a lost disk would lose them" in caplog.text
     trouble(world)
@@ -818,7 +818,7 @@ def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
     instance.run(50)
     bridge = instance.bridge
     assert bridge is not None
-    bridge.look_at_retention()
+    bridge.monitors.check_retention()
     assert instance.metrics.lost_to_retention == {silent: 0, other: 0}
     for shard in (silent, other):
         kafka.partition(shard).delete_before(1)
@@ -830,7 +830,7 @@ def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
 
     monkeypatch.setattr(FakeHistory, "bounds", waits)
     monkeypatch.setattr(FakeHistory, "firsts", lambda self, shards: firsts(self, [s for s in shards if s != silent]))
-    bridge.look_at_retention()
+    bridge.monitors.check_retention()
     assert instance.metrics.lost_to_retention == {silent: 0, other: 1}
     assert f"{other}: retention has taken requests that are pending" in caplog.text
 
@@ -1098,12 +1098,12 @@ def test_what_a_sender_aborted_is_no_lag() -> None:
     assert bridge is not None
     lags = []
     for _ in range(3):
-        bridge.look_at_open_transactions()
+        bridge.monitors.check_open_transactions()
         lags.append(world.bridge.metrics.ends[SHARD].lag)
     assert lags == [2_001, 0, 0]
     world.send("a", 0)
     world.bridge.run(100)
-    bridge.look_at_open_transactions()
+    bridge.monitors.check_open_transactions()
     assert (world.delivered(), world.bridge.metrics.ends[SHARD].lag) == (["a"], 0)
 
 

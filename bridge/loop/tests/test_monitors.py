@@ -45,7 +45,7 @@ def test_case_28_what_retention_took_is_told_to_the_offset_where_something_is_pe
     send(kafka, other, 50, count=3)
     send(kafka, one, 900, count=4)
     instance.run(300)
-    look = running(instance).look_at_retention
+    look = running(instance).monitors.check_retention
     assert warnings(caplog, look) == []
     assert instance.metrics.lost_to_retention == {one: 0, other: 0}
     kafka.partition(one).delete_before(2)
@@ -75,7 +75,7 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
     shards = one, other = [Shard(TIMERS, number) for number in range(2)]
     instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none"))
     instance.run(0)
-    look = running(instance).look_at_open_transactions
+    look = running(instance).monitors.check_open_transactions
     assert warnings(caplog, look) == []
     assert instance.metrics.ends == {one: End(0, 0), other: End(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
@@ -119,7 +119,7 @@ def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_ot
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, (one, other), instance = two_partitions()
-    look = running(instance).look_at_open_transactions
+    look = running(instance).monitors.check_open_transactions
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
     kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
     look()
@@ -150,7 +150,7 @@ def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer
     for shard in (one, other):
         send(kafka, shard, 50)
     instance.run(1000)
-    running(instance).look_at_clocks()
+    running(instance).monitors.check_clocks()
     known = dict(instance.metrics.skew_ms)
     assert known.keys() == {one, other}
     real = FakeHistory.newest_decisions
@@ -159,7 +159,7 @@ def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer
         "newest_decisions",
         lambda history, shards: {shard: ms for shard, ms in real(history, shards).items() if shard != one},
     )
-    running(instance).look_at_clocks()
+    running(instance).monitors.check_clocks()
     assert instance.metrics.skew_ms == known
 
 
@@ -175,9 +175,9 @@ def test_without_a_partition_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     bridge = running(idle)
     asked: list[object] = []
     for question in ("open_ends", "newest_decisions"):
-        monkeypatch.setattr(bridge._history, question, asked.append)
-    bridge.look_at_open_transactions()
-    bridge.look_at_clocks()
+        monkeypatch.setattr(bridge.monitors._history, question, asked.append)
+    bridge.monitors.check_open_transactions()
+    bridge.monitors.check_clocks()
     assert asked == []
 
 
@@ -222,7 +222,7 @@ def test_the_clock_that_is_furthest_from_ours_is_told(
     skews_ms: tuple[int, int], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka, shards, instance = with_limit(0)
-    look = running(instance).look_at_clocks
+    look = running(instance).monitors.check_clocks
     assert warnings(caplog, look) == [], "nothing is decided yet"
     apart(kafka, instance, *skews_ms)
     assert warnings(caplog, look) == [told_clock(words)]
@@ -233,7 +233,7 @@ def test_a_clock_that_is_in_time_again_and_goes_wrong_once_more_is_told_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, _, instance = with_limit(1000)
-    look = running(instance).look_at_clocks
+    look = running(instance).monitors.check_clocks
     apart(kafka, instance, 1000, -1000)
     assert warnings(caplog, look) == [], "no further than the limit"
     apart(kafka, instance, 1001, 0)
@@ -257,5 +257,5 @@ def test_what_a_transaction_that_is_under_way_has_written_tells_of_no_other_cloc
     running(instance).turn()
     running(instance).turn()
     assert not running(instance).is_idle
-    assert warnings(caplog, running(instance).look_at_clocks) == []
+    assert warnings(caplog, running(instance).monitors.check_clocks) == []
     assert instance.metrics.skew_ms == {one: 0, other: 0}

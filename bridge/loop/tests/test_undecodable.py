@@ -63,7 +63,7 @@ def test_the_partition_stops_status_and_log_name_it_and_all_others_go_on(
     for number in range(20):
         send(kafka, other, f"other {number}", 10)
         instance.run(20)
-        running(instance).look_at_open_transactions()
+        running(instance).monitors.check_open_transactions()
     assert delivered(kafka) == [*(f"other {number}" for number in range(10)), "stored"] + [
         f"other {number}" for number in range(10, 20)
     ]

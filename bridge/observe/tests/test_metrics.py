@@ -45,8 +45,8 @@ class Told(dict[str, float]):
 
 def told(world: TimerWorld) -> Told:
     assert world.bridge.bridge is not None
-    world.bridge.bridge.look_at_open_transactions()
-    world.bridge.bridge.look_at_clocks()
+    world.bridge.bridge.monitors.check_open_transactions()
+    world.bridge.bridge.monitors.check_clocks()
     return Told(text_of(world))
 
 
@@ -369,7 +369,7 @@ def test_what_retention_has_taken_is_told() -> None:
     world.bridge.run(100)
     world.kafka.topics[TIMERS].partitions[0].delete_before(2)
     assert world.bridge.bridge is not None
-    world.bridge.bridge.look_at_retention()
+    world.bridge.bridge.monitors.check_retention()
     assert told(world)[f"lost_to_retention_offsets{{{PARTITION}}}"] == 2
 
 

@@ -227,7 +227,7 @@ def test_a_rebuild_for_which_there_is_no_room_is_tried_beside_the_others_until_t
 
     world = World()
     world.bridge.lose_disks()
-    monkeypatch.setattr("bridge.loop.loop.recover", noted)
+    monkeypatch.setattr("bridge.loop.partitions.recover", noted)
     with monkeypatch.context() as patched:
         patched.setattr("bridge.testing.fakes.prepare", full)
         world.bridge.start()

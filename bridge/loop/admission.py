@@ -1,0 +1,204 @@
+"""What of the polled records is taken in now, and what waits: rates, full disks, undecodable records, a start.
+
+A record that waits stays in its partition's backlog, in order, and the consumer pauses its partition. Timers leave
+meanwhile.
+"""
+
+import logging
+from collections import Counter
+
+from bridge.intake.decide import ReleaseUndecidedError
+from bridge.intake.rate_limit import TokenBucket
+from bridge.loop.control_state import ControlState
+from bridge.loop.partitions import Partitions
+from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.status import undecodable_text
+from bridge.ports import Record, UndecodableRecord
+from bridge.release.partition import OwnedPartition, StallProbe, TooManyHeldError
+from schemas.origin import Shard
+from timer.errors import WheelFullError
+
+log = logging.getLogger(__name__)
+
+_STALL_MS = 5000
+"""A client that fetches has brought something by then. If brokers throttle it, after twice the time, and so on."""
+
+
+class Admission:
+    """Steps 2 and 3 of a turn for all partitions. For the loop's thread alone."""
+
+    def __init__(self, partitions: Partitions, control: ControlState) -> None:
+        self._partitions = partitions
+        self._control = control
+        self._clock = partitions.clock
+        self._source = partitions.source
+        self._history = partitions.history
+        self._status = partitions.status
+        self._metrics = partitions.metrics
+        self._rate_limits: dict[str, TokenBucket] = {}
+        """By timer topic, those with a rate."""
+        self._throttled: set[Shard] = set()
+        """Partitions of which intake waits for its rate."""
+        self._undecodable: dict[Shard, int] = {}
+        """Partitions whose next record cannot be decoded and is not skipped: its offset."""
+        self._warnings = LogThrottle(log)
+
+    def take_in(self, records: dict[Shard, list[Record]], now_ms: int) -> list[OwnedPartition]:
+        """Take in `records` and the backlogs, as far as they may. Return partitions that wait for an outcome.
+
+        Those have a request for a timer of a transaction in flight: call `take_in_waiting` when its outcome is known.
+        """
+        waiting: list[OwnedPartition] = []
+
+        def take_in(owned: OwnedPartition) -> None:
+            try:
+                self._take_in_one(owned, records.get(owned.shard, []), now_ms)
+            except ReleaseUndecidedError:
+                waiting.append(owned)
+
+        self._partitions.each(take_in)
+        return waiting
+
+    def take_in_waiting(self, waiting: list[OwnedPartition], now_ms: int) -> None:
+        self._partitions.each(lambda owned: self._take_in_one(owned, [], now_ms) if owned in waiting else None)
+
+    def _take_in_one(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> None:
+        if not owned.is_claimed:
+            return
+        waited = bool(owned.backlog)
+        self._throttled.discard(owned.shard)
+        if records:
+            records = self._read_missed_records(owned, records[0].offset) or records
+        try:
+            self._admit(owned, records, now_ms)
+        except (OSError, WheelFullError, TooManyHeldError) as full:
+            self._source.pause(owned.shard)
+            what = "disk" if isinstance(full, OSError) else "wheel" if isinstance(full, WheelFullError) else "held"
+            self._status.paused(owned.shard, what, str(full))
+            self._metrics.pauses_intake(owned.shard, what)
+            self._warnings.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
+        else:
+            if waited:
+                self._status.running(owned.shard)
+            if owned.is_full:
+                self._source.pause(owned.shard)
+                return
+            if owned.backlog:
+                self._wait_for_rate(owned, now_ms)
+                return
+            if waited:
+                self._source.resume(owned.shard)
+                self._metrics.goes_on(owned.shard)
+                self._warnings.over(str(owned.shard))
+            self._check_caught_up(owned, now_ms, was_empty=not records)
+
+    def _admit(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> None:
+        """Take in as many records as the rate of the timer topic allows."""
+        per_s = self._partitions.options.of(owned.shard.topic).max_requests_per_s
+        if per_s is None:
+            owned.take_in(records, now_ms)
+            return
+        limit = self._rate_limits.setdefault(owned.shard.topic, TokenBucket(per_s, now_ms))
+        before = owned.admitted
+        try:
+            owned.take_in(records, now_ms, limit.allowance(now_ms, len(owned.backlog) + len(records)))
+        finally:
+            limit.spend(owned.admitted - before)
+            if owned.admitted > before:  # after the others of its topic, so that they take turns
+                owners = self._partitions.open
+                owners[owned.shard] = owners.pop(owned.shard)
+
+    def _wait_for_rate(self, owned: OwnedPartition, now_ms: int) -> None:
+        self._throttled.add(owned.shard)
+        self._source.pause(owned.shard)
+        self._metrics.pauses_intake(owned.shard, "rate")
+        topic = owned.shard.topic
+        text = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
+        self._warnings.say(now_ms, f"throttle {topic}", text, topic, self._rate_limits[topic].per_s)
+
+    def next_ms(self, now_ms: int) -> list[int]:
+        """Return when the rates let in the next requests that wait for them."""
+        owners = self._partitions.open
+        waiting = [owners[shard] for shard in self._throttled if shard in owners]
+        return [self._rate_limits[owned.shard.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
+
+    def least_free_bytes(self, shard: Shard) -> int:
+        """Return the free room below which intake of `shard` pauses.
+
+        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
+        """
+        held: Counter[str] = Counter()
+        for each, owned in self._partitions.open.items():
+            held[each.topic] += owned.store.size_bytes
+        least = self._partitions.options.min_free_bytes
+        return least if held[shard.topic] * len(held) >= held.total() else least // 2
+
+    # -- what the client does not bring
+
+    def _read_missed_records(self, owned: OwnedPartition, first: int) -> list[Record]:
+        """Return records between the start position and the first polled record: nearly always none, or markers.
+
+        librdkafka 2.16 once began one record too late, over an assignment that had just been given up. Returns at most
+        one batch; the source yields what follows it.
+        """
+        start, owned.starts_at = owned.starts_at, None
+        if start is None or start >= first:
+            return []
+        found = next(self._history.requests(owned.shard, start, first), [])
+        if found:
+            log.warning("%s: the Kafka client left %d requests out as it began, read anew", owned.shard, len(found))
+            owned.starts_at = found[-1].offset + 1
+            self._source.rewind(owned.shard, owned.starts_at)
+        return found
+
+    def _check_caught_up(self, owned: OwnedPartition, now_ms: int, *, was_empty: bool) -> None:
+        """After an opening: lift the release barrier when all records of that time are read. Markers are never polled.
+
+        If Kafka holds more and the client brings nothing, read from there again (see `_read_missed_records`).
+        """
+        end = owned.release_barrier
+        if end is None:
+            return
+        if owned.shard in self._undecodable:  # it cannot be read, so nothing waits for it
+            owned.note_read(nothing_more=True)
+            return
+        start, nothing_more = owned.store.next_offset, False
+        last = owned.looked
+        is_stalled = start == last.offset and now_ms >= last.at_ms
+        if was_empty and not (is_stalled and now_ms - last.at_ms < last.enough_for_ms):
+            owned.looked = StallProbe(start, now_ms, 2 * last.enough_for_ms if is_stalled else _STALL_MS)
+            is_empty = self._partitions.is_empty(owned.shard, start, end)
+            nothing_more = is_empty is True
+            if is_stalled and is_empty is False:
+                text = "%s: the Kafka client has brought nothing from offset %d on, though there is more: read anew"
+                log.warning(text, owned.shard, start)
+                owned.starts_at = max(start, owned.starts_at or 0)  # what is below, retention has taken
+                self._source.rewind(owned.shard, owned.starts_at)
+        owned.note_read(nothing_more=nothing_more)
+
+    # -- undecodable records
+
+    def skip(self, undecodable: dict[Shard, int], records: dict[Shard, list[Record]], now_ms: int) -> None:
+        """Report records that cannot be decoded. Append a stand-in to `records` for those that an operator skips."""
+        waiting: dict[Shard, int] = {}
+        owners = self._partitions.open
+        for shard, offset in undecodable.items():
+            # A backlog goes first: while there is one, the source is paused.
+            if not owners[shard].backlog and self._control.is_skipped(shard, offset):
+                log.warning("%s: offset %d cannot be decoded, and is skipped", shard, offset)
+                records[shard] = [*records.get(shard, []), UndecodableRecord(offset, 0, None, None, ())]
+                self._source.rewind(shard, offset + 1)
+            else:
+                waiting[shard] = offset
+        for shard, offset in waiting.items():
+            text = undecodable_text(shard, offset)
+            self._warnings.say(now_ms, f"undecodable {shard}", "%s", text)
+            if not owners[shard].backlog:  # which has a reason of its own
+                self._status.paused(shard, "undecodable", text)
+                self._metrics.pauses_intake(shard, "undecodable")
+        for shard in self._undecodable.keys() - waiting.keys():
+            self._warnings.over(f"undecodable {shard}")
+            if shard in owners and not owners[shard].backlog:
+                self._status.running(shard)
+                self._metrics.goes_on(shard)
+        self._metrics.undecodable = self._undecodable = waiting

@@ -1,0 +1,84 @@
+"""When the stores write checkpoints: in a quiet moment of each partition, and at the latest 10 s after it is due."""
+
+import logging
+from collections.abc import Callable
+
+from bridge.errors import BridgeError, PartitionUnreadableError
+from bridge.observe.log_throttle import LogThrottle
+from bridge.ports import Clock, History
+from bridge.release.partition import OwnedPartition
+from schemas.origin import Shard
+from timer.errors import CorruptStoreError
+
+log = logging.getLogger(__name__)
+
+_LATEST_MS = 10_000
+"""Wait at most this long for a quiet moment. Making one costs a few ms; a start never reads much more than this."""
+_REST_MS = 60_000
+"""Pause after a read of Kafka without an answer: each try holds up all partitions."""
+
+
+class Checkpoints:
+    def __init__(self, clock: Clock, history: History, interval_ms: int) -> None:
+        self._clock = clock
+        self._history = history
+        self._interval_ms = interval_ms
+        self._due_ms: dict[Shard, int] = {}
+        self._warnings = LogThrottle(log)
+
+    def forget(self, shard: Shard) -> None:
+        """The partition is given up."""
+        self._due_ms.pop(shard, None)
+
+    def is_due(self, owned: OwnedPartition, now_ms: int) -> bool:
+        due_ms = self._due_ms.setdefault(owned.shard, now_ms)
+        return not 0 < due_ms - now_ms <= self._interval_ms
+
+    def is_overdue(self, owned: OwnedPartition, now_ms: int) -> bool:
+        """True if a quiet moment has to be made: under a steady load something is always drafted or in flight."""
+        late_ms = now_ms - self._due_ms.get(owned.shard, now_ms)
+        is_in_time = -self._interval_ms <= late_ms < _LATEST_MS
+        return not is_in_time and not owned.is_quiet
+
+    def step(
+        self, owners: list[OwnedPartition], now_ms: int, replace: Callable[[OwnedPartition, CorruptStoreError], None]
+    ) -> None:
+        """Compact a little, continue the checkpoints that are being written, and start those that are due.
+
+        replace: rebuilds a partition whose store is damaged.
+        """
+        for owned in owners:
+            is_due = self.is_due(owned, now_ms)
+            try:
+                owned.store.compact_some()
+                rests = 0 < owned.checkpoint_rests_until_ms - now_ms <= _REST_MS
+                if owned.store.continue_checkpoint() and is_due and owned.is_quiet and not rests:
+                    self._due_ms[owned.shard] = now_ms + self._interval_ms
+                    if owned.store.may_checkpoint:
+                        self.start(owned)
+            except (OSError, PartitionUnreadableError) as wrong:
+                self._warnings.say(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
+                if isinstance(wrong, PartitionUnreadableError):
+                    owned.checkpoint_rests_until_ms = self._clock.now_ms() + _REST_MS
+                    return  # the other partitions come first
+            except CorruptStoreError as wrong:
+                replace(owned, wrong)
+
+    def start(self, owned: OwnedPartition) -> None:
+        """Start a checkpoint, unless another owner has gone on: its decisions may lie below the journal's end.
+
+        The order matters: the progress that is read includes all decisions below the journal's stable end.
+        """
+        _, journal_offset = self._history.journal_bounds(owned.shard)
+        if self._history.progress(owned.shard) == owned.committed_progress:
+            owned.start_checkpoint(journal_offset)
+
+    def finish(self, owned: OwnedPartition) -> None:
+        """Write a last checkpoint before the store is closed. Logs what prevents it: the next start reads more."""
+        try:
+            owned.store.finish_checkpoint()  # one in progress may know less
+            if owned.store.may_checkpoint:
+                self.start(owned)
+                owned.store.finish_checkpoint()
+        except (OSError, BridgeError, CorruptStoreError) as wrong:  # an error that ends the bridge is raised elsewhere
+            log.warning("%s: no checkpoint at the end (%s); the next start reads more", owned.shard, wrong)

@@ -1,0 +1,396 @@
+"""The partitions that this instance owns: opened when they are assigned, closed when they are given up.
+
+    assigned --> known to be small: opened at once ---------------------------------> open
+             --> much to read, or undecided: recovery in a process of its own ------>
+             --> cannot be opened (disk, broker): tried again every 5 s ------------>
+    open     --> revoked: a last checkpoint, closed
+             --> lost: closed; it may be another instance's by now
+             --> damaged: closed, rebuilt from Kafka
+
+Before a partition reads or releases anything, our group claims its journal (bridge.recovery.journal_owner).
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bridge.config.durations import has_passed
+from bridge.config.loop_options import TurnOptions
+from bridge.errors import PartitionUnreadableError, TopicGrownError
+from bridge.intake.decide import MOST_PAUSED
+from bridge.loop.checkpoints import Checkpoints
+from bridge.loop.control_state import ControlState
+from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.metrics import Metrics
+from bridge.observe.status import Status
+from bridge.ports import Clock, History, Ownership, Preparation, Source
+from bridge.recovery.journal_owner import ours
+from bridge.recovery.recover import Recovered, invalidate_store, look, recover, require_rebuildable
+from bridge.release.circuit_breaker import CircuitBreakers
+from bridge.release.partition import OwnedPartition
+from schemas.origin import Shard
+from timer.errors import CorruptStoreError
+from timer.files.disk import Disk
+
+log = logging.getLogger(__name__)
+
+_RETRY_MS = 5000
+"""Time between two tries to open a partition: a try may take long, and the loop's thread serves all partitions."""
+_OPENING_MS = 3000
+"""Openings of one turn take at most about this long; the others wait for the next turns, so that timers leave."""
+_UNREADABLE_MS = 60_000
+"""A store that cannot be read is kept for this long if a rebuild would lose what Kafka no longer has."""
+_SOUND_MS = 15_000
+"""A store that was open for this long had no trouble with its disk."""
+_FREE_ROOM = "free room on the disk of data_dir, or name another directory; nothing is lost, Kafka has it all"
+
+
+class RetryDelay:
+    """A wait before the next try. It takes the place of a preparation."""
+
+    refused = None
+
+    def __init__(self, clock: Clock, wait_ms: int = _RETRY_MS) -> None:
+        self._clock = clock
+        self._since_ms = clock.now_ms()
+        self._wait_ms = wait_ms
+
+    def is_done(self) -> bool:
+        return has_passed(self._since_ms, self._clock.now_ms(), self._wait_ms)
+
+    def give_up(self) -> None:
+        """Nothing runs."""
+
+
+class _Unreadable:
+    """Stores that cannot be read and must not be rebuilt for that yet: since when (epoch ms), and the error."""
+
+    def __init__(self) -> None:
+        self._known: dict[Shard, tuple[int, CorruptStoreError]] = {}
+
+    def __contains__(self, shard: Shard) -> bool:
+        return shard in self._known
+
+    def note(self, shard: Shard, now_ms: int, wrong: CorruptStoreError) -> None:
+        since_ms, _ = self._known.get(shard, (now_ms, wrong))
+        self._known[shard] = min(since_ms, now_ms), wrong
+
+    def forget(self, shard: Shard) -> None:
+        self._known.pop(shard, None)
+
+    def lasting(self, shard: Shard, now_ms: int) -> CorruptStoreError | None:
+        """Return the error if it has lasted for too long."""
+        since_ms, wrong = self._known.get(shard, (now_ms, None))
+        return wrong if now_ms - since_ms >= _UNREADABLE_MS else None
+
+
+class Partitions:
+    """Open, replace and close partitions. For the loop's thread alone."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        source: Source,
+        history: History,
+        disk_for: Callable[[Shard], Disk],
+        options: TurnOptions,
+        prepare: Callable[[Shard], Preparation],
+        control: ControlState,
+        status: Status,
+        metrics: Metrics,
+        breakers: CircuitBreakers,
+        least_free_bytes: Callable[[Shard], int],
+        drain: Callable[[], None],
+    ) -> None:
+        """least_free_bytes: see OwnedPartition. drain: waits for the outcome of all transactions in flight."""
+        self.clock = clock
+        self.source = source
+        self.history = history
+        self.metrics = metrics
+        self.status = status
+        self.options = self._began_with = options
+        self.open: dict[Shard, OwnedPartition] = {}
+        self.preparing: dict[Shard, Preparation] = {}
+        self.checkpoints = Checkpoints(clock, history, options.store.checkpoint_interval_ms)
+        self.was_opened = False
+        self._disk_for = disk_for
+        self._prepare = prepare
+        self._control = control
+        self._breakers = breakers
+        self._least_free_bytes = least_free_bytes
+        self._drain = drain
+        self._claimed: set[Shard] = set()
+        """Assigned partitions whose journal is known to be our group's."""
+        self._next_owner_read: RetryDelay | None = None
+        self._next_claims: RetryDelay | None = None
+        self._unreadable = _Unreadable()
+        self._warnings = LogThrottle(log)
+
+    def use(self, options: TurnOptions) -> None:
+        """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
+        self.options = options
+        for shard, owned in self.open.items():
+            owned.use(options.of(shard.topic))
+
+    def each(self, step: Callable[[OwnedPartition], None]) -> None:
+        """Call `step` for each open partition. One with a damaged disk is rebuilt; it joins the next turn."""
+        for owned in list(self.open.values()):
+            try:
+                step(owned)
+            except CorruptStoreError as wrong:
+                self.replace(owned, wrong)
+            except PartitionUnreadableError as wrong:
+                self._close(owned)
+                with self._retry_opening_later(owned.shard):
+                    raise wrong
+
+    # -- ownership
+
+    def apply(self, ownership: Ownership) -> None:
+        """Apply a rebalance: close what was lost or revoked, open what was assigned."""
+        if ownership:
+            self.metrics.moved(ownership)
+        for shard in ownership.lost:
+            log.warning("%s: the group has put us out: it may be another's by now", shard)
+            self.give_up(shard, checkpoint=False)
+        for shard in ownership.revoked:
+            log.info("%s: given up", shard)
+            self.give_up(shard, checkpoint=True)
+        for shard in ownership.assigned:
+            self._require_known(shard)
+            self.give_up(shard, checkpoint=False)
+            self._note_recovering(shard)
+        self._claimed |= self._ours(ownership.assigned)
+        if ownership.assigned:
+            self._control.catch_up()  # a former owner may know of pauses that we do not
+        undecided = self.history.undecided(ownership.assigned) if ownership.assigned else set()
+        began_ms = self.clock.now_ms()
+        for shard in ownership.assigned:
+            if shard in undecided:
+                self.metrics.waits_for_former_owner(shard)
+                log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
+                self.preparing[shard] = self._prepare(shard)
+            elif has_passed(began_ms, self.clock.now_ms(), _OPENING_MS):
+                self.preparing[shard] = RetryDelay(self.clock, 0)
+            else:
+                self._begin(shard)
+
+    def _require_known(self, shard: Shard) -> None:
+        """Raise TopicGrownError for a partition that was added after this run began.
+
+        Its journal partition may be missing, and the producers of this run may not know it yet.
+        """
+        known = self._began_with.of(shard.topic).partitions
+        if known is not None and shard.partition >= known:
+            raise TopicGrownError(f"{shard}: the topic has grown, it had {known} partitions: starting again with all")
+
+    def give_up(self, shard: Shard, *, checkpoint: bool) -> None:
+        """Close the partition, if it is ours; with a last checkpoint if asked for."""
+        self.status.gone(shard)
+        self.metrics.gone(shard)
+        preparation = self.preparing.pop(shard, None)
+        if preparation is not None:
+            preparation.give_up()
+        owned = self.open.pop(shard, None)
+        self.checkpoints.forget(shard)
+        self._claimed.discard(shard)
+        self._unreadable.forget(shard)
+        if owned is None:
+            return
+        try:
+            if checkpoint:
+                self.checkpoints.finish(owned)
+        finally:
+            owned.store.close()
+
+    def forget_all(self) -> None:
+        """Clear status and metrics, which outlive this run, of all partitions, also of those being opened."""
+        for shard in self.status.shards():
+            self.status.gone(shard)
+            self.metrics.gone(shard)
+
+    # -- opening
+
+    def _begin(self, shard: Shard) -> None:
+        """Open the partition, or prepare it beside the others if that takes long."""
+        if not self._control.is_current:
+            self.preparing[shard] = RetryDelay(self.clock)
+            return
+        options = self.options.of(shard.topic)
+        with self._retry_opening_later(shard):
+            disk = self._disk_for(shard)
+            if (wrong := self._unreadable.lasting(shard, self.clock.now_ms())) is not None:
+                invalidate_store(shard, disk, wrong)
+                self._unreadable.forget(shard)
+            try:
+                plan = look(shard, disk, self.history, options)
+                self.metrics.looked(plan)
+                if plan.work < self.options.prepare_from:
+                    self._open(shard, disk, recover(shard, disk, self.history, options, plan))
+                    return
+            except PartitionUnreadableError as slow:
+                log.warning("%s: %s; a process of its own goes on with it", shard, slow)
+            self.preparing[shard] = self._prepare(shard)
+
+    def open_prepared(self) -> None:
+        """Open the partitions whose preparation, or wait, is over."""
+        done = [each for each in self.preparing.items() if each[1].is_done()]
+        if done and not self._control.is_current:
+            self._control.catch_up()
+        began_ms = self.clock.now_ms()
+        for shard, preparation in done:
+            if has_passed(began_ms, self.clock.now_ms(), _OPENING_MS):
+                return
+            del self.preparing[shard]
+            if shard not in self._claimed:  # a transaction may have hidden the owner
+                self._claimed |= self._ours([shard])
+            if isinstance(preparation, RetryDelay) or not self._control.is_current:
+                self._begin(shard)
+                continue
+            with self._retry_opening_later(shard):
+                if preparation.refused is not None:
+                    raise preparation.refused
+                disk = self._disk_for(shard)
+                self._open(shard, disk, recover(shard, disk, self.history, self.options.of(shard.topic)))
+
+    @contextmanager
+    def _retry_opening_later(self, shard: Shard) -> Iterator[None]:
+        """If the disk is full or broken, or Kafka cannot be read, open the partition later; the others go on."""
+        try:
+            yield
+        except CorruptStoreError as wrong:
+            now_ms = self.clock.now_ms()
+            self._unreadable.note(shard, now_ms, wrong)
+            text = (
+                "%s: its local store cannot be read (%s), so its timers wait: look after the disk of data_dir. It is"
+                " opened again every 5 s, and after a minute made anew from Kafka, without what retention has taken"
+            )
+            self._warnings.say(now_ms, f"disk {shard}", text, shard, wrong)
+            self.preparing[shard] = RetryDelay(self.clock)
+        except PartitionUnreadableError as wrong:
+            text = "%s: its partition cannot be read (%s), so its timers wait; it is tried again every 5 s"
+            self._warnings.say(self.clock.now_ms(), f"unreadable {shard}", text, shard, wrong)
+            self.preparing[shard] = RetryDelay(self.clock)
+        except OSError as wrong:
+            is_limit = wrong.errno in (errno.EMFILE, errno.ENFILE)
+            text = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
+            remedy = "let it open more files (ulimit -n, LimitNOFILE)" if is_limit else _FREE_ROOM
+            self._warnings.say(self.clock.now_ms(), f"disk {shard}", text, shard, wrong, remedy)
+            self.preparing[shard] = RetryDelay(self.clock)
+
+    def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
+        options = self.options.of(shard.topic)
+        try:
+            bounds = self.history.bounds(shard)
+            owned = OwnedPartition(
+                *(shard, disk, recovered, options, self._least_free_bytes),
+                is_claimed=shard in self._claimed,
+                breakers=self._breakers,
+            )
+            self.apply_pauses(owned)
+        except BaseException:
+            recovered.store.close()
+            raise
+        self.open[shard] = owned
+        owned.opened_ms = self.clock.now_ms()
+        if owned.is_claimed:
+            self._start_reading(owned, bounds)
+        if shard not in self._unreadable:  # the fault may come back
+            self._warnings.over(f"disk {shard}")
+        self._warnings.over(f"unreadable {shard}")
+        self.status.running(shard)
+        self.metrics.recovered(shard)
+        self.was_opened = True
+
+    def apply_pauses(self, owned: OwnedPartition) -> None:
+        """Apply the control topic's pauses. The journal carries them from the next transaction on."""
+        for target in owned.obey(self._control.pauses(owned.shard.topic)):
+            text = "%s: %s is not paused: %d others are in this partition; resume some"
+            log.error(text, owned.shard, target, MOST_PAUSED)
+
+    def _start_reading(self, owned: OwnedPartition, bounds: tuple[int, int]) -> None:
+        first, owned.release_barrier = bounds
+        next_offset = owned.store.next_offset
+        if first > next_offset:
+            log.error(
+                "%s: retention has taken %d offsets that were never read, from %d on: their requests are lost; raise"
+                " retention.ms to 3 roll windows",
+                owned.shard,
+                first - next_offset,
+                next_offset,
+            )
+        owned.starts_at = max(first, next_offset)
+        self.source.start(owned.shard, owned.starts_at)
+
+    # -- the claim of the journal
+
+    def _ours(self, shards: Sequence[Shard]) -> set[Shard]:
+        """Return those whose journal is known to be ours. Raises ForeignJournalError.
+
+        Without an answer in time none is known, and the next read follows after 5 s: it holds up all partitions.
+        """
+        if not shards or (self._next_owner_read is not None and not self._next_owner_read.is_done()):
+            return set()
+        self._next_owner_read = None
+        try:
+            return ours(shards, self.history, lambda topic: self.options.of(topic).journal_topic)
+        except PartitionUnreadableError as wrong:
+            log.warning("the owner of journals is not known: %s; it is asked again in 5 s", wrong)
+            self._next_owner_read = RetryDelay(self.clock)
+            return set()
+
+    def confirm_claims(self) -> None:
+        """Start to read if our claims of journals are committed and the first. Raises ForeignJournalError if not."""
+        written = [shard for shard, owned in self.open.items() if not owned.is_claimed and owned.is_quiet]
+        confirmed = self._ours(written)
+        self._claimed |= confirmed
+
+        def start(owned: OwnedPartition) -> None:
+            if owned.shard in confirmed:
+                bounds = self.history.bounds(owned.shard)
+                owned.is_claimed = True
+                self._start_reading(owned, bounds)
+
+        if confirmed:
+            self.each(start)
+        if len(confirmed) == len(written):
+            self._next_claims = None
+        elif self._next_claims is None:
+            self._next_claims = RetryDelay(self.clock)
+        elif self._next_claims.is_done():  # retention may have taken a claim before it was read
+            self._next_claims = None
+            for shard in set(written) - confirmed:
+                self.open[shard].claim()
+
+    # -- closing and rebuilding
+
+    def _note_recovering(self, shard: Shard) -> None:
+        self.status.recovering(shard)
+        self.metrics.recovering(shard)
+
+    def _close(self, owned: OwnedPartition) -> None:
+        """Close the partition without a checkpoint, to open it again."""
+        self._drain()
+        self._note_recovering(owned.shard)
+        del self.open[owned.shard]
+        owned.store.close()
+        self.source.pause(owned.shard)
+
+    def replace(self, owned: OwnedPartition, wrong: CorruptStoreError) -> None:
+        """Rebuild a partition whose local store is damaged."""
+        self._close(owned)
+        with self._retry_opening_later(owned.shard):
+            if has_passed(owned.opened_ms, self.clock.now_ms(), _SOUND_MS):
+                self._unreadable.forget(owned.shard)  # an earlier fault is over
+            require_rebuildable(owned.shard, self.history, owned.committed_progress.low_offset, wrong)
+            invalidate_store(owned.shard, owned.disk, wrong)
+            self._begin(owned.shard)
+
+    def is_empty(self, shard: Shard, start: int, end: int) -> bool | None:
+        """True if only markers and aborted records are in [start, end), None if no answer comes in time."""
+        try:
+            return not any(self.history.requests(shard, start, end))
+        except PartitionUnreadableError:
+            return None
