@@ -17,7 +17,8 @@ from bridge.observe.metric_types import Histogram, LabelledSums, LabelNames
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from bridge.recovery.recover import RecoveryPlan
-from bridge.release.partition import FrozenDraft, OwnedPartition
+from bridge.release.draft import FrozenDraft
+from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
 from schemas.receipts import Kind
 from timer.format.body import Body
@@ -118,7 +119,7 @@ class Metrics:
         self.requests.add(owned.shard.topic, amount=staged.requests)
         _add(self.parked, map(_CODE, staged.parked.values()))
         _add(self.refused, (refusal.code for _, refusal in staged.refused))
-        for kind, count in owned.told(sealed).items():
+        for kind, count in sealed.receipt_counts().items():
             self.receipts.add(kind, amount=count)
         self.rolled.add(amount=len(staged.copies))
         self.landed.add(amount=len(staged.landed))

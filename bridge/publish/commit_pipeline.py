@@ -17,7 +17,8 @@ from bridge.errors import BridgeError
 from bridge.observe.metrics import Metrics
 from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, Publishing, Sink, Transaction
 from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.partition import FrozenDraft, OwnedPartition
+from bridge.release.draft import FrozenDraft
+from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
@@ -154,7 +155,7 @@ class CommitPipeline:
         for owned, sealed in carried.parts:
             standing.update(len(carried.outgoing) + row for row in sealed.staged.standing)
             try:
-                carried.outgoing += owned.outgoing(sealed)
+                carried.outgoing += sealed.outgoing()
             except CorruptStoreError as wrong:
                 self._replace(owned, wrong)
                 return False
@@ -169,8 +170,8 @@ class CommitPipeline:
     def _note(self, carried: _CommitUnit, fate: Aborted) -> None:
         """What is to be made of it when it is repeated."""
         for index, code in fate.refused.items():
-            owned, sealed, row = _place(carried, index)
-            if not owned.park(sealed, row, code):
+            _, sealed, row = _place(carried, index)
+            if not sealed.reject(row, code):
                 raise BridgeError(
                     f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
                     f" vanish, so the bridge stops; mend the topic, then start again"

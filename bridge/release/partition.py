@@ -10,7 +10,6 @@ transaction (`ReleaseUndecidedError`): only then it is known whether it came bef
 import errno
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -22,16 +21,16 @@ from bridge.intake.decide import (
     MOST_PAUSED,
     BatchIntake,
     Intake,
-    ReceiptDraft,
     ReleaseUndecidedError,
     needing_no_room,
     until_move,
 )
 from bridge.intake.recently_delivered import RecentlyDelivered
 from bridge.ports import Outgoing, Record
-from bridge.publish.records import bare, deliver, expired, park, receipt, refuse
+from bridge.publish.records import expired
 from bridge.recovery.recover import Recovered
 from bridge.release.circuit_breaker import CircuitBreakers
+from bridge.release.draft import BATCH_BYTES, Draft, FrozenDraft
 from bridge.release.target_rate_limits import TargetRateLimits
 from schemas.headers import MAX_INT64, Refusal
 from schemas.journal import CopyInFlight, JournalRecord, Wait
@@ -55,114 +54,12 @@ _MOST_HELD = 100_000
 _STILL_MS = 60_000
 """K moves by so much at a time, and stays behind by as much, where nothing leaves."""
 _CROWDED_SHARE = 4
-_BATCH_BYTES = 128
-"""What the batch around a copy takes, at most."""
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
-_KIND = itemgetter(ReceiptDraft._fields.index("kind"))
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
 
 
 class TooManyHeldError(Exception):
     """Intake waits until some of those that are held are rolled."""
-
-
-@dataclass(slots=True)
-class Draft:
-    """What became of requests and timers since the last commit."""
-
-    bodies: list[Body] = field(default_factory=list)
-    """Timers that leave."""
-    parked: dict[int, Refusal] = field(default_factory=dict)
-    """By row of `bodies`: those that their target will not take."""
-    bare: set[int] = field(default_factory=set)
-    """By row of all that goes out: those that the rejected topic does not take whole."""
-    standing: set[int] = field(default_factory=set)
-    """By row of `bodies`: delivered ahead of a transaction that was aborted (at-least-once)."""
-    copies: list[Outgoing] = field(default_factory=list)
-    size_bytes: int = 0
-    """Of what leaves and of copies, about."""
-    rolled: list[CopyInFlight] = field(default_factory=list)
-    refused: list[tuple[Record, Refusal]] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
-    landed: list[tuple[int, int]] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    released: list[int] = field(default_factory=list)
-    too_large: set[int] = field(default_factory=set)
-    """Origins of those that have waited for too long, and cannot be rolled."""
-    waited: set[int] = field(default_factory=set)
-    """Origins of those that leave later as their target was paused, or beyond its rate."""
-    told: list[ReceiptDraft] = field(default_factory=list)
-    requests: int = 0
-    """That were taken in, copies not counted."""
-
-    def add(self, taken: Intake) -> None:
-        self.refused += taken.refused
-        self.ended += taken.ended
-        self.landed += taken.landed
-        self.dropped += taken.dropped
-        self.held += taken.held
-        self.released += taken.released
-        self.told += taken.told
-
-    def forget_moved(self, landed: list[tuple[int, int]]) -> None:
-        """Copies that were moved on their way and have landed since are told as landed alone."""
-        self.rolled = [flight for flight in self.rolled if (flight.origin, flight.rolls) not in landed]
-
-    def park_expired(self, now_ms: int) -> None:
-        """Those that are not to leave any more at `now_ms`."""
-        for row, body in enumerate(self.bodies):
-            if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
-                self.parked[row] = why
-
-    def leave(self, body: Body) -> None:
-        self.bodies.append(body)
-        self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
-
-    def roll(self, copies: Mapping[int, tuple[Outgoing, CopyInFlight]]) -> None:
-        """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies."""
-        if not copies:
-            return
-        left = [row for row in range(len(self.bodies)) if row not in copies]
-        moved_to = {row: at for at, row in enumerate(left)}
-        self.bare = {moved_to.get(row, row) for row in self.bare}  # outputs after bodies and copies keep their row
-        self.parked = {moved_to[row]: why for row, why in self.parked.items()}
-        self.standing = {moved_to[row] for row in self.standing}
-        self.bodies = [self.bodies[row] for row in left]
-        for copy, flight in copies.values():
-            self.go_round(copy, flight)
-
-    def go_round(self, copy: Outgoing, flight: CopyInFlight) -> None:
-        self.copies.append(copy)
-        self.rolled.append(flight)
-        self.size_bytes += size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES
-
-    def has_output(self) -> bool:
-        return bool(self.bodies or self.copies or self.refused or self.told)
-
-    def decisions(self) -> int:
-        """Of requests that were read, for the journal to tell."""
-        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
-
-    def only_ordered_releases(self, below: int) -> bool:
-        """Whether all that it carries are timers of requests below that offset that leave in their order."""
-        exceptions = (
-            *(self.copies, self.rolled, self.landed, self.dropped, self.held, self.released),
-            *(self.refused, self.ended, self.told),
-        )
-        return not any(exceptions) and all(body.origin < below for body in self.bodies)
-
-
-@dataclass(slots=True)
-class FrozenDraft:
-    """A shard's part of one transaction."""
-
-    staged: Draft
-    progress: Progress
-    journal: JournalRecord | None
-    at_ms: int
-    ids: frozenset[bytes]
-    """Of the timers that leave."""
 
 
 class StallProbe(NamedTuple):
@@ -500,7 +397,7 @@ class OwnedPartition:
                 self._staged.go_round(copy, flight)
 
     def _is_too_large(self, copy: Outgoing) -> bool:
-        return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES > self._options.max_message_bytes
+        return size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES > self._options.max_message_bytes
 
     def _roll_unavailable(self, staged: Draft, now_ms: int, at_ms: int) -> list[CopyInFlight]:
         """Roll the timers of `staged` whose target takes no records, so that this transaction does not wait for it.
@@ -578,7 +475,8 @@ class OwnedPartition:
         staged.park_expired(at_ms)
         self._roll_unavailable(staged, at_ms, at_ms)
         ids = frozenset(body.id for body in staged.bodies if body.id is not None)
-        sealed = FrozenDraft(staged, progress, self._journal(staged, progress, waits), at_ms, ids)
+        journal = self._journal(staged, progress, waits)
+        sealed = FrozenDraft(self.shard, self._options, staged, progress, journal, at_ms, ids)
         self._sealed.append(sealed)
         self._sealed_offset = progress.next_offset
         self._sealed_waits = waits
@@ -621,62 +519,6 @@ class OwnedPartition:
         if rolled:
             self.flights.depart(rolled, now_ms)
             sealed.journal = self._journal_of(sealed)
-
-    def outgoing(self, sealed: FrozenDraft) -> list[Outgoing]:
-        """Deliveries in order of due time, those parked in their place; then copies, the refused, receipts."""
-        staged, shard, options, now_ms = sealed.staged, self.shard, self._options, sealed.at_ms
-        records = [deliver(shard, body, now_ms) for body in staged.bodies]
-        for row, refusal in staged.parked.items():
-            records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
-        records += staged.copies
-        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
-        for row in staged.bare:
-            records[row] = bare(records[row])
-        told = staged.told + self._told_of_leaving(staged)
-        records += [receipt(options.receipts_topic, shard, each, now_ms) for each in told]
-        return records
-
-    def _told_of_leaving(self, staged: Draft) -> list[ReceiptDraft]:
-        mode = self._options.receipts
-        told: list[ReceiptDraft] = []
-        if is_sent("rejected", mode):
-            parked = ((staged.bodies[row], why) for row, why in staged.parked.items())
-            told += [
-                ReceiptDraft("rejected", body.origin, body.origin, body.id or b"", None, why.code)
-                for body, why in parked
-            ]
-        if is_sent("delivered", mode):
-            left = (body for row, body in enumerate(staged.bodies) if row not in staged.parked)
-            told += [ReceiptDraft("delivered", body.origin, body.origin, body.id or b"", body.due_ms) for body in left]
-        return told
-
-    def told(self, sealed: FrozenDraft) -> Counter[str]:
-        """How many receipts of each kind it carries."""
-        staged, mode = sealed.staged, self._options.receipts
-        kinds: Counter[str] = Counter(map(_KIND, staged.told))
-        if is_sent("rejected", mode):
-            kinds["rejected"] += len(staged.parked)
-        if is_sent("delivered", mode):
-            kinds["delivered"] += len(staged.bodies) - len(staged.parked)
-        return kinds
-
-    def park(self, sealed: FrozenDraft, row: int, code: str) -> bool:
-        """The broker refuses the record at `row` of `outgoing`. False where nothing else can be made of it."""
-        staged = sealed.staged
-        if row >= len(staged.bodies) or row in staged.parked:
-            return self._bare(staged, row, code)
-        target = staged.bodies[row].target
-        staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
-        return True
-
-    def _bare(self, staged: Draft, row: int, code: str) -> bool:
-        """A sender that compresses may write more than the rejected topic takes."""
-        refused_from = len(staged.bodies) + len(staged.copies)
-        is_rejected = row in staged.parked or 0 <= row - refused_from < len(staged.refused)
-        if code != "too-large" or not is_rejected or row in staged.bare:
-            return False
-        staged.bare.add(row)
-        return True
 
     def _journal(self, staged: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""

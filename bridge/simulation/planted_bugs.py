@@ -21,7 +21,8 @@ from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.recovery import recover as recovery
 from bridge.release import partition as shard_module
 from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.partition import Draft, FrozenDraft, OwnedPartition
+from bridge.release.draft import Draft, FrozenDraft
+from bridge.release.partition import OwnedPartition
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim

@@ -1,0 +1,184 @@
+"""What one partition contributes to a transaction: a draft that collects, and its frozen form that is published.
+
+take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one transaction
+                                          ^    |
+                      the broker refuses  +----+ reject: to the rejected topic instead, then repeated
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from bridge.config.loop_options import TurnOptions
+from bridge.intake.copies_in_flight import size_of
+from bridge.intake.decide import Intake, ReceiptDraft
+from bridge.ports import Outgoing, Record
+from bridge.publish.records import bare, deliver, expired, park, receipt, refuse
+from schemas.headers import Refusal
+from schemas.journal import CopyInFlight, JournalRecord
+from schemas.origin import Shard
+from schemas.progress import Progress
+from schemas.receipts import is_sent
+from timer.format.body import Body
+
+BATCH_BYTES = 128
+"""Upper bound for the batch around a copy."""
+_KIND = itemgetter(ReceiptDraft._fields.index("kind"))
+
+
+@dataclass(slots=True)
+class Draft:
+    """What became of requests and timers of one partition since the last freeze. Numbers are origins (offsets)."""
+
+    bodies: list[Body] = field(default_factory=list)
+    """Timers that leave: to their target topic, or to the rejected topic if `parked`."""
+    parked: dict[int, Refusal] = field(default_factory=dict)
+    """By row of `bodies`: those that go to the rejected topic, with the reason."""
+    bare: set[int] = field(default_factory=set)
+    """By row of `FrozenDraft.outgoing`: records without payload, as the rejected topic does not take them whole."""
+    standing: set[int] = field(default_factory=set)
+    """By row of `bodies`: already delivered, though their transaction was aborted (at-least-once)."""
+    copies: list[Outgoing] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of bodies and copies, approximately."""
+    rolled: list[CopyInFlight] = field(default_factory=list)
+    refused: list[tuple[Record, Refusal]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    landed: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    too_large: set[int] = field(default_factory=set)
+    """Timers that have waited for too long and cannot be rolled."""
+    waited: set[int] = field(default_factory=set)
+    """Timers that leave later than due because their target was paused or beyond its rate."""
+    receipts: list[ReceiptDraft] = field(default_factory=list)
+    requests: int = 0
+    """Requests that were taken in, without copies."""
+
+    def add(self, taken: Intake) -> None:
+        self.refused += taken.refused
+        self.ended += taken.ended
+        self.landed += taken.landed
+        self.dropped += taken.dropped
+        self.held += taken.held
+        self.released += taken.released
+        self.receipts += taken.told
+
+    def forget_moved(self, landed: list[tuple[int, int]]) -> None:
+        """Drop moves of copies in flight that have landed since: the journal names these as landed."""
+        self.rolled = [flight for flight in self.rolled if (flight.origin, flight.rolls) not in landed]
+
+    def park_expired(self, now_ms: int) -> None:
+        """Park the timers that have expired at `now_ms`."""
+        for row, body in enumerate(self.bodies):
+            if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
+                self.parked[row] = why
+
+    def leave(self, body: Body) -> None:
+        self.bodies.append(body)
+        self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
+
+    def roll(self, copies: Mapping[int, tuple[Outgoing, CopyInFlight]]) -> None:
+        """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies."""
+        if not copies:
+            return
+        left = [row for row in range(len(self.bodies)) if row not in copies]
+        moved_to = {row: at for at, row in enumerate(left)}
+        self.bare = {moved_to.get(row, row) for row in self.bare}  # outputs after bodies and copies keep their row
+        self.parked = {moved_to[row]: why for row, why in self.parked.items()}
+        self.standing = {moved_to[row] for row in self.standing}
+        self.bodies = [self.bodies[row] for row in left]
+        for copy, flight in copies.values():
+            self.go_round(copy, flight)
+
+    def go_round(self, copy: Outgoing, flight: CopyInFlight) -> None:
+        self.copies.append(copy)
+        self.rolled.append(flight)
+        self.size_bytes += size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES
+
+    def has_output(self) -> bool:
+        return bool(self.bodies or self.copies or self.refused or self.receipts)
+
+    def decisions(self) -> int:
+        """Return the number of decisions on requests that the journal has to hold."""
+        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
+
+    def only_ordered_releases(self, below: int) -> bool:
+        """True if it holds only timers of requests below this offset that leave in their order."""
+        exceptions = (
+            *(self.copies, self.rolled, self.landed, self.dropped, self.held, self.released),
+            *(self.refused, self.ended, self.receipts),
+        )
+        return not any(exceptions) and all(body.origin < below for body in self.bodies)
+
+
+@dataclass(slots=True)
+class FrozenDraft:
+    """A partition's part of one transaction. It is repeated as it is if the transaction is aborted.
+
+    options: those of the freeze. ids: of the timers that leave.
+    """
+
+    shard: Shard
+    options: TurnOptions
+    staged: Draft
+    progress: Progress
+    journal: JournalRecord | None
+    at_ms: int
+    ids: frozenset[bytes]
+
+    def outgoing(self) -> list[Outgoing]:
+        """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
+        staged, shard, options, now_ms = self.staged, self.shard, self.options, self.at_ms
+        records = [deliver(shard, body, now_ms) for body in staged.bodies]
+        for row, refusal in staged.parked.items():
+            records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
+        records += staged.copies
+        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
+        for row in staged.bare:
+            records[row] = bare(records[row])
+        receipts = staged.receipts + self._receipts_of_leaving()
+        records += [receipt(options.receipts_topic, shard, each, now_ms) for each in receipts]
+        return records
+
+    def _receipts_of_leaving(self) -> list[ReceiptDraft]:
+        staged, mode = self.staged, self.options.receipts
+        receipts: list[ReceiptDraft] = []
+        if is_sent("rejected", mode):
+            for row, why in staged.parked.items():
+                body = staged.bodies[row]
+                receipts.append(ReceiptDraft("rejected", body.origin, body.origin, body.id or b"", None, why.code))
+        if is_sent("delivered", mode):
+            left = (body for row, body in enumerate(staged.bodies) if row not in staged.parked)
+            receipts += [ReceiptDraft("delivered", b.origin, b.origin, b.id or b"", b.due_ms) for b in left]
+        return receipts
+
+    def receipt_counts(self) -> Counter[str]:
+        """Return the number of receipts of each kind."""
+        staged, mode = self.staged, self.options.receipts
+        kinds: Counter[str] = Counter(map(_KIND, staged.receipts))
+        if is_sent("rejected", mode):
+            kinds["rejected"] += len(staged.parked)
+        if is_sent("delivered", mode):
+            kinds["delivered"] += len(staged.bodies) - len(staged.parked)
+        return kinds
+
+    def reject(self, row: int, code: str) -> bool:
+        """Handle the broker's refusal of the record at `row` of `outgoing`. Return False if there is no other way.
+
+        A timer goes to the rejected topic instead. A record that is too large for the rejected topic goes there without
+        its payload: a sender that compresses may write more than that topic takes.
+        """
+        staged = self.staged
+        if row < len(staged.bodies) and row not in staged.parked:
+            target = staged.bodies[row].target
+            staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
+            return True
+        refused_from = len(staged.bodies) + len(staged.copies)
+        is_rejected = row in staged.parked or 0 <= row - refused_from < len(staged.refused)
+        if code != "too-large" or not is_rejected or row in staged.bare:
+            return False
+        staged.bare.add(row)
+        return True
