@@ -23,7 +23,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -33,7 +33,7 @@ from bridge.config.loop_options import Delivery, StoreOptions, TurnOptions
 from bridge.errors import OutcomeUnknownError
 from bridge.garbage_collection import tune_gc
 from bridge.intake.target_policy import Policy
-from bridge.loop import loop as turn
+from bridge.loop import partitions
 from bridge.recovery import recover as recovery
 from bridge.recovery.recover import invalidate_store, read_checkpoint
 from bridge.release.target_rate_limits import TargetLimit
@@ -937,7 +937,9 @@ def damage_judged() -> Iterator[None]:
             raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {wrong}")
         invalidate_store(shard, disk, wrong)
 
-    with mock.patch.object(recovery, "invalidate_store", judged), mock.patch.object(turn, "invalidate_store", judged):
+    with ExitStack() as patches:
+        for module in (recovery, partitions):
+            patches.enter_context(mock.patch.object(module, "invalidate_store", judged))
         yield
 
 
