@@ -49,7 +49,7 @@ from bridge.simulation.request_generator import (
     Header,
     Wish,
 )
-from bridge.simulation.timeliness import Left, Opening, Pace, Timeliness
+from bridge.simulation.timeliness import InstancePace, Left, Opening, Timeliness
 from bridge.testing.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from schemas.control import Paused
 from schemas.journal import END, JournalRecord, Wait
@@ -85,7 +85,7 @@ class Note(NamedTuple):
     """How far it has read the control topic."""
     now_ms: int
     """Its clock."""
-    pace: Pace
+    pace: InstancePace
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Unread:
 
 
 @dataclass(slots=True)
-class Timer:
+class TrackedTimer:
     """A schedule that was taken and has not ended. `entry`: the request itself, or the copy that landed last."""
 
     wish: Wish
@@ -142,7 +142,7 @@ class ShardBook:
 
     progress: Progress = BEGINNING
     unread: dict[int, Unread] = field(default_factory=dict)
-    timers: dict[int, Timer] = field(default_factory=dict)
+    timers: dict[int, TrackedTimer] = field(default_factory=dict)
     """By origin, on their way too."""
     flights: dict[tuple[int, int], Entry] = field(default_factory=dict)
     """(origin, rolls) -> the copy that was published and is not read yet; its timer may have ended."""
@@ -169,18 +169,18 @@ class ShardBook:
         """Targets that are paused, as the journal says."""
         return {wait.target for wait in self.waits.values() if wait.is_paused}
 
-    def has_left(self, timer: Timer, settled: Key) -> bool:
+    def has_left(self, timer: TrackedTimer, settled: Key) -> bool:
         """True if a timer with this key and target has left, unless it is held."""
         wait = self.waits.get(timer.wish.target)
         if wait is None:
             return timer.key <= settled
         return not any(after < timer.key <= until for after, until in wait.stretches)
 
-    def live(self) -> list[Timer]:
+    def live(self) -> list[TrackedTimer]:
         """Those that wait at an offset."""
         return [timer for timer in self.timers.values() if not timer.is_flying]
 
-    def remove(self, origin: int) -> Timer:
+    def remove(self, origin: int) -> TrackedTimer:
         timer = self.timers.pop(origin)
         if timer.wish.id is not None:
             del self.ids[timer.wish.id]
@@ -196,7 +196,7 @@ class Expected:
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
     ended_ids: set[bytes] = field(default_factory=set)
-    ghosts: dict[int, Timer] = field(default_factory=dict)
+    ghosts: dict[int, TrackedTimer] = field(default_factory=dict)
     """Timers that were moved, and ended by a later request: of these a copy may have been made."""
     accepted_ms: dict[int, int] = field(default_factory=dict)
     moved_ms: dict[int, int] = field(default_factory=dict)
@@ -418,13 +418,15 @@ class Oracle:
         wrong = self._timeliness.judge(shard, left, limits, note.pace, self._begun_ms)
         _check(not wrong or self.only_outputs, f"{shard}: {wrong}", note.pace)
 
-    def _note_left(self, shard: Shard, timer: Timer, left: list[Left], *, is_delivered: bool) -> None:
+    def _note_left(self, shard: Shard, timer: TrackedTimer, left: list[Left], *, is_delivered: bool) -> None:
         target = timer.wish.target
         read_ms = self._begun_ms if timer.is_fresh or timer.may_rest else timer.read_ms
         read_ms = max(read_ms, self._told_ms.get((shard.topic, target), 0))
         left.append(Left(target, timer.key.visit_ms, read_ms, is_delivered))
 
-    def _timer_of(self, book: ShardBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool) -> Timer:
+    def _timer_of(
+        self, book: ShardBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool
+    ) -> TrackedTimer:
         timer = book.timers.get(origin)
         if is_copy and (timer is None or timer.is_flying):
             timer = expected.ghosts.pop(origin, None)
@@ -478,7 +480,7 @@ class Oracle:
             elif wish.action in (CANCEL, REPLACE):
                 expected.receipts[Said("not-found", offset, None, wish.id)] += 1
         if wish.action != CANCEL:
-            book.timers[offset] = Timer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
+            book.timers[offset] = TrackedTimer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
             if _is_limited(wish.target, note):
                 book.may_be_old.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
@@ -563,7 +565,7 @@ class Oracle:
         expected.dues_ms[origin] = timer.due_ms
 
     def _check_may_leave(
-        self, shard: Shard, book: ShardBook, timer: Timer, reached: Progress, note: Note, entry: Entry
+        self, shard: Shard, book: ShardBook, timer: TrackedTimer, reached: Progress, note: Note, entry: Entry
     ) -> None:
         """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
         if self.only_outputs:
@@ -579,7 +581,7 @@ class Oracle:
         self._check_rejected(request, entry, {code})
         self.counts["refused"] += 1
 
-    def _check_parked(self, timer: Timer, entry: Entry, expected: Expected, *, is_old: bool) -> None:
+    def _check_parked(self, timer: TrackedTimer, entry: Entry, expected: Expected, *, is_old: bool) -> None:
         is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
         codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
         if (is_old or timer.wish.target in self.failed_targets) and not is_over:
@@ -600,7 +602,9 @@ class Oracle:
         _check((entry.key, entry.value) == (request.key, request.value), "bytes altered", entry)
         return code
 
-    def _check_delivered(self, timer: Timer, log: Partition, entry: Entry, note: Note, expected: Expected) -> None:
+    def _check_delivered(
+        self, timer: TrackedTimer, log: Partition, entry: Entry, note: Note, expected: Expected
+    ) -> None:
         wish, added = timer.wish, _check_as_wished(timer.wish, log, entry)
         _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, "another timer-deliver-ms", (timer.due_ms, entry))
         _check(added["timer-rolls"] == b"%d" % timer.rolls, "another timer-rolls", (timer.rolls, entry))
@@ -612,7 +616,7 @@ class Oracle:
         self.counts["delivered after rolls"] += timer.rolls > 0
 
     def _check_copy(
-        self, shard: Shard, book: ShardBook, timer: Timer, log: Partition, entry: Entry, note: Note
+        self, shard: Shard, book: ShardBook, timer: TrackedTimer, log: Partition, entry: Entry, note: Note
     ) -> None:
         wish, origin, rolls = timer.wish, timer.key.origin, timer.rolls + 1
         _check(log.number == shard.partition, "a copy on another partition", entry)
@@ -740,13 +744,13 @@ def _limited_targets(book: ShardBook, note: Note) -> set[str]:
     return {target for target in {timer.wish.target for timer in book.timers.values()} if _is_limited(target, note)}
 
 
-def _is_old(book: ShardBook, timer: Timer, entry: Entry, note: Note) -> bool:
+def _is_old(book: ShardBook, timer: TrackedTimer, entry: Entry, note: Note) -> bool:
     """Whether it has waited for its target for most of a window."""
     old_ms = timer.key.visit_ms + note.options.rules.roll_window_ms * 3 // 4
     return timer.wish.target in book.may_be_old and entry.timestamp_ms >= old_ms
 
 
-def _may_rest(timer: Timer, rolled_ms: int, note: Note) -> bool:
+def _may_rest(timer: TrackedTimer, rolled_ms: int, note: Note) -> bool:
     rest_ms = note.options.rules.roll_window_ms // 8
     is_soon = timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms)
     return is_soon and note.lowest_ms < rolled_ms + rest_ms and timer.due_ms > note.lowest_ms

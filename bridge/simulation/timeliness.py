@@ -32,7 +32,7 @@ class Opening(NamedTuple):
     end: int = 0
 
 
-class Pace(NamedTuple):
+class InstancePace(NamedTuple):
     """The time of the publishing instance, as its transaction began."""
 
     openings: Mapping[Shard, Opening]
@@ -79,7 +79,12 @@ class Timeliness:
         self._rates: dict[tuple[Shard, str], _Rate] = {}
 
     def judge(
-        self, shard: Shard, left: Sequence[Left], limits: Mapping[str, TargetLimit | None], pace: Pace, begun_ms: int
+        self,
+        shard: Shard,
+        left: Sequence[Left],
+        limits: Mapping[str, TargetLimit | None],
+        pace: InstancePace,
+        begun_ms: int,
     ) -> str:
         """Return what is wrong with one transaction; empty if nothing is.
 
@@ -102,7 +107,7 @@ class Timeliness:
                 return late
         return ""
 
-    def _late(self, shard: Shard, each: Left, limit: TargetLimit | None, pace: Pace, begun_ms: int) -> str:
+    def _late(self, shard: Shard, each: Left, limit: TargetLimit | None, pace: InstancePace, begun_ms: int) -> str:
         ready_ms = max(each.at_ms - pace.error_ms, each.read_ms)
         late_ms = sum(max(0, min(end, begun_ms) - max(begin, ready_ms)) for begin, end in pace.turns)
         if late_ms == 0:

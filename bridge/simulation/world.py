@@ -57,7 +57,7 @@ from bridge.simulation.request_generator import (
     Wish,
     Wishes,
 )
-from bridge.simulation.timeliness import Opening, Pace
+from bridge.simulation.timeliness import InstancePace, Opening
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeClock, FakeInstance
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
@@ -201,7 +201,7 @@ class World:
         """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
-        self.instances = [Life(self, name, options) for name in names]
+        self.instances = [InstanceRuns(self, name, options) for name in names]
 
     def _create_topics(self) -> None:
         for timer_topic, journal in JOURNALS.items():
@@ -591,7 +591,7 @@ class World:
 
         self.timeline.at(self.timeline.now_ms + self.apart.randint(1, self.reach_ms), give_back)
 
-    def meanwhile(self, life: "Life", where: str) -> None:
+    def meanwhile(self, life: "InstanceRuns", where: str) -> None:
         """At a call of `life`, others may act; it may even be another's turn to own its shards."""
         if where == "sink.abort":
             life.own_turns.clear()
@@ -675,7 +675,7 @@ def mend(disk: SimDisk) -> None:
     disk.free = 1 << 40
 
 
-class Life:
+class InstanceRuns:
     """One instance, life after life."""
 
     def __init__(self, world: World, name: str, options: TurnOptions) -> None:
@@ -684,7 +684,7 @@ class Life:
         self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
         self.openings: dict[Shard, Opening] = {}
         self.own_turns: list[list[int]] = []
-        """See bridge.simulation.timeliness.Pace."""
+        """See bridge.simulation.timeliness.InstancePace."""
         self._passed_ms, self._last_ms = 0, self.clock.now_ms()
         self.instance = FakeInstance(
             world.kafka,
@@ -850,7 +850,7 @@ class Life:
         assert control is not None
         opened = dict(source.opened)
         told = self.instance.options, opened, self._paused, control.position
-        pace = Pace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
+        pace = InstancePace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
         return Note(self._highest_ms, self._lowest_ms, *told, self.clock.now_ms(), pace)
 
     def _check_opened(self, shard: Shard) -> None:

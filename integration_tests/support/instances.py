@@ -51,7 +51,7 @@ def sending(cluster: Cluster, send: Callable[[int], None]) -> Iterator[None]:
         cluster.flush()
 
 
-class Recovered(NamedTuple):
+class RecoveryTimes(NamedTuple):
     """A line of the log."""
 
     partition: int
@@ -59,7 +59,7 @@ class Recovered(NamedTuple):
     offset: int
 
 
-class Instance:
+class BridgeInstance:
     """One data directory, life after life. Its log is that of the present life."""
 
     def __init__(self, folder: Path, servers: str, arguments: list[str]) -> None:
@@ -113,10 +113,10 @@ class Instance:
         found = (Checkpoint.from_bytes(data) for data in written if data)
         return [each for each in found if each is not None and each.progress.next_offset > 0]
 
-    def recovered(self) -> list[Recovered]:
+    def recovered(self) -> list[RecoveryTimes]:
         """In the order of the log."""
         found = (change for change in _CHANGE.finditer(self.log) if change[3] == "recovered")
-        return [Recovered(int(change[2]), change[4], int(change[5])) for change in found]
+        return [RecoveryTimes(int(change[2]), change[4], int(change[5])) for change in found]
 
 
 class Field:
@@ -127,7 +127,7 @@ class Field:
         self.cluster = Cluster(servers)
         self.partitions = partitions
         self.timers, self.target, self.group = f"timers-{mark}", f"target-{mark}", f"group-{mark}"
-        self.instances: list[Instance] = []
+        self.instances: list[BridgeInstance] = []
         self.sent = 0
         self.bridge_servers = servers
         self._folder = folder
@@ -139,13 +139,13 @@ class Field:
         self._receiver = Receiver(servers, [self.target])
         self.seen: list[Delivery] = []
 
-    def launch(self, name: str, arguments: Sequence[str] = ()) -> Instance:
-        instance = Instance(self._folder / name, self.bridge_servers, [*self._arguments, *arguments])
+    def launch(self, name: str, arguments: Sequence[str] = ()) -> BridgeInstance:
+        instance = BridgeInstance(self._folder / name, self.bridge_servers, [*self._arguments, *arguments])
         self.instances.append(instance)
         instance.launch()
         return instance
 
-    def start(self, *names: str, arguments: Sequence[str] = ()) -> list[Instance]:
+    def start(self, *names: str, arguments: Sequence[str] = ()) -> list[BridgeInstance]:
         """Together; returns when all are ready and every partition is somebody's."""
         new = [self.launch(name, arguments) for name in names]
         for instance in new:
@@ -191,7 +191,7 @@ class Field:
         goal = len(self.seen) + more
         self.until(lambda: len(self.seen) >= goal, f"{more} more deliveries")
 
-    def until_owned(self, *instances: Instance) -> None:
+    def until_owned(self, *instances: BridgeInstance) -> None:
         """Every partition by one of these."""
         everything = list(range(self.partitions))
         self.until(lambda: sorted(p for i in instances for p in i.owned()) == everything, "ownership of all")
