@@ -19,7 +19,7 @@ from bridge.intake.rate_limit import TokenBucket
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.recovery import recover as recovery
-from bridge.release import partition as shard_module
+from bridge.release import draft
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
 from bridge.release.partition import OwnedPartition
@@ -377,9 +377,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
         OwnedPartition, "recheck", lambda recheck: lambda self, sealed, _: recheck(self, sealed, sealed.at_ms)
     ),
     # Whether a timer has expired is asked by its due time, not by the time when it leaves.
-    "expired one delivered": _with(
-        shard_module, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)
-    ),
+    "expired one delivered": _with(draft, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)),
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 
