@@ -5,6 +5,7 @@
 
 import logging
 import os
+import signal
 import sys
 import threading
 from dataclasses import make_dataclass
@@ -137,11 +138,15 @@ def dev(
     with EmbeddedKafka(folder, port=port) as kafka:
         if topic:
             _make_topics(kafka.bootstrap_servers, topic)
+        ended = threading.Event()
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):  # also in the background of a script, where a shell ignores SIGINT
+            signal.signal(number, lambda *_: ended.set())
         typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            typer.echo("ending")
+        ended.wait()
+        typer.echo("ending")
 
 
 def _make_topics(bootstrap_servers: str, names: list[str]) -> None:

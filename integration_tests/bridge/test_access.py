@@ -96,7 +96,8 @@ def test_two_bridges_with_hashed_tokens_read_from_each_other_and_from_no_other_a
             inside.settimeout(1)
             with member_at(kafka, names, f"127.0.0.2:{inside.getsockname()[1]}"):
                 told = until(partial(ask, ports[0]), lambda _, told: "peer_networks" in str(told["missing"]))
-                assert "127.0.0.2 is no address of an instance" in told["missing"][0]["why"]
+                # While the group rebalances, other partitions may be missing for another reason.
+                assert any("127.0.0.2 is no address of an instance" in each["why"] for each in told["missing"])
             with pytest.raises(TimeoutError):
                 inside.accept()
     finally:

@@ -120,7 +120,7 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
         nothing = {name: F.lit(None).cast("boolean") for name in ("is_marked", "has_come")}
         return decided(judged.withColumns(nothing), {"orders": 0}, NOW_MS)
 
-    monkeypatch.setattr(backfill, "Wait", lambda *_: BridgeAtWork(tmp_path))
+    monkeypatch.setattr(backfill, "PublishTask", lambda *_: BridgeAtWork(tmp_path))
     monkeypatch.setattr(backfill, "_with_what_came", nothing_came)
     cluster: Any = EmptyCluster()
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
