@@ -23,6 +23,7 @@ import pytest
 from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError
+from conftest import SMALL_DATA
 from integration_tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +94,8 @@ def spark_session() -> Iterator[None]:
     from spark_jobs.platform.session import session  # only here: most modules do without
 
     with session("tests", master="local[2]") as made:
-        made.conf.set("spark.sql.shuffle.partitions", 2)
+        for name, value in SMALL_DATA.items():
+            made.conf.set(name, value)
         yield
     gc.collect()
 
