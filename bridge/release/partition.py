@@ -1,10 +1,10 @@
-"""One shard between two commits: what it has read, stored and taken out, and what of it the next transaction carries.
+"""One partition that this instance owns, with its open store, between two commits.
 
-take_in(records) -> find_due(now) -> seal() -> transaction -> committed() | thrown away with the shard
+take_in(records) -> find_due(now) -> freeze() -> transaction -> committed() | closed with the partition
 
-What is sealed belongs to one transaction, and is repeated as it is when that is aborted; what comes behind it is staged
-for the next one meanwhile. A request that names a timer which is sealed to leave has to wait for the fate of that
-transaction (`ReleaseUndecidedError`): only then it is known whether it came before the delivery or too late.
+A frozen draft belongs to one transaction and is repeated as it is if that is aborted. Meanwhile the next draft collects
+what comes after it. A request for a timer that is frozen to leave waits for the outcome of that transaction
+(`ReleaseUndecidedError`): only then it is known whether the request came before the delivery or too late.
 """
 
 import errno
@@ -50,20 +50,20 @@ _TOO_LARGE_TO_WAIT = Refusal(
     "its target had it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
 )
 _MOST_HELD = 100_000
-"""Timers of one shard that wait by themselves: K had passed their place before they were read. More are rolled."""
+"""Out-of-order timers of one partition: K had passed their key before they were read. Beyond this they are rolled."""
 _STILL_MS = 60_000
-"""K moves by so much at a time, and stays behind by as much, where nothing leaves."""
+"""If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
 _CROWDED_SHARE = 4
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
 
 
 class TooManyHeldError(Exception):
-    """Intake waits until some of those that are held are rolled."""
+    """Too many timers are out of order: intake waits until some of them are rolled."""
 
 
 class StallProbe(NamedTuple):
-    """When Kafka was asked (epoch ms) whether there is more than `offset`, up to which was read."""
+    """Kafka was asked at `at_ms` (epoch ms) whether it holds more than was read, up to `offset`."""
 
     offset: int
     at_ms: int
@@ -71,7 +71,7 @@ class StallProbe(NamedTuple):
 
 
 class LagSample(NamedTuple):
-    """From where to where nothing was read as of the last look; whether there is nothing, None: not asked yet."""
+    """Offsets [start, end) that were not read yet. is_empty: True if they hold no records, None: unknown."""
 
     start: int
     end: int
@@ -79,7 +79,7 @@ class LagSample(NamedTuple):
 
 
 class OwnedPartition:
-    """A shard that is ours, with its store open."""
+    """A partition that is ours, with its store open."""
 
     def __init__(
         self,
@@ -103,29 +103,29 @@ class OwnedPartition:
         self.is_claimed = is_claimed
         self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
         self.backlog: list[Record] = []
-        """Read, but not taken in: the disk, the wheel or the next transaction is full."""
+        """Polled, but not taken in: a rate, or the disk, the wheel or the next transaction is full."""
         self.is_full = False
-        """The next transaction has no room for what moves: the backlog goes on behind it."""
+        """True if the next transaction has no room for more moves: the backlog goes on after it."""
         self.admitted = 0
         """Records taken in, for the rate: requests, and copies of timers that were rolled or moved."""
         self.starts_at: int | None = None
-        """Where the source was told to begin, until its first record is there."""
+        """The offset at which the source was started, until its first record is polled."""
         self.looked = StallProbe(-1, 0, 0)
         self.lagged = LagSample(-1, -1, None)
         self.opened_ms = 0
         self.checkpoint_rests_until_ms = 0
         self.release_barrier: int | None = MAX_INT64
-        """Nothing stored leaves before the requests below are read: a cancel sent while nobody looked must win."""
+        """Stored timers leave after all requests below this are read: a cancel sent during downtime must win."""
         self._is_caught_up = False
-        """What was there when it was opened is committed, so that everybody sees that nothing has left before."""
+        """True if the requests that were there at the opening are committed."""
         self._options = options
         self._staged = Draft()
         self._sealed: deque[FrozenDraft] = deque()
         self._sealed_number = self.committed_progress.number
         self._sealed_offset = self.committed_progress.next_offset
-        """What is staged begins here."""
+        """The draft begins at this offset."""
         self._late: dict[int, Body] = {}
-        """Taken in with a part of the backlog, while the rest waits for the fate of a transaction."""
+        """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
         # An adopted progress is committed at once: the operator gives the word for one start.
         # The claim of a journal is committed at once too: before it, no request is read and no timer leaves.
         self._dirty_since_ms: int | None = 0 if is_adopted or not self.is_claimed else None
@@ -135,7 +135,7 @@ class OwnedPartition:
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._newest_ms = 0
-        """By the brokers' clocks, of what was read."""
+        """Timestamp of the newest request, by the brokers' clocks."""
         self._sealed_waits = self.store.waits
         self._journalled_ms = 0
 
@@ -149,7 +149,7 @@ class OwnedPartition:
         self._dirty_since_ms = 0
 
     def pending_by_topic(self) -> Counter[str]:
-        """Live timers of each real topic, those on their way as a copy among them."""
+        """Return the number of pending timers of each target topic, with copies in flight."""
         counts = Counter(self.store.pending_by_topic())
         counts.update(flight.target for flight in self.flights.alive())
         return counts
@@ -157,29 +157,29 @@ class OwnedPartition:
     def due_ranges(
         self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
     ) -> dict[str, DueRange]:
-        """For each real topic: how many timers live, copies on their way among them, first and last due time.
+        """For each target topic: number of pending timers with copies in flight, first and last due time.
 
-        Where it has to search for these and `is_over`, they are told to the hour; so are last ones that are not needed.
+        If a search for these times is needed and `is_over`, they are rounded to the hour; so are last ones not needed.
         """
         return joined_ranges((self.store.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive())))
 
     def due_hours(self) -> dict[str, Counter[int]]:
-        """For each real topic: start of the hour (epoch ms) to the number of live timers that are due in it."""
+        """For each target topic: start of the hour (epoch ms) to the number of pending timers that are due in it."""
         return joined_hours((self.store.due_hours(), hours_of(self.flights.alive())))
 
     def leaving(self) -> list[Body]:
-        """Timers that are staged or sealed to leave."""
+        """Return the timers that are drafted or frozen to leave."""
         parts = [*(sealed.staged for sealed in self._sealed), self._staged]
         return [body for part in parts for body in part.bodies]
 
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
-        """Puts `records` where they belong, at most `most` (None: all) of those that wait.
+        """Take in `records` after the backlog, at most `most` records in all (None: any number).
 
-        Raises OSError, WheelFullError or TooManyHeldError. What is not taken in waits in `backlog`.
+        Raises OSError, WheelFullError or TooManyHeldError. Records that are not taken in wait in `backlog`.
         Raises ReleaseUndecidedError: call again, without records, when no transaction is in flight.
-        A batch that spans more than a lap of the wheel goes in by parts, as far as it goes. What moves may fill half
-        of a transaction; the rest is for what is due. If the disk is full, requests that store no body (cancels) are
-        still taken, in order, up to the first request that stores one.
+        A batch that spans more than a lap of the wheel is taken in by parts. Moves may fill half of a transaction; the
+        rest is for due timers. If the disk is full, requests that store no body (cancels) are still taken, in order, up
+        to the first request that stores one.
         """
         self.backlog += records
         if records:
@@ -227,7 +227,7 @@ class OwnedPartition:
         )
 
     def _take_in_first(self, count: int, late: dict[int, Body], rolling: int, now_ms: int) -> dict[int, Body]:
-        """`late`: those of the parts before, of which this part may end some; returned with its own."""
+        """Take in the first `count` records. late: overdue timers of earlier parts. Return all that did not end."""
         part = self.backlog[:count]
         del part[until_move(part) :]
         spent: Counter[str] = Counter()
@@ -265,7 +265,7 @@ class OwnedPartition:
         return taken.late
 
     def _move(self, taken: Intake, now_ms: int) -> None:
-        """On their way from now on, as the next request may name them; the journal tells it with their copies."""
+        """Make copies in flight of moved timers at once, as the next request may name them."""
         for body, due_ms in taken.moved:
             copy, flight = copy_of(self.shard, body._replace(due_ms=due_ms), now_ms)
             self._staged.go_round(copy, flight)
@@ -274,11 +274,11 @@ class OwnedPartition:
         self.flights.depart(taken.moved_in_flight)
 
     def _rolling(self) -> int:
-        """Copies that are staged and not among `flights` yet."""
+        """Return the number of drafted copies that are not in `flights` yet."""
         return sum((flight.origin, flight.rolls) not in self.flights for flight in self._staged.rolled)
 
     def _room(self, uncounted: int) -> int | None:
-        """How many more timers may be pending: copies on their way are, and `uncounted` ones."""
+        """Return how many more timers may be pending, None for any. Copies in flight and `uncounted` ones count."""
         if self._options.max_pending is None:
             return None
         return self._options.max_pending - self.store.pending - self.flights.alive_count - uncounted
@@ -290,7 +290,7 @@ class OwnedPartition:
         return self._options.max_pending_bytes - self.store.pending_bytes - sum(map(frame_size, late.values()))
 
     def _must_wait(self, target: str, spent: Counter[str], now_ms: int) -> bool:
-        """Whether a late one may not leave at once; those that may are counted in `spent`."""
+        """True if an overdue timer may not leave at once. Those that may are counted in `spent`."""
         if self.store.must_wait(target):
             return True
         allowed = None if self._limits.is_open else self._limits.at(now_ms).allowance(target)
@@ -302,7 +302,7 @@ class OwnedPartition:
         return False
 
     def _is_one_too_many(self, target: str, begun: set[str]) -> bool:
-        """`begun`: those with a rate of which this batch has the first timers."""
+        """True if one more target with a rate is too many. begun: such targets that are new in this batch."""
         limits, store = self._limits, self.store
         if not limits.is_limited(target) or target in begun or store.has_target(target):
             return False
@@ -312,12 +312,12 @@ class OwnedPartition:
         return False
 
     def _spend(self, spent: Counter[str], now_ms: int) -> None:
-        """Once they are taken in: what the disk refuses comes again."""
+        """Charge the rates after the batch is stored: if the disk refuses it, it is taken in again."""
         for target, timers in spent.items():
             self._limits.at(now_ms).spend(target, timers)
 
     def note_read(self, *, nothing_more: bool) -> None:
-        """Requests were read up to the store's next offset; `nothing_more`: none lies between it and the end."""
+        """Lift the release barrier if it is reached. nothing_more: no request is left below it."""
         if nothing_more or (self.release_barrier is not None and self.store.next_offset >= self.release_barrier):
             self.release_barrier = None
 
@@ -333,7 +333,7 @@ class OwnedPartition:
         return begun[room:]
 
     def find_due(self, now_ms: int) -> None:
-        """Takes out what leaves now. Where intake cannot go on, room has to be made, so nothing waits for it."""
+        """Draft the timers that leave now. If intake is blocked, release does not wait for it: room has to be made."""
         if not self.is_claimed:
             return
         if self.release_barrier is None or (self.backlog and not self.is_full):
@@ -361,14 +361,14 @@ class OwnedPartition:
             self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
 
     def _roll_crowded(self, now_ms: int) -> None:
-        """Rolled instead of held, also beside a full load: intake has to come to what ends a pause."""
+        """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
         room = max(self._room_to_leave(), self._options.max_due_records // _CROWDED_SHARE)
         rows = self.store.take_overflow(now_ms, room, self._options.max_due_bytes)
         self._staged.released += rows["origin"].tolist()
         self._roll(self.store.bodies(rows), now_ms)
 
     def _note_waits(self, now_ms: int) -> None:
-        """What waits is to be journalled where it has changed, and again before Kafka forgets the last record."""
+        """Have target backlogs journalled if they changed, and again before Kafka forgets the last record."""
         waits = self.store.waits
         if not waits and not self._sealed_waits:
             return
@@ -377,7 +377,7 @@ class OwnedPartition:
             self._dirty_since_ms = now_ms
 
     def _leave(self, bodies: list[Body], now_ms: int) -> None:
-        """To the real topic, or, where the due time has not come, back to the timer topic."""
+        """Draft deliveries, or rolls of timers that are not due yet."""
         for body in bodies:
             if body.due_ms <= now_ms:
                 self._staged.leave(body)
@@ -387,7 +387,7 @@ class OwnedPartition:
                 self._roll([body], now_ms)
 
     def _roll(self, bodies: list[Body], now_ms: int) -> None:
-        """Back to the timer topic. What was to be delivered may be too large for that."""
+        """Draft copies for the timer topic. A due timer whose copy is too large is rejected instead."""
         for body in bodies:
             copy, flight = copy_of(self.shard, body, now_ms)
             if body.due_ms <= now_ms and self._is_too_large(copy):
@@ -422,23 +422,23 @@ class OwnedPartition:
         return [flight for _, flight in copies.values()]
 
     def is_urgent(self, now_ms: int) -> bool:
-        """Something is to be published, or stored requests have waited long enough for their commit.
+        """True if something is to be published, or stored requests have waited long enough for their commit.
 
-        Nor may more be decided than one record of the journal tells, which reckons with two turns (`journal_bytes`).
+        Also if the decisions of another turn might not fit into one journal record (`journal_bytes` has room for two).
         """
         is_long = self._staged.decisions() >= self._options.max_poll_records
         return self._staged.has_output() or is_long or self._is_commit_due(now_ms)
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is staged or on its way."""
+        """True if nothing is drafted or in flight."""
         return not self._sealed and not self.has_news()
 
     def has_news(self) -> bool:
         return self._staged.has_output() or self._dirty_since_ms is not None
 
     def next_look_ms(self, until_ms: int) -> int:
-        """When something is to be done without a new message, at the latest `until_ms`."""
+        """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self.is_full else until_ms]
         if self.is_claimed and (self.release_barrier is None or self.backlog):
             visit_ms = self.store.next_visit_ms(until_ms)
@@ -452,9 +452,9 @@ class OwnedPartition:
         return self._limits.next_ms(target)
 
     def freeze(self, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
-        """What a turn at `now_ms` staged, for a transaction at `at_ms`; from now on it changes by `park` alone.
+        """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals change it now.
 
-        Unless `is_all`, requests that were stored and nothing else may be left to a later one (`_may_defer_commit`).
+        Unless `is_all`, stored requests without output may be left to a later one (`_may_defer_commit`).
         """
         progress, waits = self._progress(now_ms), self.store.waits
         lags = not is_all and self._may_defer_commit(waits, now_ms)
@@ -488,31 +488,31 @@ class OwnedPartition:
         return sealed
 
     def _progress(self, now_ms: int) -> Progress:
-        """(C, K, L) as staged.
+        """Return (C, K, L) of the draft.
 
-        Where nothing leaves for long, as all is ended before, K follows the requests: no further than those that are
-        still to be read will stand, by their own time, so a clock that is ahead makes none of them too late.
+        If every timer is cancelled or replaced in time, nothing leaves. K then follows the requests, but stays below the
+        key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
         if self.release_barrier is None:
             self.store.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
         return self.store.progress()
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
-        """Whether C may stay where it is, so that no journal is needed: it is as if those requests came later.
+        """True if C may stay where it is, so that no journal record is needed: as if those requests came later.
 
-        They are timers that have not left and that no other request has named; K has not passed their places.
+        They are timers that have not left and that no other request has named, and K has not passed their keys.
         """
         if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._sealed_waits:
             return False
         return self._staged.only_ordered_releases(self._sealed_offset)
 
     def _is_commit_due(self, now_ms: int) -> bool:
-        """Stored requests have waited long enough, or by a clock that was set back."""
+        """True if stored requests have waited long enough for their commit, or the clock was set back."""
         since_ms = self._dirty_since_ms
         return since_ms is not None and has_passed(since_ms, now_ms, self._options.commit_interval_ms)
 
     def recheck(self, sealed: FrozenDraft, now_ms: int) -> None:
-        """What was aborted is published again: what has expired meanwhile is not released any more."""
+        """Prepare an aborted draft for its retry: timers that have expired meanwhile are rejected."""
         sealed.at_ms = max(sealed.at_ms, now_ms)
         sealed.staged.park_expired(sealed.at_ms)
         rolled = self._roll_unavailable(sealed.staged, now_ms, sealed.at_ms)
@@ -521,7 +521,7 @@ class OwnedPartition:
             sealed.journal = self._journal_of(sealed)
 
     def _journal(self, staged: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
-        """What the rule alone cannot tell again; None where the transaction reads nothing and makes no exception."""
+        """Return the decisions that (C, K) cannot express; None if nothing was read and there are none."""
         has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
         if progress.next_offset == self._sealed_offset and not has_exceptions and self.is_claimed:
             return None
@@ -550,7 +550,7 @@ class OwnedPartition:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
     def committed(self, sealed: FrozenDraft) -> None:
-        """The transaction that carried `sealed`, the oldest of ours, stands."""
+        """The transaction of `sealed`, the oldest frozen draft, is committed."""
         oldest = self._sealed.popleft()
         assert sealed is oldest, "out of order"
         parked = sealed.staged.parked
