@@ -512,7 +512,7 @@ class OwnedPartition:
         return since_ms is not None and has_passed(since_ms, now_ms, self._options.commit_interval_ms)
 
     def recheck(self, sealed: FrozenDraft, now_ms: int) -> None:
-        """Prepare an aborted draft for its retry: timers that have expired meanwhile are rejected."""
+        """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
         sealed.at_ms = max(sealed.at_ms, now_ms)
         sealed.staged.park_expired(sealed.at_ms)
         rolled = self._roll_unavailable(sealed.staged, now_ms, sealed.at_ms)
@@ -521,7 +521,7 @@ class OwnedPartition:
             sealed.journal = self._journal_of(sealed)
 
     def _journal(self, staged: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
-        """Return the decisions that (C, K) cannot express; None if nothing was read and there are none."""
+        """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
         has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
         if progress.next_offset == self._sealed_offset and not has_exceptions and self.is_claimed:
             return None
