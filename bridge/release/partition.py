@@ -490,8 +490,8 @@ class OwnedPartition:
     def _progress(self, now_ms: int) -> Progress:
         """Return (C, K, L) of the draft.
 
-        If every timer is cancelled or replaced in time, nothing leaves. K then follows the requests, but stays below the
-        key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
+        If every timer is cancelled or replaced in time, nothing leaves. K then follows the requests, but remains below
+        the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
         if self.release_barrier is None:
             self.store.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
