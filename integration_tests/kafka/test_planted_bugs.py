@@ -1,4 +1,4 @@
-"""Twins of those planted bugs (bridge.simulation.planted_bugs) that change the fake: the same mistake in bridge.kafka.
+"""Twins of the planted bugs that change the fake (planted_bugs.py): the same mistake in bridge.kafka.
 
 The contract of the ports must find each, with a broker. That it passes without them, test_ports_contract.py shows.
 """
@@ -17,7 +17,7 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.transactions.pipeline import InFlightTransaction
 from bridge.kafka.transactions.producer import Failed, TransactionalProducer, TransactionContents
 from bridge.ports import Aborted, Committed, Transaction
-from bridge.simulation.planted_bugs import MUTATIONS
+from bridge.tests.simulation.planted_bugs import MUTATIONS
 from integration_tests.conftest import Broker
 from integration_tests.kafka import test_ports_contract as ports
 from integration_tests.kafka.test_ports_contract import ConfluentHarness, Reader

@@ -27,8 +27,8 @@ from bridge.config.settings import Settings, load
 from bridge.config.target_settings import TargetSettings
 from bridge.config.topic_settings import TopicSettings
 from bridge.dev.embedded_kafka import free_port
-from bridge.simulation.http_fakes import MemoryOutbox
 from bridge.testing.fake_kafka import FakeKafka, Timeline
+from bridge.tests.simulation.http_fakes import MemoryOutbox
 from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.product.test_docs import DOCS

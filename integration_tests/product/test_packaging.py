@@ -91,7 +91,7 @@ def files_in(folder: Path, *packages: str) -> set[str]:
 
 
 def is_for_proof(name: str) -> bool:
-    return "tests" in Path(name).parts or name.startswith("bridge/simulation/")
+    return "tests" in Path(name).parts
 
 
 def test_it_holds_what_runs_and_nothing_else(unpacked: Path) -> None:

@@ -13,7 +13,7 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.http.api import operations as api
 from bridge.http.api.timer_requests import Requests
 from bridge.http.auth.sessions import Token
-from bridge.simulation.http_fakes import Place
+from bridge.tests.simulation.http_fakes import Place
 
 OPERATOR, READER = Token("otto", "operate", digest_of("o" * 32)), Token("rita", "read", digest_of("r" * 32))
 

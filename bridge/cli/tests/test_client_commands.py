@@ -13,8 +13,8 @@ from bridge.cli.app import app
 from bridge.cli.client_commands import lines_of
 from bridge.client import TimerProducer
 from bridge.errors import SettingsError
-from bridge.simulation.http_fakes import MemoryOutbox
 from bridge.testing.fake_kafka import FakeKafka, Timeline
+from bridge.tests.simulation.http_fakes import MemoryOutbox
 from schemas.control import Paused, Skipped, read
 from schemas.origin import Shard
 

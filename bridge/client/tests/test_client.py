@@ -14,8 +14,8 @@ from bridge.cli.app import app
 from bridge.client import Headers, Sent, TimerProducer, cancel_headers, headers_for, partition_for, retry_of
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError, SettingsError
-from bridge.simulation.http_fakes import MemoryOutbox
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.tests.simulation.http_fakes import MemoryOutbox
 from schemas.headers import MAX_INT64, Cancel, Rules, Schedule, parse
 from schemas.levels import DEFAULT, parse_levels
 from schemas.murmur2 import murmur2

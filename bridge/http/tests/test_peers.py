@@ -21,7 +21,7 @@ from bridge.http.peer_client import Peers
 from bridge.http.peers import Neighbours
 from bridge.ports import Member
 from bridge.query.search import NamedTimer
-from bridge.simulation.http_fakes import MemorySide, Place
+from bridge.tests.simulation.http_fakes import MemorySide, Place
 from schemas.origin import Shard
 
 OWN, ITS, THIRD = (Shard("t", number) for number in range(3))

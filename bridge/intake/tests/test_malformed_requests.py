@@ -17,9 +17,9 @@ from random import Random
 import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
-from bridge.simulation.malformed_requests import Header, Raw, RawRequests
 from bridge.testing.fake_kafka import Entry
 from bridge.testing.timer_world import TIMERS, TimerWorld
+from bridge.tests.simulation.malformed_requests import Header, Raw, RawRequests
 from schemas.headers import Rules
 from schemas.profiles import PROFILES
 

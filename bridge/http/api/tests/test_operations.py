@@ -16,8 +16,8 @@ from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
 from bridge.http.auth.sessions import Token
 from bridge.ports import Record
-from bridge.simulation.http_fakes import KEY, TIMERS, MemoryOutbox, Page, Place
 from bridge.testing.fakes import FakeHistory
+from bridge.tests.simulation.http_fakes import KEY, TIMERS, MemoryOutbox, Page, Place
 from schemas.origin import Shard
 
 HOUR_MS = 3_600_000

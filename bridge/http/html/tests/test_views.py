@@ -15,7 +15,7 @@ from bridge.client import headers_for
 from bridge.config.secret_file import digest_of
 from bridge.http.auth.sessions import Token
 from bridge.http.html.rendering import bytes_text, plain, span_text
-from bridge.simulation.http_fakes import TIMERS, Place
+from bridge.tests.simulation.http_fakes import TIMERS, Place
 
 READER, OPERATOR = Token("rita", "read", digest_of("r" * 32)), Token("otto", "operate", digest_of("o" * 32))
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"

@@ -25,7 +25,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
    intake cannot go on.
 10. What is delivered at least once stands ahead of its transaction, which is judged as if it held it. What stands
    though no transaction did is a timer's all the same, unaltered and never early.
-11. No target gets more than its rate, and what may leave leaves on time (bridge.simulation.timeliness).
+11. No target gets more than its rate, and what may leave leaves on time (bridge.tests.simulation.timeliness).
 """
 
 import json
@@ -38,7 +38,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bridge.config.loop_options import TurnOptions
 from bridge.release.target_rate_limits import TargetLimit
-from bridge.simulation.request_generator import (
+from bridge.testing.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
+from bridge.tests.simulation.request_generator import (
     CANCEL,
     DELIVERED,
     EXPIRED,
@@ -49,8 +50,7 @@ from bridge.simulation.request_generator import (
     Header,
     Wish,
 )
-from bridge.simulation.timeliness import InstancePace, Left, Opening, Timeliness
-from bridge.testing.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
+from bridge.tests.simulation.timeliness import InstancePace, Left, Opening, Timeliness
 from schemas.control import Paused
 from schemas.journal import END, JournalRecord, Wait
 from schemas.origin import Shard

@@ -10,9 +10,9 @@ In some worlds senders send what no Kafka client can decode, and an operator ski
 Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
 nothing.
 
-    python -m bridge.simulation 0 10000          10,000 seeds, as many processes as cores; figures, and the bad seeds
-    python -m bridge.simulation 4711             one seed, its story told
-    python -m bridge.simulation 0 500 "K left out" outputs
+    python -m bridge.tests.simulation 0 10000      10,000 seeds on all cores; figures, and the bad seeds
+    python -m bridge.tests.simulation 4711         one seed, its story told
+    python -m bridge.tests.simulation 0 500 "K left out" outputs
                                                  with a mistake in it, judged by what readers see alone
 """
 
@@ -37,9 +37,11 @@ from bridge.loop import partitions
 from bridge.recovery import recover as recovery
 from bridge.recovery.recover import invalidate_store, read_checkpoint
 from bridge.release.target_rate_limits import TargetLimit
-from bridge.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
-from bridge.simulation.planted_bugs import applied
-from bridge.simulation.request_generator import (
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.testing.fakes import FakeClock, FakeInstance
+from bridge.tests.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
+from bridge.tests.simulation.planted_bugs import applied
+from bridge.tests.simulation.request_generator import (
     BILLS,
     CANCEL,
     MORE_TIMERS,
@@ -57,9 +59,7 @@ from bridge.simulation.request_generator import (
     Wish,
     Wishes,
 )
-from bridge.simulation.timeliness import InstancePace, Opening
-from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
-from bridge.testing.fakes import FakeClock, FakeInstance
+from bridge.tests.simulation.timeliness import InstancePace, Opening
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record
 from schemas.headers import MAX_INT64, Rules
@@ -684,7 +684,7 @@ class InstanceRuns:
         self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
         self.openings: dict[Shard, Opening] = {}
         self.own_turns: list[list[int]] = []
-        """See bridge.simulation.timeliness.InstancePace."""
+        """See bridge.tests.simulation.timeliness.InstancePace."""
         self._passed_ms, self._last_ms = 0, self.clock.now_ms()
         self.instance = FakeInstance(
             world.kafka,

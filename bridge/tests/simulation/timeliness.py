@@ -1,4 +1,4 @@
-"""Judge when timers leave, for bridge.simulation.oracle: no faster than the rate of their target, and on time.
+"""Judge when timers leave, for bridge.tests.simulation.oracle: no faster than the rate of their target, and on time.
 
 Rate: within one life of a shard (from its opening to its end), the deliveries to a limited target stay below one burst
 (`max_per_s`, at least 1) and `max_per_s` for each second that the clock of the instance went ahead. Each opening begins

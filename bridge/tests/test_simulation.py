@@ -1,9 +1,9 @@
 """Seeded histories of the whole bridge (world.py), and proof that they find mistakes (planted_bugs.py).
 
-SEEDS=1000 pytest bridge/simulation/tests/test_simulation.py          seeds 0..999; without it 50
-SEEDS=5000..6000 pytest bridge/simulation/tests/test_simulation.py    those
-SEED=4711 pytest bridge/simulation/tests/test_simulation.py           that one, with its story
-python -m bridge.simulation 0 10000                  the same on all cores, with figures
+SEEDS=1000 pytest bridge/tests/test_simulation.py          seeds 0..999; without it 50
+SEEDS=5000..6000 pytest bridge/tests/test_simulation.py    those
+SEED=4711 pytest bridge/tests/test_simulation.py           that one, with its story
+python -m bridge.tests.simulation 0 10000                  the same on all cores, with figures
 """
 
 import os
@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 
 from bridge.loop.loop import Bridge
-from bridge.simulation.planted_bugs import MUTATIONS
-from bridge.simulation.world import Outcome, run_seed
+from bridge.tests.simulation.planted_bugs import MUTATIONS
+from bridge.tests.simulation.world import Outcome, run_seed
 
 MOST_SEEDS = 200
 """docs/mutations.md says how many of them find each mistake."""

@@ -1,6 +1,6 @@
 """Deliberate mistakes, to show that the simulation finds them. Each is put into the real code and taken out again.
 
-    with applied("K left out"): run_seed(17)          python -m bridge.simulation 0 1000 "K left out"
+    with applied("K left out"): run_seed(17)          python -m bridge.tests.simulation 0 1000 "K left out"
 
 `MUTATIONS` tells each in a sentence. The first five are those that a bridge like this one is most easily built with.
 """
@@ -148,7 +148,7 @@ def _with(owner: Any, name: str, wrong: Callable[[Any], object]) -> Callable[[Pa
 
 def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
     for shard, value in journal.items():
-        sink._kafka.produce(sink.journal_of(shard), value, partition=shard.partition)  # noqa: SLF001
+        sink._kafka.produce(sink.journal_of(shard), value, partition=shard.partition)
 
 
 def journal_before(patches: Patches) -> None:
@@ -213,7 +213,7 @@ def below_l_kept(patches: Patches) -> None:
         return known.next_offset <= progress.next_offset and known.settled <= progress.settled
 
     _replace(patches, recovery, "_usable", usable)
-    _replace(patches, recovery._Recovery, "_covers", lambda *_: True)  # noqa: SLF001
+    _replace(patches, recovery._Recovery, "_covers", lambda *_: True)
 
 
 def digest_not_compared(patches: Patches) -> None:
@@ -247,18 +247,18 @@ def nothing_read_first(patches: Patches) -> None:
 
 def no_skew_margin(patches: Patches) -> None:
     """The journal is read from the time of L's record by that broker's clock alone."""
-    since_ms = recovery._Recovery._since_ms  # noqa: SLF001
+    since_ms = recovery._Recovery._since_ms
 
     def later(self: Any) -> int | None:
         found = since_ms(self)
         return None if found is None else found + self._options.clock_skew_margin_ms
 
-    _replace(patches, recovery._Recovery, "_since_ms", later)  # noqa: SLF001
+    _replace(patches, recovery._Recovery, "_since_ms", later)
 
 
 def copies_judged_again(patches: Patches) -> None:
     """A copy that lands is asked for its target once more, by the policy of now."""
-    land = BatchIntake._land  # noqa: SLF001
+    land = BatchIntake._land
 
     def judged(self: BatchIntake, record: Record, claim: Claim) -> None:
         refusal = self.policy.refusal(claim.schedule.target)
@@ -283,12 +283,12 @@ def units_kept(patches: Patches) -> None:
 
 def rules_of_now(patches: Patches) -> None:
     """A start reads old requests by the settings that it has now."""
-    read = recovery._Recovery._journal  # noqa: SLF001
+    read = recovery._Recovery._journal
 
     def by_own(self: Any, *span: Any) -> Iterator[JournalRecord]:
         return (record.model_copy(update={"rules": self._options.rules}) for record in read(self, *span))
 
-    _replace(patches, recovery._Recovery, "_journal", by_own)  # noqa: SLF001
+    _replace(patches, recovery._Recovery, "_journal", by_own)
 
 
 def pause_forgotten(patches: Patches) -> None:

@@ -1,0 +1,5 @@
+import sys
+
+from bridge.tests.simulation.world import main
+
+sys.exit(main(sys.argv[1:]))
