@@ -1,10 +1,10 @@
-"""What can be wrong with a store. Each says where, and who acts."""
+"""Errors of a store: each says where, and who acts."""
 
 
 class CorruptStoreError(Exception):
-    """Bytes on disk that cannot be what was written. The store is only a cache: it is rebuilt from Kafka.
+    """Bytes on disk that cannot be what was written. The store is a cache: it is rebuilt from Kafka.
 
-    `at`: the byte of the file `where` at which the record begins, if that is known.
+    at: the byte of the file `where` at which the record begins, if known.
     """
 
     def __init__(self, where: str, what: str, at: int | None = None) -> None:
@@ -15,8 +15,8 @@ class CorruptStoreError(Exception):
 
 
 class UnreadableError(CorruptStoreError):
-    """The disk does not give bytes back that it holds: a bad sector, or a fault that passes."""
+    """The disk does not return bytes that it holds: a bad sector, or a temporary fault."""
 
 
 class WheelFullError(Exception):
-    """A slot still holds timers one lap older: delivery has stood still for a lap. Nothing was stored; wait."""
+    """A slot still holds timers of an earlier lap: delivery has stood still for a lap. Nothing was stored; wait."""

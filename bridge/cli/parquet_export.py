@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from schemas.origin import Shard
 from schemas.pending_table import PENDING, STORES, Age, age_of, told_stores
 from timer.format.body import unpack_headers
-from timer.format.unit import RUN, Rows
+from timer.format.unit import TIMER_ROW, Rows
 from timer.inspect.offline_store import StoppedStore, StoredTimer
 
 _MOST_ROWS = 16_384
@@ -53,7 +53,7 @@ def batches(shard: Shard, store: StoppedStore) -> Iterator[pa.RecordBatch]:
 
 def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
     """The same rows in pieces of bounded size; a single large body is a piece of its own."""
-    kept = np.empty(0, RUN)
+    kept = np.empty(0, TIMER_ROW)
     for rows in blocks:
         kept = np.concatenate([kept, rows])
         while (count := _fitting(kept)) < len(kept):

@@ -15,7 +15,7 @@ read would be noticed at the first rebuild, a timer topic that may not be writte
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from timer.schedule.target_backlog import MOST_PARTED
+from timer.schedule.target_backlog import MAX_EXTRA_KEY_RANGES
 
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
 """What is done with a timer or a journal topic, in Kafka's words."""
@@ -86,7 +86,7 @@ def _kept(roll_window_ms: int) -> dict[str, str]:
 
 def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
     """What one record of the journal may come to. `most_waits`: targets that wait."""
-    waits = most_waits * _WAIT_BYTES + MOST_PARTED * _STRETCH_BYTES
+    waits = most_waits * _WAIT_BYTES + MAX_EXTRA_KEY_RANGES * _STRETCH_BYTES
     return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
 
 

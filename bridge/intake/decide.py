@@ -51,7 +51,7 @@ from schemas.receipts import Kind
 from timer.format.batch import Batch
 from timer.format.body import Body, LongNameError, frame_size, pack_headers, unpack_headers
 from timer.format.unit import Rows
-from timer.schedule.wake_time import rest_of_window_ms, visit_ms
+from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
 
 _MOVES = (ACTION, MOVE)
 ROLLED_EXTRA_BYTES = 512
@@ -441,12 +441,12 @@ class BatchIntake:
 
     def _must_rest(self, flight: CopyInFlight, visit: int) -> bool:
         """Whether it would be rolled again before a fair part of a window is over, as our clock is ahead."""
-        rest_ms = rest_of_window_ms(self.rules.roll_window_ms)
+        rest_ms = roll_cooldown_ms(self.rules.roll_window_ms)
         is_soon = visit < min(self.now_ms + rest_ms, flight.due_ms) and flight.due_ms > self.now_ms
         return is_soon and self.flights.was_rolled_within(flight, rest_ms, self.now_ms)
 
     def _rest(self, body: Body, visit: int) -> None:
-        until_ms = self.now_ms + rest_of_window_ms(self.rules.roll_window_ms)
+        until_ms = self.now_ms + roll_cooldown_ms(self.rules.roll_window_ms)
         self._take_room(body)
         at = self._taken.batch.rest(body, visit, self.now_ms, until_ms)
         self._taken.held.append(body.origin)

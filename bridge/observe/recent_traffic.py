@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field
 
-from timer.format.unit import counted
+from timer.format.unit import unique_counts
 
 SLOT_MS = 10_000
 _SLOTS = 30
@@ -78,7 +78,7 @@ class TrafficMeter:
         """Timers that were due then, and so many that `waited` for their target, whose lateness was wanted."""
         late_ms = np.maximum(0, now_ms - due_ms)
         at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
-        bounds, counts = counted(_BOUNDS_MS[at])
+        bounds, counts = unique_counts(_BOUNDS_MS[at])
         with self._lock:
             slot = self._slot(now_ms)
             slot.delivered += len(due_ms) + waited

@@ -93,7 +93,7 @@ class OriginSearch:
         if owned is not self._owned:  # opened anew: its units are others
             self._owned, self._next = owned, 0
         while self._next is not None:
-            run, self._next = owned.store.some_live(self._next)
+            run, self._next = owned.store.list_pending(self._next)
             rows = run[run["origin"] == self._origin]
             if len(rows):
                 self._tell(owned, now_ms, [rows[:1]])

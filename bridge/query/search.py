@@ -24,7 +24,7 @@ from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.format.body import Body, unpack_headers
-from timer.format.unit import RUN, Rows, topic_hash
+from timer.format.unit import TIMER_ROW, Rows, topic_hash
 
 _BODIES_AT_ONCE = 64
 
@@ -196,7 +196,7 @@ class Search:
         owned = self._still(shard, shards)
         if owned is None:  # what it held is told by its next owner
             return
-        run, following = owned.store.some_live(first)
+        run, following = owned.store.list_pending(first)
         run = run[run["unit"] >= first]
         run = run[self._fits(shard, run)]
         if self._wanted.needs_bodies:
@@ -222,7 +222,7 @@ class Search:
 
     def _fitting_bodies(self, owned: OwnedPartition, run: Rows, is_over: Callable[[], bool]) -> tuple[Rows, int | None]:
         """Those whose bodies fit, and the unit at which it stopped, as it is over."""
-        found = [np.empty(0, RUN)]
+        found = [np.empty(0, TIMER_ROW)]
         for at in range(0, len(run), _BODIES_AT_ONCE):
             if at and is_over():
                 return np.concatenate(found), int(run["unit"][at])
@@ -237,7 +237,7 @@ class Search:
             width_ms = self._wanted.bucket_ms
             starts, counts = np.unique(run["due_ms"] // width_ms * width_ms, return_counts=True)
             self._buckets.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
-        limit, kept = self._wanted.limit, self._rows.get(shard, np.empty(0, RUN))
+        limit, kept = self._wanted.limit, self._rows.get(shard, np.empty(0, TIMER_ROW))
         if limit == len(kept):  # nearly always, and to sort is dear
             run = run[run["due_ms"] <= kept["due_ms"].max(initial=-1)]
         if len(run) == 0:
@@ -287,7 +287,7 @@ class Search:
         owned = self._still(place.shard, shards)
         if owned is None:
             return
-        row = owned.store.live_at(at)
+        row = owned.store.pending_at(at)
         if len(row) == 0:  # it has left, or is on its way round
             rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
             told = (flight._replace(due_ms=place.due_ms) for flight in rolling)

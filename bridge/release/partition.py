@@ -351,7 +351,7 @@ class OwnedPartition:
             return
         room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
         gate = OPEN if self._limits.is_open else self._limits.at(now_ms)
-        waiting = self.store.waiting_hashes()
+        waiting = self.store.backlog_hashes()
         due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()

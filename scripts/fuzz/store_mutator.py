@@ -23,7 +23,7 @@ from timer.files.wheel import SLOT, slot_checks
 from timer.format.batch import Batch
 from timer.format.body import HEAD, HEAD_SIZE, Body, pack_headers
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.checksum import COLUMN, unit_checks
+from timer.format.checksum import UNIT_EXTRA_DISK, unit_checks
 from timer.format.file_names import WHEEL
 from timer.format.unit import BLANK_SIZE, UNIT, UNIT_SIZE
 from timer.maintenance.shutdown_snapshot import RESUME
@@ -39,7 +39,7 @@ SEALED, AS_CLOSED = 1, 2
 EDIT = struct.Struct(">BBHq")
 _BYTE, _FIELD, _CUT, _MORE, _REMOVE, _COPY = range(6)
 _MOST_BYTES = 1 << 14
-_DTYPES = {"timer": UNIT, "ids": COLUMN, WHEEL: SLOT}
+_DTYPES = {"timer": UNIT, "ids": UNIT_EXTRA_DISK, WHEEL: SLOT}
 _NUMBER = re.compile(rb"-?\d+")
 
 Contents = dict[str, bytes]
@@ -191,11 +191,11 @@ def seal(contents: Contents, *, as_closed: bool) -> None:
 def _seal_units(contents: Contents, name: str, base: int) -> None:
     column_name = name.replace("timer/", "ids/")
     column = contents.get(column_name, b"")
-    count = min(len(contents[name]) // UNIT_SIZE, len(column) // COLUMN.itemsize, PER_SEGMENT)
+    count = min(len(contents[name]) // UNIT_SIZE, len(column) // UNIT_EXTRA_DISK.itemsize, PER_SEGMENT)
     units = np.frombuffer(contents[name][: count * UNIT_SIZE], UNIT)
-    rows = np.frombuffer(column[: count * COLUMN.itemsize], COLUMN).copy()
+    rows = np.frombuffer(column[: count * UNIT_EXTRA_DISK.itemsize], UNIT_EXTRA_DISK).copy()
     rows["check"] = unit_checks(units, rows, base // OPTIONS.segment_bytes * PER_SEGMENT)
-    contents[column_name] = rows.tobytes() + column[count * COLUMN.itemsize :]
+    contents[column_name] = rows.tobytes() + column[count * UNIT_EXTRA_DISK.itemsize :]
 
 
 def sealed_frames(content: bytes) -> bytes:

@@ -94,7 +94,7 @@ def _live_on(disk: SimDisk) -> None:
 def _list(store: Store) -> None:
     following: int | None = 0
     while following is not None:
-        rows, following = store.some_live(following)
+        rows, following = store.list_pending(following)
         for at in range(len(rows)):
             store.peek(rows[at : at + 1])
 

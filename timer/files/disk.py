@@ -1,7 +1,7 @@
-"""The store's only way to files: a small port, and the real thing behind it.
+"""The store's only way to files: a small port, and its implementation on a real disk.
 
-`File` is a byte array that grows; `Disk` is one folder of them. What is written survives the death of the process, what
-is synced survives the loss of power. Syncing is slow (tens of ms), so it is started here and asked after later:
+`File` is a byte array that grows; `Disk` is one folder of files. Written bytes survive the death of the process, synced
+bytes survive a loss of power. A sync takes tens of ms, so it is started here and polled later:
 
     syncing = disk.start_sync([log, body])          ...turns go on...          syncing.done() -> True
 
@@ -22,7 +22,7 @@ from timer.errors import UnreadableError
 
 _CHUNK_BYTES = 1 << 20
 _DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE})
-"""What a disk, or who keeps it far away, says of bytes that it cannot give back."""
+"""Errors of a disk, or of a network file system, for bytes that cannot be read."""
 
 
 class File(Protocol):
@@ -31,21 +31,21 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read(self, at: int, size: int) -> bytes:
-        """The bytes [at, at + size), fewer where the file ends before. Raises UnreadableError."""
+        """Return bytes [at, at + size), fewer at the end of the file. Raises UnreadableError."""
         ...
 
     def append(self, data: bytes) -> None:
-        """All of `data` at the end. Raises OSError (disk full, EIO), then an unknown part of it may stand there."""
+        """Append all of `data`. Raises OSError (disk full, EIO); then an unknown part of it may be in the file."""
         ...
 
     def overwrite(self, at: int, data: bytes) -> None:
-        """`data` in place of what stands at `at`, all of it within the file."""
+        """Overwrite the bytes at `at` with `data`, which must lie within the file."""
         ...
 
     def rewrite(self) -> None:
-        """All it holds is written again: behind a sync that failed, the system takes it for written, and it is not.
+        """Write all bytes again: after a failed sync the kernel takes them for written, though they are not.
 
-        Raises OSError, then all of it is to be rewritten still, and UnreadableError.
+        Raises OSError; then all bytes have to be rewritten still. Raises UnreadableError.
         """
         ...
 
@@ -55,63 +55,63 @@ class File(Protocol):
 
 
 class MappedFile(Protocol):
-    """A file of fixed size as memory: what is written to `buffer` reaches the disk at some time, in any order."""
+    """A file of fixed size as memory: changes to `buffer` reach the disk at any time, in any order."""
 
     @property
     def buffer(self) -> memoryview: ...
 
     def drop_page_cache(self) -> None:
-        """Pages that were touched are the kernel's cache alone, and no memory of ours: nothing of them is lost."""
+        """Give touched pages to the kernel's cache, so that they do not count as our memory. Loses nothing."""
         ...
 
     def close(self) -> None: ...
 
 
 class Syncing(Protocol):
-    """Work on its way to the platter."""
+    """A sync or replacement that is running."""
 
     def done(self) -> bool:
-        """True once it is durable. Raises OSError where it failed."""
+        """True once it is durable. Raises OSError if it failed."""
         ...
 
     def wait(self) -> None:
-        """Until it is durable. Raises OSError where it failed."""
+        """Wait until it is durable. Raises OSError if it failed."""
         ...
 
 
 class Disk(Protocol):
-    """One folder. Names are relative, with '/' between; folders appear as they are needed."""
+    """One folder. Names are relative, with '/' between; folders are created as needed."""
 
     def open(self, name: str) -> File:
-        """Opened for reading and appending, made empty where missing."""
+        """Open for reading and appending; create an empty file if missing."""
         ...
 
     def map(self, name: str, size: int) -> MappedFile:
-        """Made (zeros) where missing; a file of another size is made anew, zeroed. OSError where there is no room."""
+        """Map a file of `size` bytes; a missing one or one of another size is created with zeros. OSError if full."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The whole of a small file, None where there is none."""
+        """Return the whole of a small file, None if missing."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Sorted names (without the folder) of the files in `folder`; empty where there is none."""
+        """Return sorted names (without the folder) of the files in `folder`, none if it is missing."""
         ...
 
     def remove(self, name: str) -> None:
-        """Nothing happens where there is none."""
+        """Remove a file, if it exists."""
         ...
 
     def free_bytes(self) -> int:
-        """Room that is left for all who share the device."""
+        """Return the free bytes of the device."""
         ...
 
     def start_sync(self, files: Sequence[File]) -> Syncing:
-        """Makes durable what `files` hold now."""
+        """Start to make durable what `files` hold now."""
         ...
 
     def start_replace(self, name: str, data: bytes) -> Syncing:
-        """Makes `name` hold `data`: atomic (all or nothing, also at a loss of power) and durable when done."""
+        """Start to set the content of `name`: atomically, also at a loss of power, and durable when done."""
         ...
 
 
@@ -128,7 +128,7 @@ class RealFile:
     def read(self, at: int, size: int) -> bytes:
         try:
             return os.pread(self._descriptor, size, at)
-        except OSError as wrong:  # a sector that nobody can read any more is damage, and no disk that is full
+        except OSError as wrong:  # damage, not a full disk
             raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {wrong}") from wrong
 
     def append(self, data: bytes) -> None:
@@ -162,12 +162,12 @@ class RealFile:
             self._descriptor = -1
 
     def duplicate(self) -> int:
-        """A descriptor of its own for a sync that may outlive this file."""
+        """Return another descriptor, for a sync that may outlive this file."""
         return os.dup(self._descriptor)
 
 
 class RealMapping:
-    """Its room is taken at once: a page that the disk has no room for would end the process without a word (SIGBUS)."""
+    """Allocates its room at once: a full disk would otherwise end the process with SIGBUS."""
 
     def __init__(self, path: Path, size: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -189,7 +189,7 @@ class RealMapping:
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Every view of the buffer must be gone by now."""
+        """Close. No view of the buffer may exist."""
         self._buffer.release()
         self._map.close()
 
@@ -209,7 +209,7 @@ class RealSyncing:
 
 
 class RealDisk:
-    """A folder of the operating system's, created 0700. One thread syncs, in the order of the calls."""
+    """A real folder, created with mode 0700. One thread syncs, in the order of the calls."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -245,7 +245,7 @@ class RealDisk:
     def start_sync(self, files: Sequence[File]) -> RealSyncing:
         real = [file for file in files if isinstance(file, RealFile)]
         descriptors: list[int] = []
-        with ExitStack() as opened:  # an error leaves none of them open
+        with ExitStack() as opened:  # on an error, close those that are open
             asked = [file.duplicate for file in real]
             asked += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
             for descriptor in (ask() for ask in asked):
@@ -259,7 +259,7 @@ class RealDisk:
         return self._later(lambda: _replace(path, data))
 
     def close(self) -> None:
-        """Waits for what is on its way."""
+        """Wait for running syncs and close."""
         self._syncer.shutdown(wait=True)
 
     def _made(self, name: str) -> Path:

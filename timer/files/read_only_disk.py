@@ -1,4 +1,4 @@
-"""A Disk that only reads: for looking into the store of a bridge that is stopped. Nothing is made, cut or written."""
+"""A read-only Disk for the store of a stopped bridge."""
 
 import os
 from pathlib import Path
@@ -28,13 +28,13 @@ class ReadOnlyFile:
 
 
 class ReadOnlyDisk:
-    """One folder, which has to be there. See timer.files.disk.Disk."""
+    """One existing folder. See timer.files.disk.Disk."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def open(self, name: str) -> ReadOnlyFile:
-        """Raises FileNotFoundError where there is none."""
+        """Open for reading. Raises FileNotFoundError."""
         return ReadOnlyFile(self._root / name)
 
     def read(self, name: str) -> bytes | None:

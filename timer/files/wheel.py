@@ -1,12 +1,13 @@
-"""The TimerWheel: for each tick ahead, where its chain of units begins and ends, and how many of them live.
+"""The TimerWheel: for each future tick, the first and the last unit of its chain, and how many of them are pending.
 
-    tick 10 ms, 8 slots      visit 1000..1009 -> time 100 -> index 100 % 8 = 4
-                             visit 1080..1089 -> time 108 -> index 4 too: one lap later
-    slot, 32 bytes, big-endian:  0:8 time (visit // tick) | 8:8 first | 16:8 last | 24:4 live units | 28:4 check
+    tick 10 ms, 8 slots      wake-up 1000..1009 -> time 100 -> index 100 % 8 = 4
+                             wake-up 1080..1089 -> time 108 -> index 4 too: one lap later
+    slot, 32 bytes, big-endian:  0:8 time (wake-up // tick) | 8:8 first | 16:8 last | 24:4 pending units | 28:4 check
 
-A slot that holds the time of another lap, or no live unit, is free. The wheel says in which tick to look, never when to
-release: that is the unit's own visit, to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none.
-Runs on any buffer: a mapped file, a bytearray. A slot that was never used is all zeros.
+A slot of another lap, or without pending units, is free. The wheel says which tick to look at, never when to release:
+the
+unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none. The buffer may
+be a mapped file or a bytearray. A slot that was never used is all zeros.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from timer.errors import WheelFullError
 from timer.format.checksum import Checks
-from timer.format.unit import Ints, Rows, counted, stable_order
+from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
 
 SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
 SLOT_SIZE = 32
@@ -26,9 +27,9 @@ _SCAN_SLOTS = 4096
 
 
 def slot_checks(slots: Rows) -> Checks:
-    """What the last field of each of `slots` has to hold: no other part of a slot can change without it.
+    """Return the value of the last field of each of `slots`; it covers all other bytes of the slot.
 
-    A sum of words with odd weights, as a rebuild fills millions of slots; 0 for a slot of zeros.
+    A sum of words with odd weights, because a rebuild fills millions of slots; 0 for a slot of zeros.
     """
     words = np.frombuffer(slots.tobytes(), ">u4").reshape(-1, SLOT_SIZE // 4)[:, : len(_WEIGHTS)].astype(np.uint32)
     found: Checks = words @ _WEIGHTS
@@ -36,7 +37,7 @@ def slot_checks(slots: Rows) -> Checks:
 
 
 class Links(NamedTuple):
-    """The previous position of each unit (-1: none), and the slots as they will be."""
+    """The previous position of each unit (-1: none), and the new slots."""
 
     previous: Ints
     where: Ints
@@ -51,10 +52,10 @@ class Wheel:
         self._slots = slots
         self._table = np.frombuffer(buffer, SLOT, count=slots)
         self._empty = (0, -1)
-        """No tick in (first, second] holds a live unit: who looks again and again looks at each slot once."""
+        """No tick in (first, second] has a pending unit, so that repeated searches look at each slot once."""
 
     def is_sound(self) -> bool:
-        """Whether the check of each slot fits."""
+        """True if the check of every slot matches."""
         for start in range(0, self._slots, _SCAN_SLOTS):
             slots = self._table[start : start + _SCAN_SLOTS]
             if (slot_checks(slots) != slots["magic"]).any():
@@ -62,22 +63,24 @@ class Wheel:
         return True
 
     def clear(self) -> None:
-        """No slot holds anything."""
+        """Empty all slots."""
         self._table[:] = np.zeros(1, SLOT)
 
     def close(self) -> None:
-        """Lets go of the buffer."""
+        """Release the buffer."""
         del self._table
 
-    def plan(self, visits_ms: Ints, positions: Ints, counted: NDArray[np.bool_]) -> "Links":
-        """How units, in the order of the log, join their chains; those not `counted` are no timers. Changes nothing.
+    def plan(self, visits_ms: Ints, positions: Ints, is_timer: NDArray[np.bool_]) -> "Links":
+        """Return how units join their chains. Changes nothing.
 
-        Raises WheelFullError where a slot is occupied by another lap.
+        Units are in the order of the log; those without `is_timer` are delete marks and not counted. Raises
+        WheelFullError
+        if a slot holds pending units of another lap.
         """
         times = visits_ms // self.tick_ms
         if len(times) == 0:
-            return Links(times, times, np.empty(0, SLOT))  # no view: the buffer may have to go before these
-        order = stable_order(times)
+            return Links(times, times, np.empty(0, SLOT))  # not a view: the buffer may be released earlier
+        order = stable_argsort(times)
         ordered, chained = times[order], positions[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
         ends = np.concatenate((starts[1:], [len(ordered)])) - 1
@@ -90,13 +93,13 @@ class Wheel:
         slots["first"] = np.where(alive, slots["first"], chained[starts])
         slots["time"] = ordered[starts]
         slots["last"] = chained[ends]
-        slots["num"] = np.where(alive, slots["num"], 0) + np.add.reduceat(counted[order].astype(np.int32), starts)
+        slots["num"] = np.where(alive, slots["num"], 0) + np.add.reduceat(is_timer[order].astype(np.int32), starts)
         in_log_order = np.empty(len(order), np.int64)
         in_log_order[order] = previous
         return Links(in_log_order, index, slots)
 
     def link(self, links: "Links") -> None:
-        """Does what `plan` found; nothing may have changed in between."""
+        """Apply `links`. The wheel must not have changed since `plan`."""
         self._empty = (0, -1)
         self._put(links.where, links.slots)
 
@@ -105,7 +108,7 @@ class Wheel:
         self._table[index] = slots
 
     def _free_or_own(self, times: Ints) -> Ints:
-        """The slots of `times`, ascending and each once: two can share one only where they span more than a lap."""
+        """Return the slots of `times`, which are ascending and distinct. Two share a slot only if they span a lap."""
         index = times % self._slots
         slots = self._table[index]
         taken = (slots["num"] > 0) & (slots["time"] != times)
@@ -115,22 +118,22 @@ class Wheel:
         return index
 
     def settle(self, visits_ms: Ints) -> None:
-        """Takes settled units out of the counts; a slot without live units is free."""
-        times, counts = counted(visits_ms // self.tick_ms)
+        """Remove settled units from the counts; a slot without pending units is free."""
+        times, counts = unique_counts(visits_ms // self.tick_ms)
         index = times % self._slots
         slots = self._table[index]
         slots["num"] -= counts.astype(np.int32)
         self._put(index, slots)
 
     def slot(self, time: int) -> tuple[int, int, int]:
-        """(first, last, live) of the tick `time`; (-1, -1, 0) where it is free or of another lap."""
-        standing: Any = self._table[time % self._slots]
-        if int(standing["time"]) != time or int(standing["num"]) <= 0:
+        """Return (first, last, pending) of the tick `time`; (-1, -1, 0) if the slot is free or of another lap."""
+        slot: Any = self._table[time % self._slots]
+        if int(slot["time"]) != time or int(slot["num"]) <= 0:
             return (-1, -1, 0)
-        return (int(standing["first"]), int(standing["last"]), int(standing["num"]))
+        return (int(slot["first"]), int(slot["last"]), int(slot["num"]))
 
     def next_time(self, after: int, until: int) -> int | None:
-        """The first tick in (after, until] that holds a live unit."""
+        """Return the first tick in (after, until] with a pending unit."""
         empty_after, empty_until = self._empty
         is_known = empty_after <= after <= empty_until
         if is_known and until <= empty_until:

@@ -1,4 +1,4 @@
-"""A request in the body log: one frame, checked by a CRC, holding all that a delivery or a rejection needs.
+"""A request in the body log: one frame with a CRC and all that a delivery or a rejection needs.
 
     0:4 frame size | 4:4 CRC-32 of the bytes from 8 on | 8:1 version | 9:1 flags | 10:2 target length
     12:4 partition (-1: the partitioner's choice) | 16:8 offset | 24:8 timestamp ms | 32:8 due ms
@@ -6,8 +6,8 @@
     62: target, id, key, value, headers                                          (big-endian)
     a header: 2 name length | 4 value length (-1: null) | name | value
 
-The request's headers are kept whole and in order, ours too: a record that turns out undeliverable goes to the rejected
-topic as it came. The flag PLAIN says that none of them matters to a delivery, so that they need not be decoded.
+All headers of the request are kept in order, ours too: an undeliverable record goes to the rejected topic unchanged.
+The flag PLAIN says that no header matters to a delivery, so that they need not be decoded.
 """
 
 import struct
@@ -26,7 +26,7 @@ _CHECKED_HEAD = struct.Struct(">BBHiqqqqiiiH")
 assert _SIZE_AND_CHECK.size == _CHECKED_FROM == HEAD_SIZE - _CHECKED_HEAD.size
 _HEADER = struct.Struct(">Hi")
 MOST_NAME_BYTES = 0xFFFF
-"""Of a header's name. Kafka has no such limit."""
+"""The longest header name. Kafka has no such limit."""
 _VERSION = 1
 _PLAIN_NAMES = CONTROL - {KEY, EXPIRE_MS}
 
@@ -37,11 +37,11 @@ HAS_ID = 8
 
 
 class LongNameError(ValueError):
-    """A header's name for which the frame has no room."""
+    """A header name is too long for the frame."""
 
 
 class Body(NamedTuple):
-    """A request that became a timer. `headers` are its own, encoded; `plain`: none that a delivery looks at."""
+    """A request that became a timer. headers: its own, encoded. plain: True if none of them matters to a delivery."""
 
     target: str
     partition: int
@@ -53,7 +53,7 @@ class Body(NamedTuple):
     headers: bytes
     plain: bool
     origin: int
-    """Offset of the first request; `offset` is that of this copy of it."""
+    """Offset of the first request; `offset` is that of this copy."""
     rolls: int
     id: bytes | None
 
@@ -65,7 +65,7 @@ def frame_size(body: Body) -> int:
 
 
 def pack(body: Body) -> bytes:
-    """The frame of `body`."""
+    """Return the frame of `body`."""
     topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin, rolls, id_ = body
     flags = PLAIN if plain else 0
     if key is None:
@@ -96,7 +96,7 @@ def pack(body: Body) -> bytes:
 
 
 def unpack(frame: bytes | memoryview, position: int) -> Body:
-    """The body in `frame`, which was read at `position`. Raises CorruptStoreError where a byte of it changed."""
+    """Return the body of `frame`, which was read at `position`. Raises CorruptStoreError if it is damaged."""
     if len(frame) < HEAD_SIZE:
         raise CorruptStoreError(f"body log at {position}", f"{len(frame)} bytes are no frame")
     (
@@ -147,11 +147,11 @@ def _ascii(target: bytes | memoryview, position: int) -> str:
 
 
 PEEK_SIZE = HEAD_SIZE + 249 + 1024
-"""What a look at a frame's beginning has to read: its head, target and id."""
+"""Most bytes of a frame's beginning: fixed fields, target and id."""
 
 
 class Peek(NamedTuple):
-    """The beginning of a frame, unchecked: the caller compares what it finds with what it looks for."""
+    """The beginning of a frame, not checked: the caller compares it with what it expects."""
 
     size: int
     origin: int
@@ -163,7 +163,7 @@ class Peek(NamedTuple):
 
 
 def peek(head: bytes, position: int) -> Peek:
-    """What stands in `head`, the first PEEK_SIZE bytes of the frame at `position`, or fewer where there are no more."""
+    """Return the fields in `head`, the first PEEK_SIZE bytes (or fewer) of the frame at `position`."""
     if len(head) < HEAD_SIZE:
         raise CorruptStoreError(f"body log at {position}", f"{len(head)} bytes are no frame")
     fields = HEAD.unpack_from(head)
@@ -174,7 +174,7 @@ def peek(head: bytes, position: int) -> Peek:
 
 
 def pack_headers(headers: Headers) -> tuple[bytes, bool]:
-    """The headers' bytes, and whether none of them matters to a delivery. Raises LongNameError."""
+    """Return the headers' bytes, and True if none of them matters to a delivery. Raises LongNameError."""
     parts: list[bytes] = []
     plain = True
     for name, value in headers:
@@ -192,7 +192,7 @@ def pack_headers(headers: Headers) -> tuple[bytes, bool]:
 
 
 def _beginning(name: str, size: int) -> bytes:
-    """A header's bytes before its value of `size` bytes (-1: null)."""
+    """Return a header's bytes before its value of `size` bytes (-1: null)."""
     raw = name.encode()
     if len(raw) > MOST_NAME_BYTES:
         raise LongNameError(f"a header's name has {len(raw)} bytes: {MOST_NAME_BYTES} is the most")
@@ -202,7 +202,7 @@ def _beginning(name: str, size: int) -> bytes:
 
 
 _beginnings: dict[str, dict[int, bytes]] = {}
-"""By name and size of the value. Senders choose both, so not all are kept."""
+"""Cache by name and size of the value. Bounded, as senders choose both."""
 _MOST_NAMES = 128
 _MOST_SIZES = 128
 _LONGEST_NAME = 256
@@ -220,7 +220,7 @@ def _remember(name: str, size: int, beginning: bytes) -> None:
 
 
 def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
-    """The headers as they came, in order. Raises CorruptStoreError where the bytes are none."""
+    """Return the headers in order. Raises CorruptStoreError if the bytes are damaged."""
     try:
         headers, end = _unpacked(encoded)
     except (struct.error, UnicodeDecodeError) as wrong:
@@ -231,7 +231,7 @@ def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
 
 
 def _unpacked(encoded: bytes) -> tuple[list[tuple[str, bytes | None]], int]:
-    """The headers, and where the last of them ends by what it says."""
+    """Return the headers, and the end of the last one."""
     headers: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(encoded):

@@ -1,9 +1,9 @@
-"""The checkpoint: up to where the files of a store are known to be durable, and which committed progress that is.
+"""The checkpoint: up to where the files of a store are durable, and the committed progress of that state.
 
     8 hex digits (CRC-32 of the rest) | newline | JSON
 
-It is written only when everything in the store is committed in Kafka, so taking a store back to its checkpoint is the
-undo of whatever was ahead of the commit.
+Written only when everything in the store is committed in Kafka, so that a return to the checkpoint undoes all changes
+that were never committed.
 """
 
 import zlib
@@ -19,23 +19,23 @@ from timer.format.unit import BLANK_SIZE, UNIT_SIZE
 FORMAT = 3
 NAME = "checkpoint"
 CLOSED = "closed"
-"""A copy of the checkpoint, made when a store is closed in the very state that the checkpoint tells, wheel included."""
+"""A copy of the checkpoint, written when a store is closed in exactly that state, wheel included."""
 
 MOST_SLOTS = 1 << 26
-"""2 GiB of a wheel: more are believed only where the wheel itself, or Kafka, tells them too."""
+"""2 GiB of a wheel. A larger number is used only if the wheel file or Kafka confirms it."""
 MOST_FILES = 1 << 20
-"""Of the TimerLog, 64 TiB of it: more were never there."""
+"""Files of the TimerLog, 64 TiB."""
 
 
 def runs(segments: list[int]) -> tuple[tuple[int, int], ...]:
-    """`segments`, ascending, as the first and the last of each run without a gap."""
+    """Return (first, last) of each run without a gap in `segments`, which are ascending."""
     gaps = [at for at in range(1, len(segments)) if segments[at] != segments[at - 1] + 1]
     bounds = [0, *gaps, len(segments)]
     return tuple((segments[a], segments[b - 1]) for a, b in pairwise(bounds) if a < b)
 
 
 class Checkpoint(BaseModel):
-    """Positions are ends (the next to be written). `held` are the origins that wait with a key <= K."""
+    """Positions are ends (the next to be written). held: the pending out-of-order origins."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,33 +44,33 @@ class Checkpoint(BaseModel):
     segment_bytes: int = Field(ge=UNIT_SIZE + BLANK_SIZE, le=MAX_INT64)
     tick_ms: int = Field(ge=1, le=MAX_INT64)
     slots: int = Field(ge=1, le=MAX_INT64)
-    """Slots at that time; the next opening lays the wheel out by the settings of then."""
+    """Slots at that time; the next opening uses its own settings."""
     units_end: int = Field(ge=0, le=MAX_INT64)
     body_end: int = Field(ge=0, le=MAX_INT64)
     low_unit: int = Field(ge=0, le=MAX_INT64)
     segments: tuple[tuple[int, int], ...]
-    """Files of the TimerLog, first to last of each run. No file but these, and `bodies`, is this store's."""
+    """Files of the TimerLog, (first, last) of each run. Only these and `bodies` belong to the store."""
     bodies: tuple[int, ...]
-    """Files of the body log, each by the position of its first byte."""
+    """Files of the body log, by the position of their first byte."""
     pending: int = Field(ge=0, le=MAX_INT64)
     held: tuple[Int64, ...] = ()
     waits: tuple[Wait, ...] = ()
-    """Targets whose timers wait, as committed."""
+    """Target backlogs, as committed."""
     flights: tuple[CopyInFlight, ...] = ()
-    """Copies on their way."""
+    """Copies in flight."""
     ended_flights: tuple[Int64, ...] = ()
-    """Origins of those of them whose timer has ended."""
+    """Origins of copies in flight whose timers have ended."""
     journal_offset: Int64
-    """Where the shard's journal goes on behind this progress."""
+    """Next offset of the journal partition after this progress."""
 
     @field_serializer("progress")
     def _without_no_era(self, progress: Progress) -> tuple[object, ...]:
-        """As it was before there were eras: one that is written down once is the same for every version."""
+        """Leave out an absent progress generation, so that all versions write the same bytes."""
         return tuple(progress) if progress.era else tuple(progress[:-1])
 
     @model_validator(mode="after")
     def _names_files(self) -> "Checkpoint":
-        """Its files are in order, within its ends and not beyond number: what is named is opened, one by one."""
+        """Check that the files are ascending, within the ends and of a possible number."""
         ends = [-1, *(number for run in self.segments for number in run)]
         is_ascending = all(a < b for a, b in zip(ends[::2], ends[1::2], strict=False))
         is_run = all(first <= last for first, last in self.segments)
@@ -83,7 +83,7 @@ class Checkpoint(BaseModel):
         return self
 
     def unit_files(self) -> list[int]:
-        """Files of the TimerLog by the position of their first byte, ascending."""
+        """Return first positions of the files of the TimerLog, ascending."""
         return [segment * self.segment_bytes for first, last in self.segments for segment in range(first, last + 1)]
 
     def to_bytes(self) -> bytes:
@@ -92,7 +92,7 @@ class Checkpoint(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Checkpoint | None":
-        """None where the bytes are torn, changed, or of a format this version does not know."""
+        """Parse `data`. None if the bytes are torn, changed or of an unknown format."""
         text = sound_text(data)
         if text is None:
             return None
@@ -104,6 +104,6 @@ class Checkpoint(BaseModel):
 
 
 def sound_text(data: bytes) -> bytes | None:
-    """The JSON behind the checksum, whatever its format; None where the two do not fit."""
+    """Return the JSON after the checksum, whatever its format; None if the checksum does not match."""
     checksum, _, text = data.partition(b"\n")
     return text if checksum == b"%08x" % zlib.crc32(text) else None

@@ -1,13 +1,12 @@
-"""The 52-byte unit of the TimerLog, as RIP-43 lays it out, and the same facts as columns in memory.
+"""The 52-byte unit of the TimerLog as in RIP-43, and the same fields as columns in memory.
 
-    0:4 size=52 | 4:8 previous of the slot's chain | 12:4 magic | 16:8 written ms | 24:4 visit - written, ms
-    28:8 body position | 36:4 body size | 40:4 hash of the real topic | 44:8 origin offset        (big-endian)
+    0:4 size=52 | 4:8 previous of the slot's chain | 12:4 magic | 16:8 written ms | 24:4 wake-up - written, ms
+    28:8 body position | 36:4 body size | 40:4 hash of the target topic | 44:8 origin offset      (big-endian)
 
-The reserved last field holds the origin, as the order of release needs it for every unit of an opening slot, while the
-exact due time is only needed with the body, where it stands. `written` is the broker's timestamp of the request, so
-that a rebuild writes the same unit; `written + delay` is the visit to the millisecond.
+RIP-43's reserved last field holds the origin, because the order of release needs it for every unit of a slot. `written`
+is the broker's timestamp of the request, so that a rebuild writes the same unit; `written + delay` is the wake-up time.
 
-A file ends with a blank record (16 bytes: bytes left, zeros, magic) once a unit and a blank no longer fit.
+A file ends with a blank record (16 bytes: bytes left, zeros, magic) if a unit and a blank no longer fit.
 """
 
 from collections.abc import Collection, Iterable
@@ -40,15 +39,15 @@ assert BLANK.itemsize == BLANK_SIZE
 
 MAGIC_NORMAL = 1
 MAGIC_ROLL = 2
-"""At its visit the timer is not due yet: it is looked at to be rolled."""
+"""The timer is not due at its wake-up time: it rolls then."""
 MAGIC_DELETE = 4
-"""No timer: `origin` ended, which lies in the unit at position `body`; chained in that one's tick."""
+"""A delete mark: the unit at position `body` with this `origin` has ended. Chained in that unit's tick."""
 MAGIC_UNCHAINED = 8
-"""Ours: the unit was held from the start (its place in the order had passed), so it is in no slot's chain."""
+"""Ours: the timer was out of order when it was stored, so its unit is in no chain."""
 MAX_DELAY_MS = 2**31 - 1
-"""What the unit's delay can say: 24 days. The roll window is shorter."""
+"""The largest delay of a unit, 24 days. The roll window is shorter."""
 
-RUN = np.dtype(
+TIMER_ROW = np.dtype(
     [
         ("visit_ms", "i8"),
         ("origin", "i8"),
@@ -60,68 +59,68 @@ RUN = np.dtype(
         ("due_ms", "i8"),
     ]
 )
-"""Live timers in memory, one row each: where they stand in the order of release, and where their unit and body lie."""
+"""One pending timer in memory: its place in the order of release, its unit and its body."""
 
-NO_ROWS = np.empty(0, RUN)
+NO_ROWS = np.empty(0, TIMER_ROW)
 
-BESIDE = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
-"""What RIP-43's unit has no room for: the hash of the timer's id (0: none), and when it is due. Zeros for a marker."""
+UNIT_EXTRA = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
+"""Fields without room in RIP-43's unit: hash of the timer's id (0: none) and due time. Zeros for a delete mark."""
 
-_MOST_POSITIVE = 0x7F
+_MAX_SIGN_BYTE = 0x7F
 _FEW = 64
-"""Up to so many a dict of Python is faster than numpy."""
-_HANDFUL = 8
-"""Up to so many are compared one by one: np.isin takes 20 us before it begins."""
-_MANY = 5000
-"""From so many on two sorts of 16 bits are faster than one of 64."""
-_NEAR = 8
-"""Values that span at most so many times their number are counted in a table of that span, without a sort."""
+"""Up to this many values a Python dict is faster than numpy."""
+_MAX_COMPARED = 8
+"""Up to this many are compared one by one: np.isin needs 20 us to start."""
+_MIN_RADIX = 5000
+"""From this many on two 16-bit sorts are faster than one of 64 bits."""
+_MAX_SPREAD = 8
+"""Values that span at most this many times their number are counted in a table, without a sort."""
 
 Rows: TypeAlias = NDArray[Any]
-"""A structured array of UNIT, BESIDE or RUN."""
+"""A structured array of UNIT, UNIT_EXTRA or TIMER_ROW."""
 Ints: TypeAlias = NDArray[np.int64]
 
 
 def visits_ms(units: Rows) -> Ints:
-    """Visit of each unit, epoch ms."""
+    """Return the wake-up time of each unit, epoch ms."""
     return units["written_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)
 
 
-_SIGNS = [16, 24, 28, 36, 44]
-"""Where written, delay, body position, body size and origin begin: none of them is ever negative."""
+_SIGN_BYTES = [16, 24, 28, 36, 44]
+"""First bytes of written, delay, body position, body size and origin: none of them is ever negative."""
 
 
-def are_possible(units: Rows) -> bool:
-    """Whether any bridge can have written `units`, though their checks fit."""
-    signs = units.view(np.uint8).reshape(-1, UNIT_SIZE)[:, _SIGNS]
-    return not len(units) or (int(signs.max()) <= _MOST_POSITIVE and int(visits_ms(units).min()) >= 0)
+def are_valid(units: Rows) -> bool:
+    """True if a bridge can have written `units`. Catches damage that the checks miss."""
+    signs = units.view(np.uint8).reshape(-1, UNIT_SIZE)[:, _SIGN_BYTES]
+    return not len(units) or (int(signs.max()) <= _MAX_SIGN_BYTE and int(visits_ms(units).min()) >= 0)
 
 
-def run_of(units: Rows, beside: Rows, first_unit: int) -> Rows:
-    """`units`, the first of which is number `first_unit` of the log, as a RUN in the same order."""
-    run = np.empty(len(units), RUN)
+def run_of(units: Rows, extra: Rows, first_unit: int) -> Rows:
+    """Return `units` as TIMER_ROW in the same order. first_unit: number of the first one in the log."""
+    run = np.empty(len(units), TIMER_ROW)
     run["visit_ms"] = visits_ms(units)
     run["origin"] = units["origin"]
     run["unit"] = np.arange(first_unit, first_unit + len(units))
     run["body"] = units["body"]
     run["body_size"] = units["body_size"]
     run["topic_hash"] = units["topic_hash"]
-    run["id_hash"] = beside["id_hash"]
-    run["due_ms"] = beside["due_ms"]
+    run["id_hash"] = extra["id_hash"]
+    run["due_ms"] = extra["due_ms"]
     return run
 
 
 def joined(parts: Iterable[Rows]) -> Rows:
-    """RUNs one behind another. One alone is not copied, and numpy compares no types: both cost in small turns."""
+    """Concatenate TIMER_ROW arrays. A single one is not copied, and dtypes are not compared: both cost time."""
     filled = [part for part in parts if len(part)]
     if not filled:
         return NO_ROWS
     return filled[0] if len(filled) == 1 else np.concatenate(filled)
 
 
-def stable_order(values: Ints) -> Ints:
-    """As a stable argsort: of many that lie near each other by their two digits of 16 bits, in a third of the time."""
-    if len(values) > _MANY:
+def stable_argsort(values: Ints) -> Ints:
+    """Return a stable argsort; for many values close together by two 16-bit digits, in a third of the time."""
+    if len(values) > _MIN_RADIX:
         digits = values - values.min()
         if int(digits.max()) < 1 << 32:
             order: Ints = (digits & 0xFFFF).astype(np.uint16).argsort(kind="stable")
@@ -130,15 +129,15 @@ def stable_order(values: Ints) -> Ints:
     return values.argsort(kind="stable")
 
 
-def counted(values: Ints) -> tuple[Ints, Ints]:
-    """The different `values`, and how often each is there; of a few in no order. Sorts only where nothing is faster."""
+def unique_counts(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct `values` and how often each occurs; few values come in no order. Avoids sorts."""
     if len(values) <= _FEW:
         few: dict[int, int] = {}
         for value in values.tolist():
             few[value] = few.get(value, 0) + 1
         return np.fromiter(few, np.int64, len(few)), np.fromiter(few.values(), np.int64, len(few))
     first = int(values.min())
-    if int(values.max()) - first > _NEAR * len(values):
+    if int(values.max()) - first > _MAX_SPREAD * len(values):
         return np.unique(values, return_counts=True)
     counts = np.bincount(values - first)
     there = counts.nonzero()[0]
@@ -146,8 +145,8 @@ def counted(values: Ints) -> tuple[Ints, Ints]:
 
 
 def isin(values: Ints, wanted: Ints | list[int]) -> NDArray[np.bool_]:
-    """Which of `values` are `wanted`: where these are a handful, or none, each is compared by itself."""
-    if len(wanted) > _HANDFUL:
+    """Return which of `values` are in `wanted`. A few wanted values are compared one by one."""
+    if len(wanted) > _MAX_COMPARED:
         return np.isin(values, wanted)
     found = np.zeros(len(values), np.bool_)
     for each in wanted:
@@ -155,15 +154,15 @@ def isin(values: Ints, wanted: Ints | list[int]) -> NDArray[np.bool_]:
     return found
 
 
-def among(wanted: Collection[int], values: Ints) -> list[int]:
-    """Those of `wanted` that `values` hold, each once."""
+def intersect(wanted: Collection[int], values: Ints) -> list[int]:
+    """Return those of `wanted` that are in `values`, each once."""
     different = set(values.tolist()) if len(values) <= _FEW else np.unique(values).tolist()
     return [each for each in different if each in wanted]
 
 
 @lru_cache(maxsize=65_536)
 def topic_hash(topic: str) -> int:
-    """Java's String.hashCode, signed, as RocketMQ keeps it for the metrics of a topic."""
+    """Return Java's String.hashCode, signed, as RocketMQ stores it."""
     value = 0
     for character in topic:
         value = (31 * value + ord(character)) & 0xFFFFFFFF

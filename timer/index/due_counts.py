@@ -1,13 +1,13 @@
-"""Live timers by real topic and due time, counted as they come and go; exact after a restart, as it is counted anew.
+"""Pending timers by target topic and due time. Exact after a restart, as all are counted again.
 
-    topic -> day -> 24 hours: counts          topic -> its first and its last due time, while they are known
+    topic -> day -> 24 hours: counts          topic -> its first and its last due time, if they are known
 
-The first (last) due time of a topic is unknown once the timer that had it has left: then the counts tell the hour, and
-whoever asks looks through the timers of that hour (`unknown`, `learn`): the ticks of the hour, but where some timers of
-the hour are looked at in another tick than that of their due time (`elsewhere`), as they are to be rolled.
+The first (last) due time of a topic is unknown after its timer has left. The counts then give the hour, and the caller
+searches it (`unknown`, `learn`): the ticks of the hour, or the log if some timers of the hour roll first
+(`has_rolled`).
 
-Counted by the topic's hash, which every unit has; a name is looked up in a body once. Two topics whose names share
-Java's hash code are counted together, under the name that was seen first.
+Counted by the topic's hash, which every unit has; the name is read from a body once. Two topics with the same Java hash
+code are counted together, under the name that came first.
 """
 
 from collections import Counter
@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 
 from timer.errors import CorruptStoreError
 from timer.format.file_names import UNITS
-from timer.format.unit import Ints, Rows, counted, stable_order
+from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
 
 HOUR_MS = 3_600_000
 _HOURS = 24
-_EMPTY = 1000
-"""Topics that have none are remembered up to so many and twice those that have some: names are read from the log."""
+_MAX_EMPTY_TOPICS = 1000
+"""Empty topics are remembered up to this number and twice the number of others, as names are read from the log."""
 
 
 TopicState: TypeAlias = tuple[int, str, int | None, int | None]
-"""Hash, name, first and last due time as far as they are known."""
+"""Hash, name, first and last due time if known."""
 
 
 class DueBound(NamedTuple):
-    """The first or the last due time of a topic: it lies in `hour` (since the epoch)."""
+    """The first or the last due time of a topic, in `hour` (since the epoch)."""
 
     topic_hash: int
     hour: int
@@ -41,21 +41,21 @@ class DueBound(NamedTuple):
 
 
 class DueRange(NamedTuple):
-    """Of the live timers of one topic: how many, and the first and the last due time, epoch ms."""
+    """Number of pending timers of one topic, and their first and last due time, epoch ms."""
 
     pending: int
     first_ms: int
     last_ms: int
 
     def joined(self, other: "DueRange") -> "DueRange":
-        """Of the timers of both."""
+        """Return the range of both."""
         return DueRange(
             self.pending + other.pending, min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
         )
 
 
 def joined_ranges(parts: Iterable[Mapping[str, DueRange]]) -> dict[str, DueRange]:
-    """Of the timers of all `parts`, by topic."""
+    """Return the ranges of all `parts`, by topic."""
     found: dict[str, DueRange] = {}
     for part in parts:
         for topic, own in part.items():
@@ -64,7 +64,7 @@ def joined_ranges(parts: Iterable[Mapping[str, DueRange]]) -> dict[str, DueRange
 
 
 def joined_hours(parts: Iterable[Mapping[str, Mapping[int, int]]]) -> dict[str, Counter[int]]:
-    """Of the timers of all `parts`, by topic: start of the hour (epoch ms) to their number."""
+    """Return the counts of all `parts`, by topic: start of the hour (epoch ms) to number of timers."""
     found: dict[str, Counter[int]] = {}
     for part in parts:
         for topic, hours in part.items():
@@ -73,7 +73,7 @@ def joined_hours(parts: Iterable[Mapping[str, Mapping[int, int]]]) -> dict[str, 
 
 
 class _Topic:
-    """One topic's counts."""
+    """The counts of one topic."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,20 +92,20 @@ class _Topic:
             del self._days[day]
 
     def hours(self) -> Iterator[tuple[int, int]]:
-        """(hour, count), ascending, those that have any."""
+        """Yield (hour, count), ascending, without empty hours."""
         for day in sorted(self._days):
             counts = self._days[day]
             for within in np.flatnonzero(counts).tolist():
                 yield day * _HOURS + within, int(counts[within])
 
     def due_by(self, hour: int) -> int:
-        """How many are due by the end of `hour`."""
+        """Return the number of timers due by the end of `hour`."""
         last, within = divmod(hour, _HOURS)
         before = sum(int(counts.sum()) for day, counts in self._days.items() if day < last)
         return before + (int(self._days[last][: within + 1].sum()) if last in self._days else 0)
 
-    def edge_hours(self) -> tuple[int, int]:
-        """The first and the last hour that have any."""
+    def bound_hours(self) -> tuple[int, int]:
+        """Return the first and the last hour with timers."""
         first, last = min(self._days), max(self._days)
         return (
             first * _HOURS + int(np.flatnonzero(self._days[first])[0]),
@@ -114,20 +114,20 @@ class _Topic:
 
 
 class DueCounts:
-    """`target_of(row)` tells a name."""
+    """target_of: returns the topic name of a row."""
 
     def __init__(self, target_of: Callable[[Rows], str]) -> None:
         self._target_of = target_of
         self._topics: dict[int, _Topic] = {}
-        self._elsewhere: Counter[int] = Counter()
+        self._rolled_hours: Counter[int] = Counter()
         self.targets = 0
-        """How many topics have any."""
+        """Number of topics with pending timers."""
 
     def add(self, run: Rows) -> None:
         for hash_, at, dues in _by_topic(run):
             topic = self._topics.get(hash_)
             if topic is None:
-                self._forget_some()
+                self._drop_empty_topics()
                 topic = self._topics[hash_] = _Topic(self._target_of(run[at : at + 1]))
             first_ms, last_ms = int(dues.min()), int(dues.max())
             if topic.pending == 0:
@@ -138,11 +138,11 @@ class DueCounts:
                 topic.last_ms = None if topic.last_ms is None else max(topic.last_ms, last_ms)
             for hour, count in _by_hour(dues):
                 topic.count(hour, count)
-        self._elsewhere.update(_hours_elsewhere(run))
+        self._rolled_hours.update(_hours_of_rolled(run))
 
     def remove(self, run: Rows) -> None:
         for hash_, _, dues in _by_topic(run):
-            topic = self._known(hash_)
+            topic = self._topic(hash_)
             for hour, count in _by_hour(dues):
                 topic.count(hour, -count)
             self.targets -= topic.pending == 0
@@ -150,55 +150,55 @@ class DueCounts:
                 topic.first_ms = None
             if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
                 topic.last_ms = None
-        self._elsewhere.subtract(_hours_elsewhere(run))
+        self._rolled_hours.subtract(_hours_of_rolled(run))
 
-    def _forget_some(self) -> None:
-        """Whoever sends chooses names, so of those that have none there are no more than of the others, and a few."""
-        if len(self._topics) > 2 * self.targets + _EMPTY:
+    def _drop_empty_topics(self) -> None:
+        """Bound the number of empty topics: senders choose the names."""
+        if len(self._topics) > 2 * self.targets + _MAX_EMPTY_TOPICS:
             self._topics = {hash_: topic for hash_, topic in self._topics.items() if topic.pending}
 
     def state(self) -> tuple[list[TopicState], Ints, Ints]:
-        """Topics; rows of (hash, hour, count); rows of (hour, count) of those that are looked at elsewhere."""
+        """Return topics, rows of (hash, hour, count), and rows of (hour, count) of timers that roll first."""
         topics = [(hash_, t.name, t.first_ms, t.last_ms) for hash_, t in self._topics.items() if t.pending]
         hours = [(hash_, *hour) for hash_, t in self._topics.items() for hour in t.hours()]
-        elsewhere = [(hour, count) for hour, count in self._elsewhere.items() if count]
+        elsewhere = [(hour, count) for hour, count in self._rolled_hours.items() if count]
         return topics, np.array(hours, np.int64).reshape(-1, 3), np.array(elsewhere, np.int64).reshape(-1, 2)
 
     def restore(self, topics: list[TopicState], hours: Ints, elsewhere: Ints) -> None:
-        """What `state` told; nothing was added yet."""
+        """Restore `state` into empty counts."""
         for hash_, name, first_ms, last_ms in topics:
             topic = self._topics[hash_] = _Topic(name)
             topic.first_ms, topic.last_ms = first_ms, last_ms
         for hash_, hour, count in hours.tolist():
             self._topics[hash_].count(hour, count)
         self.targets = len(topics)
-        self._elsewhere.update(dict(elsewhere.tolist()))
+        self._rolled_hours.update(dict(elsewhere.tolist()))
 
     def name(self, hash_: int) -> str:
-        """Of a topic that has had any."""
-        return self._known(hash_).name
+        """Return the name of a topic that was counted. Raises CorruptStoreError if it was not."""
+        return self._topic(hash_).name
 
-    def _known(self, hash_: int) -> _Topic:
+    def _topic(self, hash_: int) -> _Topic:
         topic = self._topics.get(hash_)
         if topic is None:
             raise CorruptStoreError(UNITS, f"a unit for the topic of hash {hash_}, of which none was counted")
         return topic
 
     def has(self, hash_: int) -> bool:
-        """Whether a topic has any."""
+        """True if a topic has pending timers."""
         return hash_ in self._topics and self._topics[hash_].pending > 0
 
     def due_by(self, hash_: int, hour: int) -> int:
-        """How many timers of a topic are due by the end of `hour` (since the epoch)."""
+        """Return the number of timers of a topic due by the end of `hour` (since the epoch)."""
         topic = self._topics.get(hash_)
         return 0 if topic is None else topic.due_by(hour)
 
     def counts(self) -> dict[str, int]:
-        """By name, without those that have none."""
+        """Return the number of pending timers by topic."""
         return {topic.name: topic.pending for topic in self._topics.values() if topic.pending}
 
     def hours(self) -> dict[str, dict[int, int]]:
-        """For each topic: start of the hour (epoch ms) to the number that is due in it."""
+        """Return, by topic, the start of each hour (epoch ms) and the number of timers due in it."""
         return {
             topic.name: {hour * HOUR_MS: count for hour, count in topic.hours()}
             for topic in self._topics.values()
@@ -206,34 +206,34 @@ class DueCounts:
         }
 
     def unknown(self) -> list[DueBound]:
-        """Edges of topics that have any timers, as far as they are not known."""
+        """Return the unknown first and last due times."""
         found: list[DueBound] = []
         for hash_, topic in self._topics.items():
             if topic.pending and (topic.first_ms is None or topic.last_ms is None):
-                first, last = topic.edge_hours()
+                first, last = topic.bound_hours()
                 found += [DueBound(hash_, first, False)] if topic.first_ms is None else []
                 found += [DueBound(hash_, last, True)] if topic.last_ms is None else []
         return found
 
-    def elsewhere(self, hour: int) -> bool:
-        """Whether some timers that are due in `hour` are looked at in another tick than that of their due time."""
-        return self._elsewhere[hour] > 0
+    def has_rolled(self, hour: int) -> bool:
+        """True if some timers due in `hour` wake up before their due time."""
+        return self._rolled_hours[hour] > 0
 
-    def learn(self, edge: DueBound, due_ms: int) -> None:
-        topic = self._topics[edge.topic_hash]
-        if edge.is_last:
+    def learn(self, bound: DueBound, due_ms: int) -> None:
+        topic = self._topics[bound.topic_hash]
+        if bound.is_last:
             topic.last_ms = due_ms
         else:
             topic.first_ms = due_ms
 
     def ranges(self) -> dict[str, DueRange]:
-        """By name, for topics that have any; an edge that is not known is told as that of its hour."""
+        """Return the due range by topic. An unknown first or last time is that of its hour."""
         found = {}
         for topic in self._topics.values():
             if topic.pending:
                 first_ms, last_ms = topic.first_ms, topic.last_ms
                 if first_ms is None or last_ms is None:
-                    first, last = topic.edge_hours()
+                    first, last = topic.bound_hours()
                     first_ms = first * HOUR_MS if first_ms is None else first_ms
                     last_ms = (last + 1) * HOUR_MS - 1 if last_ms is None else last_ms
                 found[topic.name] = DueRange(topic.pending, first_ms, last_ms)
@@ -241,14 +241,14 @@ class DueCounts:
 
 
 def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
-    """(topic hash, index of a row, due times) of each topic in `run`."""
+    """Yield (topic hash, index of a row, due times) of each topic in `run`."""
     if len(run) == 0:
         return
     hashes, dues = run["topic_hash"], run["due_ms"]
     if hashes[0] == hashes[-1] and (hashes == hashes[0]).all():
         yield int(hashes[0]), 0, dues
         return
-    order = stable_order(hashes.astype(np.int64))
+    order = stable_argsort(hashes.astype(np.int64))
     starts = np.flatnonzero(np.diff(hashes[order])) + 1
     for start, end in pairwise([0, *starts.tolist(), len(run)]):
         at = int(order[start])
@@ -256,11 +256,11 @@ def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
 
 
 def _by_hour(dues: Ints) -> Iterator[tuple[int, int]]:
-    """(hour, count) of each hour in which any are due."""
-    hours, counts = counted(dues // HOUR_MS)
+    """Yield (hour, count) of each hour."""
+    hours, counts = unique_counts(dues // HOUR_MS)
     return zip(hours.tolist(), counts.tolist(), strict=True)
 
 
-def _hours_elsewhere(run: Rows) -> list[int]:
+def _hours_of_rolled(run: Rows) -> list[int]:
     hours: list[int] = (run["due_ms"][run["due_ms"] != run["visit_ms"]] // HOUR_MS).tolist()
     return hours

@@ -1,4 +1,4 @@
-"""What lives and what has ended, per segment of a log: so that a segment with nothing live can go, wherever it lies."""
+"""Pending and ended units by segment of a log, so that a segment without pending rows can be deleted."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ _VERY_FEW = 8
 
 
 class LiveCounts:
-    """Live rows, their bytes, the latest visit and the units ever seen, per segment."""
+    """Bytes of pending rows, latest wake-up time, first and last unit, by segment."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
@@ -19,7 +19,7 @@ class LiveCounts:
         self._units: dict[int, tuple[int, int]] = {}
 
     def add(self, segments: Ints, run: Rows) -> None:
-        """`run`: rows whose segments are `segments`."""
+        """Add rows. segments: the segment of each row."""
         if len(run) <= _VERY_FEW:
             rows = zip(
                 *(column.tolist() for column in (segments, run["body_size"], run["visit_ms"], run["unit"])), strict=True
@@ -36,12 +36,12 @@ class LiveCounts:
 
     def _add(self, segment: int, size: int, visit_ms: int, first_unit: int, last_unit: int) -> None:
         self._bytes[segment] = self._bytes.get(segment, 0) + size
-        self.see(segment, visit_ms)
+        self.retain_until(segment, visit_ms)
         first, last = self._units.get(segment, (MAX_INT64, -1))
         self._units[segment] = (min(first, first_unit), max(last, last_unit))
 
     def state(self) -> Ints:
-        """Rows of (segment, bytes, last visit, first unit, last unit), -1 for what is not known."""
+        """Return rows of (segment, bytes, last wake-up time, first unit, last unit), -1 for unknown."""
         rows = [
             (s, self._bytes.get(s, -1), self._last_visit_ms.get(s, -1), *self._units.get(s, (-1, -1)))
             for s in self._bytes.keys() | self._last_visit_ms.keys() | self._units.keys()
@@ -60,8 +60,8 @@ class LiveCounts:
                 counts._units[segment] = (first, last)
         return counts
 
-    def see(self, segment: int, visit_ms: int) -> None:
-        """Something in `segment` is needed until `visit_ms` has passed."""
+    def retain_until(self, segment: int, visit_ms: int) -> None:
+        """Keep `segment` until `visit_ms` has passed."""
         self._last_visit_ms[segment] = max(self._last_visit_ms.get(segment, -1), visit_ms)
 
     def remove(self, segments: Ints, run: Rows) -> None:
@@ -74,8 +74,8 @@ class LiveCounts:
         for segment, size in zip(ids.tolist(), sizes.tolist(), strict=True):
             self._bytes[segment] -= int(size)
 
-    def dead(self, segments: list[int], visits_before_ms: int) -> list[int]:
-        """Those of `segments` in which nothing lives and no visit lies at or behind `visits_before_ms`."""
+    def deletable(self, segments: list[int], visits_before_ms: int) -> list[int]:
+        """Return those of `segments` without pending bytes and without wake-up times from `visits_before_ms` on."""
         return [s for s in segments if not self._bytes.get(s) and self._last_visit_ms.get(s, -1) < visits_before_ms]
 
     def all_bytes(self) -> int:
@@ -89,7 +89,7 @@ class LiveCounts:
         return self._last_visit_ms.get(segment, -1)
 
     def units(self, segment: int) -> tuple[int, int]:
-        """First and last unit that had its row in `segment`."""
+        """Return the first and last unit that had a row in `segment`."""
         return self._units[segment]
 
     def forget(self, segment: int) -> None:
@@ -99,7 +99,7 @@ class LiveCounts:
 
 
 class EndedUnits:
-    """Which units ended although their key is above K: a flag a unit, in segments that hold any."""
+    """Units that ended although their key is above K: one flag a unit, in segments that have any."""
 
     def __init__(self, per_segment: int) -> None:
         self._per_segment = per_segment
@@ -113,12 +113,12 @@ class EndedUnits:
             self._flags[segment][within] = True
 
     def state(self) -> Ints:
-        """The units."""
+        """Return the ended units."""
         found = [segment * self._per_segment + np.flatnonzero(flags) for segment, flags in self._flags.items()]
         return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
 
-    def among(self, start: int, end: int) -> NDArray[np.bool_]:
-        """For units [start, end), which lie in one segment."""
+    def flags(self, start: int, end: int) -> NDArray[np.bool_]:
+        """Return the flags of units [start, end) of one segment."""
         segment, within = divmod(start, self._per_segment)
         flags = self._flags.get(segment)
         return np.zeros(end - start, np.bool_) if flags is None else flags[within : within + end - start]

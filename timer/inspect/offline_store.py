@@ -1,11 +1,12 @@
-"""Looking into the store of a stopped bridge, as of its checkpoint. Never writes, never makes or cuts a file.
+"""Read the store of a stopped bridge at its checkpoint. Never writes, creates or cuts a file.
 
-    checkpoint -> where the logs ended, K, what was held       read_checkpoint
-    TimerLog   -> live units: key > K, waiting or held; not ended       StoppedStore.live, in the order of the log
-    body log   -> the bodies of those                          StoppedStore.bodies
+    checkpoint -> ends of the logs, K, out-of-order origins            read_checkpoint
+    TimerLog   -> pending units, in the order of the log               StoppedStore.live
+    body log   -> their bodies                                         StoppedStore.bodies
 
-What was written behind the checkpoint is not shown: the next start takes it back, or reads it again from Kafka.
-The wheel is not asked: the log tells the same.
+Units after the checkpoint are not shown: the next start removes them, or reads their requests from Kafka again. The
+wheel
+is not read: the log has the same facts.
 """
 
 import json
@@ -21,20 +22,20 @@ from timer.files.segment_log import FrameLog, UnitLog
 from timer.format.body import Body, unpack
 from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
 from timer.format.file_names import BODIES, IDS, UNITS
-from timer.format.unit import RUN, Rows
+from timer.format.unit import TIMER_ROW, Rows
 from timer.index.due_counts import DueCounts
 from timer.index.id_index import hash_of
 from timer.index.segment_liveness import EndedUnits, LiveCounts
-from timer.maintenance.startup_scan import LiveScan, waits_of
+from timer.maintenance.startup_scan import LiveScan, ranges_at
 from timer.schedule.due_queue import in_order
 
 
 class NoStoreError(Exception):
-    """There is nothing to look into; the message says why, and what to do."""
+    """There is no store to read; the message says why and what to do."""
 
 
 class EmptyStoreError(NoStoreError):
-    """A store in which nothing was kept yet. That is no trouble."""
+    """A store without a first checkpoint. That is not a fault."""
 
 
 class LogFile(NamedTuple):
@@ -43,7 +44,7 @@ class LogFile(NamedTuple):
 
 
 class StoredTimer(NamedTuple):
-    """A live timer: its row of the TimerLog, and its body."""
+    """A pending timer: its wake-up time and its body."""
 
     visit_ms: int
     body: Body
@@ -52,7 +53,7 @@ class StoredTimer(NamedTuple):
 
 
 def read_checkpoint(disk: Disk) -> Checkpoint:
-    """Raises NoStoreError where there is none or one of another format, CorruptStoreError where it is damaged."""
+    """Return the checkpoint. Raises NoStoreError (none, or another format) and CorruptStoreError."""
     data = disk.read(NAME)
     if data is None:
         raise NoStoreError(
@@ -76,28 +77,28 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
 
 
 def _format_of(data: bytes) -> int | None:
-    """The format that a sound checkpoint names, None where it is not sound."""
+    """Return the format of a checkpoint with a matching checksum, else None."""
     text = sound_text(data)
     if text is None:
         return None
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    format_ = told.get("format") if isinstance(told, dict) else None
+    format_ = fields.get("format") if isinstance(fields, dict) else None
     return format_ if isinstance(format_, int) else None
 
 
 class StoppedStore:
-    """See the module. Raises NoStoreError, and CorruptStoreError where what it meets cannot be right."""
+    """See the module. Raises NoStoreError and CorruptStoreError."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.checkpoint = read_checkpoint(disk)
-        told = self.checkpoint
-        self.units = UnitLog(disk, UNITS, IDS, told.segment_bytes, told.unit_files())
-        self.frames = FrameLog(disk, BODIES, told.segment_bytes, told.bodies)
-        self.units.end = told.units_end
+        checkpoint = self.checkpoint
+        self.units = UnitLog(disk, UNITS, IDS, checkpoint.segment_bytes, checkpoint.unit_files())
+        self.frames = FrameLog(disk, BODIES, checkpoint.segment_bytes, checkpoint.bodies)
+        self.units.end = checkpoint.units_end
 
     def __enter__(self) -> "StoppedStore":
         return self
@@ -113,11 +114,11 @@ class StoppedStore:
 
     @property
     def closed(self) -> bool:
-        """Whether the store was closed in the state that the checkpoint tells."""
+        """True if the store was closed cleanly at its checkpoint."""
         return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
 
     def files(self) -> list[LogFile]:
-        """The logs' files, as they are now."""
+        """Return the files of the logs, as they are now."""
         found = []
         for folder in (UNITS, IDS, BODIES):
             for name in self._disk.names(folder):
@@ -127,17 +128,19 @@ class StoppedStore:
         return found
 
     def live(self) -> Iterator[Rows]:
-        """Live timers as RUN, block by block in the order of the log; behind them those that are held."""
-        told = self.checkpoint
-        held = np.array(told.held, np.int64)
-        scan = LiveScan(self.units, told, told.progress.settled, held, np.empty(0, np.int64), waits_of(told))
+        """Yield pending rows block by block in the order of the log, then the out-of-order ones."""
+        checkpoint = self.checkpoint
+        held = np.array(checkpoint.held, np.int64)
+        scan = LiveScan(
+            self.units, checkpoint, checkpoint.progress.settled, held, np.empty(0, np.int64), ranges_at(checkpoint)
+        )
         ended = EndedUnits(self.units.per_segment)
         scan.mark(ended, LiveCounts())
         yield from scan.live(ended)
         yield from scan.held.values()
 
     def bodies(self, rows: Rows) -> list[Body]:
-        """The bodies of `rows`, in their order."""
+        """Return the bodies of `rows`, in their order."""
         places = zip(rows["body"].tolist(), rows["body_size"].tolist(), rows["origin"].tolist(), strict=True)
         return [self._body(position, size, origin) for position, size, origin in places]
 
@@ -148,32 +151,32 @@ class StoppedStore:
         return body
 
     def timers(self, rows: Rows) -> list[StoredTimer]:
-        """`rows` with their bodies."""
+        """Return `rows` with their bodies."""
         visits, sizes = rows["visit_ms"].tolist(), rows["body_size"].tolist()
         return [StoredTimer(*each) for each in zip(visits, self.bodies(rows), sizes, strict=True)]
 
     def soonest(self, limit: int) -> list[StoredTimer]:
-        """The first `limit` live timers in the order of release. Memory for so many, however many live."""
-        kept = np.empty(0, RUN)
+        """Return the first `limit` pending timers in the order of release. Memory for `limit` timers only."""
+        kept = np.empty(0, TIMER_ROW)
         for rows in self.live():
             kept = in_order(np.concatenate([kept, rows]))[:limit]
         return self.timers(kept)
 
     def with_id(self, id_: bytes) -> list[StoredTimer]:
-        """Those that live under `id_`: one, or none."""
+        """Return the pending timer with `id_`, or none."""
         hash_ = hash_of(id_)
         found = [timer for rows in self.live() for timer in self.timers(rows[rows["id_hash"] == hash_])]
         return [timer for timer in found if timer.body.id == id_]
 
     def dues(self) -> DueCounts:
-        """Live timers by real topic and due time."""
+        """Return the counts of pending timers by target topic and due time."""
         counts = DueCounts(lambda row: self.bodies(row)[0].target)
         for rows in self.live():
             counts.add(rows)
         return counts
 
     def ticks(self, limit: int) -> list[tuple[int, int]]:
-        """The first `limit` ticks in which timers are looked at: start in epoch ms, and how many."""
+        """Return the first `limit` ticks with pending timers: start in epoch ms, and number."""
         counts: dict[int, int] = {}
         tick_ms = self.checkpoint.tick_ms
         for rows in self.live():

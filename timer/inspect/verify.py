@@ -21,7 +21,7 @@ from timer.files.disk import Disk, File
 from timer.files.wheel import SLOT, SLOT_SIZE, Wheel, slot_checks
 from timer.format.body import unpack
 from timer.format.checkpoint import CLOSED, MOST_SLOTS, NAME, Checkpoint
-from timer.format.checksum import COLUMN
+from timer.format.checksum import UNIT_EXTRA_DISK
 from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
 from timer.format.unit import (
     BLANK,
@@ -82,19 +82,19 @@ class Verified:
 
 def verify(disk: Disk) -> Verified:
     """Check the store on `disk`. Raises NoStoreError if there is none, or one of another format."""
-    seen = Verified()
+    result = Verified()
     try:
         with StoppedStore(disk) as store:
-            _Verification(disk, store, seen).run()
+            _Verification(disk, store, result).run()
     except CorruptStoreError as wrong:
-        seen.fault = StoreFault(wrong.where, wrong.at, wrong.what)
-    return seen
+        result.fault = StoreFault(wrong.where, wrong.at, wrong.what)
+    return result
 
 
 class _Verification:
-    def __init__(self, disk: Disk, store: StoppedStore, seen: Verified) -> None:
-        self._disk, self._store, self._seen = disk, store, seen
-        self._told, self._log = store.checkpoint, store.units
+    def __init__(self, disk: Disk, store: StoppedStore, result: Verified) -> None:
+        self._disk, self._store, self._result = disk, store, result
+        self._checkpoint, self._log = store.checkpoint, store.units
 
     def run(self) -> None:
         """Check everything. Raises CorruptStoreError at the first fault."""
@@ -112,46 +112,48 @@ class _Verification:
         data = self._disk.read(CLOSED)
         if data and Checkpoint.from_bytes(data) is None:
             raise CorruptStoreError(CLOSED, "not a copy of any checkpoint")
-        self._seen.closed = self._store.closed
-        if self._seen.closed and resume.read(self._disk, self._told) is None:
+        self._result.closed = self._store.closed
+        if self._result.closed and resume.read(self._disk, self._checkpoint) is None:
             raise CorruptStoreError(resume.RESUME, "its check does not fit, or it belongs to another checkpoint")
 
     # -- files
 
     def _sizes(self) -> dict[str, tuple[int, int, bool]]:
         """Return least and largest size of each file of the checkpoint, with True if it is the last one of its log."""
-        told, units = self._told, self._log.per_segment
+        checkpoint, units = self._checkpoint, self._log.per_segment
         found: dict[str, tuple[int, int, bool]] = {}
-        for base in told.unit_files():
-            count = max(0, min(units, told.units_end - self._log.segment_at(base) * units))
+        for base in checkpoint.unit_files():
+            count = max(0, min(units, checkpoint.units_end - self._log.segment_at(base) * units))
             is_last = count < units
             size = count * UNIT_SIZE + (0 if is_last else BLANK_SIZE)
             found[f"{UNITS}/{base:020d}"] = size, size, is_last
-            found[f"{IDS}/{base:020d}"] = count * COLUMN.itemsize, count * COLUMN.itemsize, is_last
-        for base, following in pairwise((*told.bodies, told.body_end)):
-            is_last = following == told.body_end
+            found[f"{IDS}/{base:020d}"] = count * UNIT_EXTRA_DISK.itemsize, count * UNIT_EXTRA_DISK.itemsize, is_last
+        for base, following in pairwise((*checkpoint.bodies, checkpoint.body_end)):
+            is_last = following == checkpoint.body_end
             size = following - base
             # The file after a full one may have been deleted.
-            found[f"{BODIES}/{base:020d}"] = size if is_last else min(told.segment_bytes, size), size, is_last
+            found[f"{BODIES}/{base:020d}"] = size if is_last else min(checkpoint.segment_bytes, size), size, is_last
         return found
 
     def _check_file(self, name: str, sizes: dict[str, tuple[int, int, bool]]) -> None:
         if name not in sizes:
-            self._seen.notes.append(f"{name}: not in the checkpoint; the next start deletes it")
+            self._result.notes.append(f"{name}: not in the checkpoint; the next start deletes it")
             return
-        self._seen.files += 1
+        self._result.files += 1
         least, most, is_last = sizes[name]
         with closing(self._disk.open(name)) as file:
             found = file.size()
             if found < least or (found > most and not is_last):
                 raise CorruptStoreError(name, f"{found} bytes, not {most}")
             if found > most:
-                self._seen.notes.append(f"{name}: {found - most} bytes after the checkpoint; the next start cuts them")
+                self._result.notes.append(
+                    f"{name}: {found - most} bytes after the checkpoint; the next start cuts them"
+                )
             if name.startswith(BODIES):
                 self._check_frames(name, file, min(found, most))
             elif name.startswith(UNITS) and not is_last:
                 at = most - BLANK_SIZE
-                blank = np.array([(self._told.segment_bytes - at, 0, BLANK_MAGIC)], BLANK).tobytes()
+                blank = np.array([(self._checkpoint.segment_bytes - at, 0, BLANK_MAGIC)], BLANK).tobytes()
                 if file.read(at, BLANK_SIZE) != blank:
                     raise CorruptStoreError(name, "not the blank record that ends a full file", at)
 
@@ -167,13 +169,13 @@ class _Verification:
             except CorruptStoreError as wrong:
                 raise CorruptStoreError(name, wrong.what, at) from wrong
             at += size
-            self._seen.frames += 1
+            self._result.frames += 1
 
     # -- units
 
     def _wrong_unit(self, number: int, what: str) -> CorruptStoreError:
         segment, within = divmod(number, self._log.per_segment)
-        name = f"{UNITS}/{segment * self._told.segment_bytes:020d}"
+        name = f"{UNITS}/{segment * self._checkpoint.segment_bytes:020d}"
         return CorruptStoreError(name, f"unit {number}: {what}", within * UNIT_SIZE)
 
     def _check_units(self, start: int, end: int) -> None:
@@ -186,8 +188,8 @@ class _Verification:
                 self._check_units(number, number + 1)
             raise
         is_marker = units["magic"] & MAGIC_DELETE != 0
-        self._seen.units += len(units)
-        self._seen.markers += int(is_marker.sum())
+        self._result.units += len(units)
+        self._result.markers += int(is_marker.sum())
         for at in np.flatnonzero(is_marker).tolist():
             if not self._ends_its_timer(units[at : at + 1], start + at):
                 raise self._wrong_unit(start + at, "a delete marker that does not match the unit that it ends")
@@ -206,12 +208,12 @@ class _Verification:
 
     def _rebuilt_wheel(self, wheel_bytes: int) -> Rows:
         """Rebuild the slots from the live units. Raises CorruptStoreError if a unit differs from its frame or chain."""
-        told = self._told
-        if told.slots > max(MOST_SLOTS, wheel_bytes // SLOT_SIZE):
-            raise CorruptStoreError(NAME, f"{told.slots} slots, but a wheel of {wheel_bytes} bytes")
-        buffer = bytearray(told.slots * SLOT_SIZE)
-        wheel = Wheel(memoryview(buffer), tick_ms=told.tick_ms, slots=told.slots)
-        held = set(told.held)
+        checkpoint = self._checkpoint
+        if checkpoint.slots > max(MOST_SLOTS, wheel_bytes // SLOT_SIZE):
+            raise CorruptStoreError(NAME, f"{checkpoint.slots} slots, but a wheel of {wheel_bytes} bytes")
+        buffer = bytearray(checkpoint.slots * SLOT_SIZE)
+        wheel = Wheel(memoryview(buffer), tick_ms=checkpoint.tick_ms, slots=checkpoint.slots)
+        held = set(checkpoint.held)
         for rows in self._store.live():
             if len(rows):
                 first, last = int(rows["unit"][0]), int(rows["unit"][-1])
@@ -219,7 +221,7 @@ class _Verification:
                 self._check_bodies(rows, units)
                 chained = np.array([origin not in held for origin in rows["origin"].tolist()], np.bool_)
                 self._chain(wheel, rows[chained], units[chained])
-                self._seen.live += len(rows)
+                self._result.live += len(rows)
         return np.frombuffer(buffer, SLOT)
 
     def _check_bodies(self, rows: Rows, units: Rows) -> None:
@@ -233,8 +235,9 @@ class _Verification:
             except CorruptStoreError as wrong:
                 raise self._wrong_unit(number, f"no frame for it: {wrong}") from wrong
             id_hash = 0 if body.id is None else hash_of(body.id)
-            told = [body.origin, topic_hash(body.target), id_hash, body.due_ms, body.timestamp_ms]
-            if not is_sound or facts != told or not body.origin <= body.offset < self._told.progress.next_offset:
+            expected = [body.origin, topic_hash(body.target), id_hash, body.due_ms, body.timestamp_ms]
+            is_offset_known = body.origin <= body.offset < self._checkpoint.progress.next_offset
+            if not is_sound or facts != expected or not is_offset_known:
                 raise self._wrong_unit(number, f"does not match the frame at {position}")
 
     def _chain(self, wheel: Wheel, rows: Rows, units: Rows) -> None:
@@ -261,7 +264,7 @@ class _Verification:
                 unit = self._log.read(number, number + 1)
             except CorruptStoreError:
                 return False
-            if int(visits_ms(unit)[0]) // self._told.tick_ms != tick or int(unit["magic"][0]) & MAGIC_UNCHAINED:
+            if int(visits_ms(unit)[0]) // self._checkpoint.tick_ms != tick or int(unit["magic"][0]) & MAGIC_UNCHAINED:
                 return False
             after, position = position, int(unit["previous"][0])
         return position == goal
@@ -270,7 +273,7 @@ class _Verification:
 
     def _check_wheel(self, data: bytes | None, expected: Rows) -> None:
         """Check the slots against `expected`. data: the wheel file on disk, None if it is missing."""
-        self._seen.ticks = int((expected["num"] > 0).sum())
+        self._result.ticks = int((expected["num"] > 0).sum())
         found = np.frombuffer(data or b"", SLOT, len(data or b"") // SLOT_SIZE)
         for start in range(0, len(found), _BLOCK_SLOTS):
             slots = found[start : start + _BLOCK_SLOTS]
@@ -284,10 +287,10 @@ class _Verification:
         is_other = (found["num"] != expected["num"]) | (is_used & (found["time"] != expected["time"]))
         for slot in np.flatnonzero(is_other)[:1].tolist():
             self._differs(slot, f"slot {slot} and {int(is_other.sum()) - 1} more do not match the log")
-        if self._seen.closed:
+        if self._result.closed:
             for slot in np.flatnonzero(is_used & (found["first"] > expected["first"])).tolist():
                 raise CorruptStoreError(WHEEL, f"slot {slot}: first is after its first live unit", slot * SLOT_SIZE)
-            end = int(self._log.positions(np.array([self._told.units_end]))[0])
+            end = int(self._log.positions(np.array([self._checkpoint.units_end]))[0])
             for slot in np.flatnonzero(is_used & (found["last"] != expected["last"])).tolist():
                 last, goal = int(found["last"][slot]), int(expected["last"][slot])
                 if not self._leads(end, last, goal, int(found["time"][slot])):
@@ -295,6 +298,6 @@ class _Verification:
                     raise CorruptStoreError(WHEEL, what, slot * SLOT_SIZE)
 
     def _differs(self, slot: int | None, what: str) -> None:
-        if self._seen.closed:
+        if self._result.closed:
             raise CorruptStoreError(WHEEL, what, None if slot is None else slot * SLOT_SIZE)
-        self._seen.notes.append(f"{WHEEL}: {what}; the next start rebuilds it")
+        self._result.notes.append(f"{WHEEL}: {what}; the next start rebuilds it")

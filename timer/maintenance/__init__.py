@@ -1,1 +1,1 @@
-"""What keeps a store durable, small and quick to open."""
+"""Keep a store durable, small and quick to open."""

@@ -1,6 +1,6 @@
-"""A checkpoint on its way: first the logs become durable, then the checkpoint that speaks of them.
+"""Write a checkpoint: first the logs become durable, then the checkpoint that names them.
 
-logs syncing -> checkpoint replacing -> done          each asked once a turn, none waited for
+logs syncing -> checkpoint replacing -> done          polled once a turn, never waited for in a turn
 """
 
 from contextlib import suppress
@@ -11,8 +11,8 @@ from timer.format.checkpoint import NAME, Checkpoint
 
 
 @dataclass(slots=True)
-class Checkpointing:
-    """`dead_units`, `dead_bodies`: segments in which nothing lives once `checkpoint` is durable."""
+class CheckpointWriter:
+    """dead_units, dead_bodies: segments without pending rows, to be deleted once `checkpoint` is durable."""
 
     disk: Disk
     checkpoint: Checkpoint
@@ -22,7 +22,7 @@ class Checkpointing:
     replacing: Syncing | None = None
 
     def durable(self) -> bool:
-        """Takes the next step where the last one is done. Raises OSError where the disk refuses."""
+        """Start the next step if the last one is done; return True once durable. Raises OSError if the disk refuses."""
         if self.replacing is None:
             if not self.logs.done():
                 return False
@@ -30,16 +30,16 @@ class Checkpointing:
         return self.replacing.done()
 
     def abandon(self) -> None:
-        """Nothing of it happens later: a checkpoint written behind the next opening would speak of other logs.
+        """Make sure that nothing is written later: the checkpoint would name logs of another opening.
 
-        What is being written already is waited for.
+        Waits for a replacement that has started.
         """
         if self.replacing is not None:
             with suppress(OSError):
                 self.replacing.wait()
 
     def wait(self) -> None:
-        """Until it is durable. Raises OSError where the disk refuses."""
+        """Wait until the checkpoint is durable. Raises OSError if the disk refuses."""
         self.logs.wait()
         if not self.durable() and self.replacing is not None:
             self.replacing.wait()

@@ -1,12 +1,12 @@
-"""A few long timers must not keep a large file of bodies: they move to the end of the body log, and the file goes.
+"""Move the few pending bodies of a large file to the end of the body log, so that the file can be deleted.
 
-    1 copy      their frames to the end, some in each step                    the units still point to the old ones
+    1 copy      some frames in each step to the end                           the units still point to the old ones
     2 wait      until a checkpoint has made the copies durable
-    3 repoint   the units, in place, some in each step                        old and new frames both stand
-    4 the old file holds nothing live: it goes behind the next checkpoint, as any other
+    3 repoint   some units in each step, in place                             old and new frames both exist
+    4 delete    the old file has no pending bodies: after the next checkpoint, like any other
 
-At each crash point every unit points to a frame that is there. A unit torn while it is overwritten points to bytes
-that are not its own, which the reading notices, as it does all damage.
+At each crash point every unit points to an existing frame. A unit torn while it is overwritten points to other bytes;
+the reader notices that like any damage.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _STEP_UNITS = 4096
 
 @dataclass(eq=False)
 class Compaction:
-    """Of the body file `base`, whose live units lie in [next, last]. `live_rows(start, end)`: those of a stretch."""
+    """One compaction of the body file `base`, whose pending units are in [next, last]."""
 
     _units: UnitLog
     _bodies: FrameLog
@@ -37,10 +37,10 @@ class Compaction:
         self._copied_to: int | None = None
         """End of the body log when the last frame was copied."""
         self.first_copy: int | None = None
-        """From here on the body log holds copies that no unit points to yet: none of its files may go."""
+        """From here on the body log holds copies without units: none of its files may be deleted."""
 
     def copy_some(self) -> None:
-        """Step 1. Raises OSError where the disk is full: then it is to be given up, the copies are dead bytes."""
+        """Run a part of step 1. Raises OSError if the disk is full: drop the compaction, its copies are garbage."""
         if self._copied_to is not None:
             return
         segment = self._units.segment(self._next)
@@ -61,11 +61,11 @@ class Compaction:
             self._copied_to = self._bodies.end
 
     def is_durable_at(self, body_end: int) -> bool:
-        """Step 2: whether a durable checkpoint with this end of the body log holds every copy."""
+        """True if a durable checkpoint with this end of the body log holds every copy (step 2)."""
         return self._copied_to is not None and body_end >= self._copied_to
 
     def repoint_some(self) -> tuple[Rows, Ints]:
-        """Step 3: live rows as they were, and the positions their units have now; to be called until `is_over`."""
+        """Run a part of step 3, until `is_over`. Return pending rows as they were, and their new body positions."""
         numbers, positions = self._moved.pop()
         rows = [self._live_rows(unit, unit + 1) for unit in numbers.tolist()]
         alive = np.array([len(row) > 0 for row in rows], np.bool_)

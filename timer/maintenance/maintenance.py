@@ -1,9 +1,9 @@
-"""What keeps a store durable and its files few: checkpoints, the segments that go behind them, compaction.
+"""Keep a store durable and its files few: checkpoints, deletion of segments, compaction.
 
-    start -> logs durable -> checkpoint durable -> segments in which nothing lives go        asked once a turn
-    compact_some                                                                             a piece of it each turn
+    start -> logs durable -> checkpoint durable -> segments without pending rows deleted     polled once a turn
+    compact_some                                                                             one step each turn
 
-What lives in which segment is counted here, and what a segment is still needed for.
+Counts what is pending in each segment, and until when a segment is needed otherwise.
 """
 
 from collections.abc import Callable
@@ -17,35 +17,35 @@ from timer.files.segment_log import FrameLog, UnitLog
 from timer.format.checkpoint import Checkpoint
 from timer.format.unit import Ints, Rows
 from timer.index.segment_liveness import EndedUnits, LiveCounts
-from timer.maintenance.checkpoint_writer import Checkpointing
+from timer.maintenance.checkpoint_writer import CheckpointWriter
 from timer.maintenance.compaction import Compaction
 from timer.options import StoreOptions
 
 
 @dataclass(eq=False)
-class Upkeep:
+class Maintenance:
     _disk: Disk
     _options: StoreOptions
     _unit_log: UnitLog
     _body_log: FrameLog
     _ended: EndedUnits
     _live_rows: Callable[[int, int], Rows]
-    """Live rows among units [start, end) of one segment, for a compaction."""
+    """Returns pending rows among units [start, end) of one segment, for a compaction."""
 
     def __post_init__(self) -> None:
         self.units = LiveCounts()
         """By segment of the TimerLog."""
         self.durable: Checkpoint | None = None
-        """The last one that was made since the store was opened."""
+        """The last checkpoint that was made since the store was opened."""
         self._bodies = LiveCounts()
-        self._checkpointing: Checkpointing | None = None
+        self._checkpointing: CheckpointWriter | None = None
         self._checkpointed: Progress | None = None
         self._compaction: Compaction | None = None
 
     # -- what lives where
 
     def state(self) -> tuple[Ints, Ints]:
-        """Of the TimerLog and of the body log, for `restore`."""
+        """Return the counts of the TimerLog and of the body log, for `restore`."""
         return self.units.state(), self._bodies.state()
 
     def restore(self, units: Ints, bodies: Ints) -> None:
@@ -64,118 +64,115 @@ class Upkeep:
     def live_body_bytes(self) -> int:
         return self._bodies.all_bytes()
 
-    def see(self, unit: int, visit_ms: int) -> None:
-        """`unit` is needed until `visit_ms` has passed, though nothing lives by it."""
-        self.units.see(self._unit_log.segment(unit), visit_ms)
+    def retain_until(self, unit: int, visit_ms: int) -> None:
+        """Keep the segment of `unit` until `visit_ms` has passed, though the unit is not a pending timer."""
+        self.units.retain_until(self._unit_log.segment(unit), visit_ms)
 
     # -- checkpoints
 
     @property
     def is_idle(self) -> bool:
-        """No checkpoint is on its way."""
+        """True if no checkpoint is running."""
         return self._checkpointing is None
 
-    def has_news(self, committed: Progress) -> bool:
-        """Whether a checkpoint would tell anything that the last one does not."""
+    def has_changed(self, committed: Progress) -> bool:
+        """True if a checkpoint now would differ from the last one."""
         return self._checkpointed != committed or self._compaction is not None
 
-    def needs_none(self, committed: Progress) -> None:
-        """As if one with that progress had been made."""
+    def skip_checkpoint_at(self, committed: Progress) -> None:
+        """Behave as if a checkpoint with this progress had been made."""
         self._checkpointed = committed
 
-    def dead(self, before_ms: int) -> tuple[list[int], list[int]]:
-        """Segments of the TimerLog and of the body log in which nothing lives, and no visit from `before_ms` on.
+    def deletable(self, before_ms: int) -> tuple[list[int], list[int]]:
+        """Return segments of the TimerLog and the body log without pending rows and wake-up times from `before_ms` on.
 
-        Not the newest ones, and none that a live chain passes through: its visits lie before the tick of K.
+        Never the newest ones, and never one that the chain of a pending unit passes through.
         """
-        bases, going = self._body_log.bases()[:-1], self._compaction
-        if going is not None and going.first_copy is not None:
-            bases = [base for base in bases if self._body_log.file_end(base) <= going.first_copy]
-        return self.units.dead(self._unit_log.segments()[:-1], before_ms), self._bodies.dead(bases, MAX_INT64)
+        bases, running = self._body_log.bases()[:-1], self._compaction
+        if running is not None and running.first_copy is not None:
+            bases = [base for base in bases if self._body_log.file_end(base) <= running.first_copy]
+        return self.units.deletable(self._unit_log.segments()[:-1], before_ms), self._bodies.deletable(bases, MAX_INT64)
 
-    def start(self, told: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
-        """Begins to make `told` durable, which knows nothing of the dead segments any more.
-
-        Raises OSError where the disk refuses, UnreadableError.
-        """
+    def start(self, checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
+        """Start to make `checkpoint` durable, which does not name dead segments. Raises OSError, UnreadableError."""
         try:
             files = self._unit_log.take_dirty() + self._body_log.take_dirty()
             logs = self._disk.start_sync(files)
         except (OSError, UnreadableError):
-            self._give_back(has_failed=False)
+            self._drop_writer(has_failed=False)
             raise
-        self._checkpointing = Checkpointing(self._disk, told, dead_units, dead_bodies, logs)
+        self._checkpointing = CheckpointWriter(self._disk, checkpoint, dead_units, dead_bodies, logs)
 
-    def _give_back(self, *, has_failed: bool) -> None:
-        """There is no checkpoint on its way. `has_failed`: nobody knows what of the logs is durable."""
+    def _drop_writer(self, *, has_failed: bool) -> None:
+        """Drop the running checkpoint. has_failed: it is unknown which log writes are durable."""
         self._checkpointing = None
-        self._unit_log.give_back(has_failed=has_failed)
-        self._body_log.give_back(has_failed=has_failed)
+        self._unit_log.restore_dirty(has_failed=has_failed)
+        self._body_log.restore_dirty(has_failed=has_failed)
 
-    def go_on(self) -> bool:
-        """True once no checkpoint is on its way. Raises OSError where the disk refuses: then there is none."""
-        going = self._checkpointing
-        if going is None:
+    def continue_checkpoint(self) -> bool:
+        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
+        running = self._checkpointing
+        if running is None:
             return True
         try:
-            if not going.durable():
+            if not running.durable():
                 return False
         except OSError:
-            self._give_back(has_failed=going.replacing is None)
+            self._drop_writer(has_failed=running.replacing is None)
             raise
         self._checkpointing = None
-        self._checkpointed = going.checkpoint.progress
-        self.durable = going.checkpoint
-        for segment in going.dead_units:
+        self._checkpointed = running.checkpoint.progress
+        self.durable = running.checkpoint
+        for segment in running.dead_units:
             self._unit_log.drop_segment(segment)
             self.units.forget(segment)
             self._ended.forget(segment)
-        for base in going.dead_bodies:
+        for base in running.dead_bodies:
             self._body_log.drop_segment(base)
             self._bodies.forget(base)
         return True
 
     def finish(self) -> None:
-        """Waits for the one on its way. Raises OSError where the disk refuses."""
-        going = self._checkpointing
-        if going is None:
+        """Wait for the running checkpoint. Raises OSError if it failed."""
+        running = self._checkpointing
+        if running is None:
             return
         try:
-            going.wait()
+            running.wait()
         except OSError:
-            self._give_back(has_failed=going.replacing is None)
+            self._drop_writer(has_failed=running.replacing is None)
             raise
-        self.go_on()
+        self.continue_checkpoint()
 
     def abandon(self) -> None:
-        """Nothing of what is on its way happens later."""
+        """Make sure that nothing of a running checkpoint is written later."""
         if self._checkpointing is not None:
             self._checkpointing.abandon()
 
     # -- compaction
 
     def compact_some(self, settled_ms: int) -> tuple[Rows, Ints] | None:
-        """A bounded piece of work. Rows whose bodies lie elsewhere now, and where; None: none do.
+        """Run one bounded step. Return rows whose bodies have moved and their new positions, None if there are none.
 
-        `settled_ms`: what is to leave soon behind it is not worth it. Raises OSError where the disk is full.
+        settled_ms: K. Bodies that leave soon after K are not worth a copy. Raises OSError if the disk is full.
         """
-        going = self._compaction
-        if going is None:
+        running = self._compaction
+        if running is None:
             self._compaction = self._worth_compacting(settled_ms + self._options.compact_ahead_ms)
             return None
         try:
-            going.copy_some()
+            running.copy_some()
         except OSError:
             self._compaction = None
             raise
         body_end = 0 if self.durable is None else self.durable.body_end
         moved = None
-        if going.is_durable_at(body_end) and not going.is_over:
-            rows, positions = going.repoint_some()
+        if running.is_durable_at(body_end) and not running.is_over:
+            rows, positions = running.repoint_some()
             if len(rows):
                 moved = rows, positions
                 self._count_moved(rows, positions)
-        if going.is_over:
+        if running.is_over:
             self._compaction = None
         return moved
 

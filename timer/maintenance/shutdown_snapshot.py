@@ -1,9 +1,9 @@
-"""What a store that is closed cleanly leaves for its next opening: all that it would make anew from its log.
+"""What a clean stop leaves for the next opening: all that would otherwise be rebuilt from the log.
 
-    resume    one line of JSON | arrays, one behind the other | CRC-32 of all before, 4 bytes, big-endian
+    resume    one line of JSON | arrays, one after the other | CRC-32 of all before, 4 bytes, big-endian
     wheel     as it was
 
-Both are believed only with a `closed` that is the checkpoint itself; that is emptied before either is touched.
+Both are used only with a `closed` file equal to the checkpoint. `closed` is emptied before either is changed.
 """
 
 import json
@@ -20,7 +20,7 @@ from schemas.headers import MAX_INT64
 from timer.errors import UnreadableError
 from timer.files.disk import Disk, File
 from timer.format.checkpoint import CLOSED, Checkpoint
-from timer.format.unit import RUN, Ints, Rows
+from timer.format.unit import TIMER_ROW, Ints, Rows
 from timer.index.due_counts import HOUR_MS, TopicState
 
 RESUME = "resume"
@@ -29,7 +29,7 @@ _HEAD_BYTES = 1 << 20
 
 
 class Snapshot(NamedTuple):
-    """See the classes that tell it: IdIndex, EndedUnits, LiveCounts (twice), DueCounts."""
+    """State of IdIndex, EndedUnits, LiveCounts (twice), DueCounts and the out-of-order rows."""
 
     id_hashes: Ints
     id_units: Ints
@@ -41,12 +41,12 @@ class Snapshot(NamedTuple):
     held: Rows
     topics: list[TopicState]
 
-    def is_possible(self, told: Checkpoint) -> bool:
-        """Whether a store of which `told` tells can have been in this state: within its log, and counted right."""
-        slots, units = len(self.id_units), told.units_end
+    def is_possible(self, checkpoint: Checkpoint) -> bool:
+        """True if a store with this checkpoint can have this state: units within its log, counts that add up."""
+        slots, units = len(self.id_units), checkpoint.units_end
         hashes, counts = [topic[0] for topic in self.topics], self.due_hours[:, 2]
-        files = [(self.live_units, {s for first, last in told.segments for s in range(first, last + 1)})]
-        files.append((self.live_bodies, set(told.bodies)))
+        files = [(self.live_units, {s for first, last in checkpoint.segments for s in range(first, last + 1)})]
+        files.append((self.live_bodies, set(checkpoint.bodies)))
         return (
             slots == len(self.id_hashes)
             and slots.bit_count() == 1
@@ -54,9 +54,9 @@ class Snapshot(NamedTuple):
             and all(_within(column, -1, units) for column in (self.id_units, self.ended, self.held["unit"]))
             and _within(self.ended, 0, units)
             and _within(self.due_hours[:, 1], 0, MAX_INT64 // HOUR_MS)
-            and _within(counts, 1, told.pending)
+            and _within(counts, 1, checkpoint.pending)
             and _within(self.elsewhere, 0, MAX_INT64)
-            and sum(counts.tolist()) == told.pending
+            and sum(counts.tolist()) == checkpoint.pending
             and set(self.due_hours[:, 0].tolist()) == set(hashes)
             and all(set(rows[:, 0].tolist()) <= named for rows, named in files)
         )
@@ -68,7 +68,7 @@ def _within(values: Ints, least: int, most: int) -> bool:
 
 _ARRAYS = Snapshot._fields[:-1]
 _COLUMNS = {"live_units": 5, "live_bodies": 5, "due_hours": 3, "elsewhere": 2}
-"""Of those that are tables; the others are rows."""
+"""Columns of the two-dimensional arrays; the others have one dimension."""
 
 
 class _Head(BaseModel):
@@ -85,17 +85,17 @@ class _Head(BaseModel):
         for name in _ARRAYS:
             shape = self.arrays.get(name, ())
             if shape[1:] != ((_COLUMNS[name],) if name in _COLUMNS else ()) or min(shape, default=-1) < 0:
-                raise ValueError(f"{shape} is no shape of {name}")
+                raise ValueError(f"{name}: impossible shape {shape}")
         return self
 
 
-def write(disk: Disk, told: Checkpoint, state: Snapshot) -> None:
-    """Durably. Raises OSError."""
+def write(disk: Disk, checkpoint: Checkpoint, state: Snapshot) -> None:
+    """Write the snapshot and wait until it is durable. Raises OSError."""
     file = disk.open(RESUME)
     try:
         file.truncate(0)
         crc = 0
-        for part in _parts(told, state):
+        for part in _parts(checkpoint, state):
             file.append(part)
             crc = zlib.crc32(part, crc)
         file.append(crc.to_bytes(4, "big"))
@@ -104,10 +104,10 @@ def write(disk: Disk, told: Checkpoint, state: Snapshot) -> None:
         file.close()
 
 
-def _parts(told: Checkpoint, state: Snapshot) -> Iterator[bytes]:
+def _parts(checkpoint: Checkpoint, state: Snapshot) -> Iterator[bytes]:
     arrays = {name: np.ascontiguousarray(getattr(state, name)) for name in _ARRAYS}
     head = {
-        "checkpoint": zlib.crc32(told.to_bytes()),
+        "checkpoint": zlib.crc32(checkpoint.to_bytes()),
         "topics": state.topics,
         "arrays": {name: list(array.shape) for name, array in arrays.items()},
     }
@@ -118,29 +118,29 @@ def _parts(told: Checkpoint, state: Snapshot) -> Iterator[bytes]:
             yield data[start : start + _CHUNK_BYTES]
 
 
-def read(disk: Disk, told: Checkpoint) -> Snapshot | None:
-    """The state in which the store of this checkpoint was closed; None where it was not closed cleanly then."""
-    if not is_closed_as(disk, told):
+def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:
+    """Return the snapshot of a clean stop at this checkpoint, None if there is none or it is damaged."""
+    if not is_closed_as(disk, checkpoint):
         return None
     try:
         with closing(disk.open(RESUME)) as file:
-            return _read(file, zlib.crc32(told.to_bytes()))
-    except UnreadableError:  # it spares a look at the log, which has it all
+            return _read(file, zlib.crc32(checkpoint.to_bytes()))
+    except UnreadableError:  # the log has everything, too
         return None
 
 
-def is_closed_as(disk: Disk, told: Checkpoint) -> bool:
-    """Whether the store of this checkpoint was closed cleanly; False where that cannot be read."""
-    return _closed(disk) == told.to_bytes()
+def is_closed_as(disk: Disk, checkpoint: Checkpoint) -> bool:
+    """True if the store was closed cleanly at this checkpoint; False if that cannot be read."""
+    return _closed(disk) == checkpoint.to_bytes()
 
 
 def may_be_closed(disk: Disk) -> bool:
-    """Whether what says so has to be emptied."""
+    """True if `closed` has to be emptied."""
     return _closed(disk) != b""
 
 
 def _closed(disk: Disk) -> bytes | None:
-    """Empty where nothing says so, None where it cannot be read."""
+    """Return the content of `closed`, empty if missing, None if unreadable."""
     try:
         return disk.read(CLOSED) or b""
     except UnreadableError:
@@ -176,7 +176,7 @@ def _read(file: File, checkpoint_crc: int) -> Snapshot | None:
 
 
 def _first_line(file: File, end: int) -> bytes:
-    """However long: it names each real topic that has timers."""
+    """Return the line of JSON. Its length is not limited: it names every target topic with pending timers."""
     found = b""
     while len(found) < end and b"\n" not in found:
         found += file.read(len(found), min(_HEAD_BYTES, end - len(found)))
@@ -184,4 +184,4 @@ def _first_line(file: File, end: int) -> bytes:
 
 
 def _dtype(name: str) -> "np.dtype[Any]":
-    return RUN if name == "held" else np.dtype(np.int64)
+    return TIMER_ROW if name == "held" else np.dtype(np.int64)

@@ -1,26 +1,26 @@
-"""What leaves next: live timers of the open ticks, in the order (visit_ms, origin), cut at a full position.
+"""The pending timers of open ticks in the order (visit_ms, origin). A cut is always at a full key.
 
     runs, each sorted          take(now=12, limit=3)
-    [10/1 12/4 13/0]           -> 10/1 11/2 12/3     the cut is a full key, also inside equal times:
+    [10/1 12/4 13/0]           -> 10/1 11/2 12/3     the cut may lie inside equal times:
     [11/2 12/3]                   12/4 stays, though it is due
 
-A tick that opens arrives as one run, requests for open ticks as small ones; many small runs are merged into one.
+A tick that opens is one run; requests for open ticks are small runs. Many small runs are merged into one.
 """
 
 import numpy as np
 
 from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
 
-_MOST_RUNS = 16
+_MAX_RUNS = 16
 
 
 def in_order(run: Rows) -> Rows:
-    """`run` sorted by (visit_ms, origin)."""
+    """Return `run` sorted by (visit_ms, origin)."""
     return run[np.lexsort((run["origin"], run["visit_ms"]))]
 
 
 class DueQueue:
-    """Sorted runs of live timers; holds rows, never bodies."""
+    """Sorted runs of pending timers: rows, never bodies."""
 
     def __init__(self) -> None:
         self._runs: list[Rows] = []
@@ -30,33 +30,33 @@ class DueQueue:
         return sum(len(run) for run in self._runs)
 
     def rows(self) -> Rows:
-        """All of it, sorted."""
+        """Return all rows, sorted."""
         return in_order(joined(self._runs))
 
     def push(self, run: Rows) -> None:
         if len(run) == 0:
             return
         runs = [*self._runs, in_order(run)]
-        self._hold(runs if len(runs) <= _MOST_RUNS else [in_order(joined(runs))])
+        self._set_runs(runs if len(runs) <= _MAX_RUNS else [in_order(joined(runs))])
 
     def remove(self, units: Ints) -> None:
-        """Those of `units` that are here leave without being taken."""
+        """Remove the rows of `units`; other units are ignored."""
         self._remove("unit", units)
 
     def remove_targets(self, hashes: Ints) -> None:
-        """Those of these targets leave without being taken."""
+        """Remove the rows of these targets."""
         self._remove("topic_hash", hashes)
 
     def _remove(self, column: str, values: Ints) -> None:
         kept = [run[~isin(run[column], values)] for run in self._runs]
-        self._hold([run for run in kept if len(run)])
+        self._set_runs([run for run in kept if len(run)])
 
-    def _hold(self, runs: list[Rows]) -> None:
+    def _set_runs(self, runs: list[Rows]) -> None:
         self._runs = runs
         self._first_ms = min((int(run["visit_ms"][0]) for run in runs), default=None)
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
-        """Rows that are here have their bodies elsewhere now."""
+        """Set the body positions of the rows of `units`; other units are ignored."""
         by_unit = np.argsort(units)
         for run in self._runs:
             at = np.minimum(np.searchsorted(units, run["unit"], sorter=by_unit), len(units) - 1)
@@ -64,13 +64,13 @@ class DueQueue:
             run["body"][hit] = bodies[by_unit[at]][hit]
 
     def next_visit_ms(self) -> int | None:
-        """The earliest visit, None where nothing waits."""
+        """Return the earliest wake-up time, None if the queue is empty."""
         return self._first_ms
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
-        """Removes and returns the first up to `limit` rows with visit_ms <= now_ms, whose bodies fit `limit_bytes`.
+        """Remove and return the first rows with visit_ms <= now_ms: at most `limit`, bodies of at most `limit_bytes`.
 
-        The first row comes whatever its size.
+        The first row is returned whatever its size.
         """
         first_ms = self.next_visit_ms()
         if first_ms is None or first_ms > now_ms:
@@ -82,5 +82,5 @@ class DueQueue:
         fits = int(due["body_size"][order].cumsum(dtype=np.int64).searchsorted(limit_bytes, side="right"))
         order = order[: max(1, fits)]
         taken = np.bincount(of_run[order], minlength=len(heads))
-        self._hold([run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)])
+        self._set_runs([run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)])
         return due[order]

@@ -1,8 +1,9 @@
-"""What leaves of a store at one moment, where targets wait: who is let out, who begins to wait, who waited too long.
+"""Which timers leave a store in one turn when targets are limited: who leaves, who waits, who waited too long.
 
-order of release -> let_through -> leave, or their target waits from there on      (timer.schedule.target_backlog)
-held             -> through     -> leave, or are blocked until they may            (timer.schedule.out_of_order)
-waiting          -> backlog and fresh, as far as the gate lets them out; the oldest, where it is too old, to be rolled
+rows in order    -> split_by_limit      -> leave, or their target gets a backlog   (timer.schedule.target_backlog)
+out of order     -> take_out_of_order   -> leave, or are blocked until they may    (timer.schedule.out_of_order)
+target backlogs  -> take_from_backlog   -> oldest and recent timers, as far as the gate allows
+                    take_old            -> the oldest roll when they waited too long
 """
 
 from collections.abc import Callable
@@ -12,52 +13,56 @@ import numpy as np
 
 from schemas.progress import Key
 from timer.format.unit import NO_ROWS, Rows, joined
-from timer.schedule.out_of_order import HeldTimers
-from timer.schedule.target_backlog import Gate, Stretch, TargetBacklog, WaitingTarget, last_key
+from timer.schedule.out_of_order import OutOfOrderTimers
+from timer.schedule.target_backlog import Gate, KeyRange, TargetBacklog, WaitingTarget, last_key
 
 
 @dataclass(slots=True)
 class Room:
-    """What one turn may still take out, all targets together; the last body may go beyond the bytes."""
+    """What one turn may still take, all targets together. The last body may go beyond the bytes."""
 
     timers: int
     size_bytes: int
-    short: list[int] = field(default_factory=list)
-    """Hashes of targets that got nothing, as there was no room left."""
+    starved_targets: list[int] = field(default_factory=list)
+    """Hashes of targets that got nothing because there was no room."""
 
     def fill(self, run: Rows) -> None:
+        """Take the room of `run`."""
         if len(run) == 0:
             return
         self.size_bytes -= int(run["body_size"].sum(dtype=np.int64))
         self.timers = self.timers - len(run) if self.size_bytes > 0 else 0
 
     def at_most(self, wanted: int | None, hash_: int) -> int:
-        """Of `wanted` timers (None: any number) of a target that has some."""
+        """Return how many of `wanted` timers (None: any number) of a target have room."""
         if wanted != 0 and self.timers == 0:
-            self.short.append(hash_)
+            self.starved_targets.append(hash_)
         return self.timers if wanted is None else min(wanted, self.timers)
 
 
-def beginning_with(first: int, hashes: list[int]) -> list[int]:
-    """All of `hashes`, so that nobody is always the last."""
+def rotated_to(first: int, hashes: list[int]) -> list[int]:
+    """Return `hashes` rotated so that `first` is the first: no target is always the last."""
     at = hashes.index(first) if first in hashes else 0
     return hashes[at:] + hashes[:at]
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """At `now_ms`, as far as there is `room`. `name_of`: a target by its hash; `first`: who is served first."""
+class ReleasePolicy:
+    """The rules of one turn at `now_ms`. name_of: a target by its hash; first: hash of the target served first."""
 
     gate: Gate
     waiting: TargetBacklog
-    held: HeldTimers
+    held: OutOfOrderTimers
     name_of: Callable[[int], str]
     now_ms: int
     room: Room
     first: int
 
-    def let_through(self, rows: Rows, before: Key) -> tuple[Rows, dict[str, Key]]:
-        """Those of `rows` that may leave, and the targets of the others: they wait from that key on, K was `before`."""
+    def split_by_limit(self, rows: Rows, before: Key) -> tuple[Rows, dict[str, Key]]:
+        """Return the rows that may leave, and for each limited target the key after which its timers wait.
+
+        before: K before `rows` were taken.
+        """
         begin: dict[str, Key] = {}
         if len(rows) == 0:
             return rows, begin
@@ -76,10 +81,10 @@ class Release:
         self.room.fill(through)
         return through, begin
 
-    def of_held(self, taken: Rows) -> Rows:
-        """Those of `taken`, and of the ones that were blocked before, that may leave; the others are blocked."""
+    def take_out_of_order(self, taken: Rows) -> Rows:
+        """Return rows that may leave: of `taken`, and of those blocked earlier. Block the others."""
         parts = [self._unblocked(taken)] if len(taken) else []
-        for hash_ in beginning_with(self.first, self.held.blocked()):
+        for hash_ in rotated_to(self.first, self.held.blocked()):
             if self.held.first_blocked_ms(hash_) > self.now_ms:
                 continue
             most = self.room.at_most(self._allowed(self.name_of(hash_)), hash_)
@@ -100,13 +105,13 @@ class Release:
         self.room.fill(free)
         return free
 
-    def of_waiting(self, waiting: WaitingTarget, read_ahead: Callable[[WaitingTarget], None]) -> Rows:
-        """Those of one target that may leave: its oldest, and, for their share, its fresh ones."""
+    def take_from_backlog(self, waiting: WaitingTarget, load_ahead: Callable[[WaitingTarget], None]) -> Rows:
+        """Return the timers of one target that may leave: its oldest, and its recent ones for their share."""
         first_ms = waiting.first_visit_ms()
         if first_ms is None or first_ms > self.now_ms:
             return NO_ROWS
         allowed = self._allowed(waiting.target)
-        if allowed == 0 and self._passing(waiting.stretches[0].queue.rows(), 0) == 0:
+        if allowed == 0 and self._passing(waiting.ranges[0].queue.rows(), 0) == 0:
             return NO_ROWS
         if self.room.at_most(None, waiting.hash) == 0:
             return NO_ROWS
@@ -114,41 +119,41 @@ class Release:
         share, fresh_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
         parts: list[Rows] = []
         if share > 0:
-            self.waiting.part_fresh(waiting, self.now_ms, fresh_ms)
-            read_ahead(waiting)
-            if len(waiting.stretches) > 1:
-                for_fresh = waiting.fresh_part(allowed, share)
-                parts.append(self._take_passing(waiting.stretches[-1], for_fresh))
-        for stretch in waiting.heads() if share > 0 else waiting.stretches[:1]:
-            parts.append(self._take_passing(stretch, allowed - sum(map(self._due, parts))))
+            self.waiting.split_recent(waiting, self.now_ms, fresh_ms)
+            load_ahead(waiting)
+            if len(waiting.ranges) > 1:
+                for_fresh = waiting.recent_part(allowed, share)
+                parts.append(self._take_passing(waiting.ranges[-1], for_fresh))
+        for key_range in waiting.heads() if share > 0 else waiting.ranges[:1]:
+            parts.append(self._take_passing(key_range, allowed - sum(map(self._due, parts))))
         run = joined(parts)
         self.gate.spend(waiting.target, self._due(run))
         return run
 
-    def too_old(self, waiting: WaitingTarget, before_ms: int, units_end: int) -> Rows:
-        """The oldest of one target, as far as they were to leave before `before_ms`: they go round once more."""
-        oldest = waiting.stretches[0]
+    def take_old(self, waiting: WaitingTarget, before_ms: int, units_end: int) -> Rows:
+        """Return the oldest timers of one target that wait since before `before_ms`: they roll."""
+        oldest = waiting.ranges[0]
         first_ms = oldest.first_visit_ms()
         if first_ms is None or first_ms > before_ms or before_ms < 0:
             return NO_ROWS
         if self.room.at_most(None, waiting.hash) == 0:
             return NO_ROWS
-        units_end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
+        units_end = self.waiting.start_roll_pass(self.now_ms, before_ms, units_end)
         run = oldest.queue.rows()
         stops = np.flatnonzero((run["visit_ms"] > before_ms) | (run["unit"] >= units_end))
         old = int(stops[0]) if len(stops) else len(run)
         taken = self._take(oldest, before_ms, old)
         if len(taken) < old:
-            self.room.short.append(waiting.hash)
+            self.room.starved_targets.append(waiting.hash)
         return taken
 
-    def too_old_held(self, before_ms: int, units_end: int) -> Rows:
-        """The same of those that are held and blocked."""
+    def take_old_out_of_order(self, before_ms: int, units_end: int) -> Rows:
+        """Return blocked out-of-order timers that wait since before `before_ms`: they roll."""
         parts: list[Rows] = []
-        for hash_ in beginning_with(self.first, self.held.blocked()):
+        for hash_ in rotated_to(self.first, self.held.blocked()):
             if self.held.first_blocked_ms(hash_) > before_ms or (most := self.room.at_most(None, hash_)) == 0:
                 continue
-            end = self.waiting.begin_pass(self.now_ms, before_ms, units_end)
+            end = self.waiting.start_roll_pass(self.now_ms, before_ms, units_end)
             parts.append(self.held.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
             self.room.fill(parts[-1])
         return joined(parts)
@@ -157,14 +162,14 @@ class Release:
         return int((run["due_ms"] <= self.now_ms).sum())
 
     def _passing(self, run: Rows, allowed: int) -> int:
-        """How many of the first of `run` may leave where `allowed` due ones may: those to be rolled are not limited."""
+        """Return how many of the first of `run` may leave if `allowed` due ones may. Rolls are not limited."""
         return int((run["due_ms"] <= self.now_ms).cumsum().searchsorted(allowed, side="right"))
 
-    def _take_passing(self, stretch: Stretch, allowed: int) -> Rows:
-        return self._take(stretch, self.now_ms, self._passing(stretch.queue.rows(), allowed))
+    def _take_passing(self, key_range: KeyRange, allowed: int) -> Rows:
+        return self._take(key_range, self.now_ms, self._passing(key_range.queue.rows(), allowed))
 
-    def _take(self, stretch: Stretch, until_ms: int, most: int) -> Rows:
-        run = stretch.take(until_ms, min(most, self.room.timers), self.room.size_bytes)
+    def _take(self, key_range: KeyRange, until_ms: int, most: int) -> Rows:
+        run = key_range.take(until_ms, min(most, self.room.timers), self.room.size_bytes)
         self.room.fill(run)
         return run
 

@@ -1,16 +1,16 @@
-"""Targets whose due timers wait, as they are paused or beyond their rate; all others go on.
+"""Backlogs of targets that are paused or over their rate. All other targets go on.
 
-    keys of one target    1 2 3 4 5 6 7 8 9          K = 8, and of the others all up to 8 has left
+    keys of one target    1 2 3 4 5 6 7 8 9          K = 8: all other targets have left up to 8
     left already          x x . . . x . . .
-    stretches                 (2   5] (6 ...         what lies in one of them lives, whatever K says
-                              backlog fresh          each is taken from its beginning
+    key ranges                (2   5] (6 ...         rows in a key range are pending, whatever K says
+                              oldest  recent         each range is served from its beginning
 
-The stretches are all that has to be known of them (schemas.journal.Wait), however many timers wait: these stay in the
-wheel's chains, and at most `_MOST_ROWS` of the first and of the last stretch are read ahead. Told apart by the hash of
-their names, as units are: two whose names share Java's hash code wait together.
+The key ranges are the whole state of a backlog (schemas.journal.Wait), however many timers wait. The timers stay in the
+wheel's chains; at most `_MAX_ROWS` of the first and the last range are loaded ahead. Targets are told apart by the hash
+of their names, as in the units: two names with the same Java hash code wait together.
 
-A paused target of which nothing leaves sleeps: until one more of its timers may have come to its place (the next tick),
-or, where one has, until that is to be rolled. So a turn looks at few, however many are paused.
+A paused target sleeps until its next timer wakes up or the first waiting one must roll, so that a turn looks at few
+targets however many are paused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,44 +19,44 @@ from typing import NamedTuple, Protocol
 
 from schemas.journal import END, Wait
 from schemas.progress import Key
-from timer.format.unit import NO_ROWS, Ints, Rows, among, isin, topic_hash
-from timer.maintenance.startup_scan import Stretches, among_stretches
+from timer.format.unit import NO_ROWS, Ints, Rows, intersect, isin, topic_hash
+from timer.maintenance.startup_scan import KeyRanges, in_key_ranges
 from timer.schedule.due_queue import DueQueue, in_order
 
-_MOST_ROWS = 4096
-_MOST_STRETCHES = 32
-MOST_PARTED = 4096
-"""Stretches beyond the first of each target, of all targets together: each record of the journal tells them all."""
-_MOST_TICKS = 64
-_MOST_KEPT_ROWS = 1 << 18
-_MOST_WOKEN = 64
+_MAX_ROWS = 4096
+_MAX_KEY_RANGES = 32
+MAX_EXTRA_KEY_RANGES = 4096
+"""Key ranges beyond the first of each target, over all targets: each journal record names them all."""
+_MAX_TICKS = 64
+_MAX_CACHED_ROWS = 1 << 18
+_MAX_WOKEN = 64
 
 
 class Gate(Protocol):
     """How many timers of each target may leave now."""
 
     def allowance(self, target: str) -> int | None:
-        """None: any number."""
+        """Return how many may leave; None: any number."""
         ...
 
     def spend(self, target: str, timers: int) -> None:
-        """So many leave now."""
+        """Count `timers` that leave now."""
         ...
 
     def fresh(self, target: str) -> tuple[float, int]:
-        """The share of what fell due within the last so many ms, while others wait for longer."""
+        """Return the share of the rate for timers that fell due within the last ms, and those ms."""
         ...
 
 
 class OpenGate:
-    """Nothing is limited."""
+    """A gate without limits."""
 
     def allowance(self, target: str) -> int | None:
         del target
         return None
 
     def spend(self, target: str, timers: int) -> None:
-        """Nothing is counted."""
+        """Do nothing."""
 
     def fresh(self, target: str) -> tuple[float, int]:
         del target
@@ -67,8 +67,8 @@ OPEN = OpenGate()
 
 
 @dataclass(slots=True)
-class Stretch:
-    """Live keys (after, until] of one target. All of its rows with keys (after, covered] are in `queue`."""
+class KeyRange:
+    """Pending keys (after, until] of one target. All of its rows with keys (after, covered] are in `queue`."""
 
     after: Key
     until: Key
@@ -76,15 +76,15 @@ class Stretch:
     queue: DueQueue = field(default_factory=DueQueue)
 
     @classmethod
-    def of(cls, after: Key, until: Key) -> "Stretch":
+    def of(cls, after: Key, until: Key) -> "KeyRange":
         return cls(after, until, after)
 
     @property
-    def is_over(self) -> bool:
+    def is_drained(self) -> bool:
         return self.covered >= self.until and len(self.queue) == 0
 
     def first_visit_ms(self) -> int | None:
-        """Of those that are read ahead."""
+        """Return the first wake-up time of the loaded rows."""
         return self.queue.next_visit_ms()
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
@@ -99,10 +99,7 @@ def last_key(rows: Rows) -> Key:
 
 
 class Backlog(NamedTuple):
-    """Of a target that waits: `timers` are due by the end of the hour, `since_ms` was the place of the first of them.
-
-    None: none has come to its place.
-    """
+    """timers: due by the end of the hour. since_ms: first wake-up time, None if it has not come for any."""
 
     target: str
     is_paused: bool
@@ -111,22 +108,22 @@ class Backlog(NamedTuple):
 
 
 class LoadedTicks:
-    """The ticks that one turn loads, each once for all targets that wait."""
+    """The ticks that one turn loads, each once for all targets."""
 
     def __init__(self, load: Callable[[int], Rows]) -> None:
         self._load = load
         self._rows: dict[int, Rows] = {}
         self._large: tuple[int, Rows] = -1, NO_ROWS
         self._kept = 0
-        self._left = _MOST_TICKS
+        self._left = _MAX_TICKS
 
     def get(self, tick: int) -> Rows | None:
-        """None where this turn has loaded enough."""
+        """Return the rows of a tick, None if this turn has loaded enough ticks."""
         rows = self._large[1] if tick == self._large[0] else self._rows.get(tick)
         if rows is None and self._left > 0:
             rows = self._load(tick)
             self._left -= 1
-            if self._kept + len(rows) <= _MOST_KEPT_ROWS:
+            if self._kept + len(rows) <= _MAX_CACHED_ROWS:
                 self._rows[tick] = rows
                 self._kept += len(rows)
             else:  # the last one, as the next target asks for the same
@@ -135,94 +132,96 @@ class LoadedTicks:
 
 
 class WaitingTarget:
-    """One that waits, with its stretches, ascending; the last one has no end."""
+    """One target with its key ranges, ascending; the last range has no end."""
 
-    def __init__(self, target: str, stretches: list[Stretch], *, is_paused: bool) -> None:
+    def __init__(self, target: str, ranges: list[KeyRange], *, is_paused: bool) -> None:
         self.target = target
         self.hash = topic_hash(target)
-        self.stretches = stretches
+        self.ranges = ranges
         self.is_paused = is_paused
-        self._told: Wait | None = None
-        """While it sleeps, as nothing of it changes then."""
-        self._fresh_due = 0.0
-        """How much of the rate the fresh ones have not had yet."""
+        self._asleep_as: Wait | None = None
+        """Cached state while the target sleeps, as nothing of it changes then."""
+        self._recent_credit = 0.0
+        """Fractions of timers that the recent ones may still take."""
 
-    def spans(self) -> Stretches:
-        return [(each.after, each.until) for each in self.stretches] if self._told is None else self._told.stretches
+    def key_ranges(self) -> KeyRanges:
+        return (
+            [(each.after, each.until) for each in self.ranges] if self._asleep_as is None else self._asleep_as.stretches
+        )
 
-    def told(self) -> Wait:
-        return self._told or Wait(self.target, self.is_paused, tuple(self.spans()))
+    def wait(self) -> Wait:
+        return self._asleep_as or Wait(self.target, self.is_paused, tuple(self.key_ranges()))
 
     def sleep(self) -> None:
-        self._told = self.told()
+        self._asleep_as = self.wait()
 
     def wake(self) -> None:
-        self._told = None
+        self._asleep_as = None
 
-    def heads(self) -> list[Stretch]:
-        """Those from which timers are taken: the oldest, and the newest."""
-        return self.stretches[:1] if len(self.stretches) == 1 else [self.stretches[0], self.stretches[-1]]
+    def heads(self) -> list[KeyRange]:
+        """Return the key ranges that are served: the oldest and the newest."""
+        return self.ranges[:1] if len(self.ranges) == 1 else [self.ranges[0], self.ranges[-1]]
 
     def first_visit_ms(self) -> int | None:
-        """Of those that are read ahead."""
+        """Return the first wake-up time of the loaded rows."""
         found = [first_ms for each in self.heads() if (first_ms := each.first_visit_ms()) is not None]
         return min(found, default=None)
 
     def push(self, run: Rows) -> None:
-        """Rows of this target that were stored just now, as far as they have to be in what is read ahead."""
-        for each in self.stretches:
+        """Add rows of this target that were just stored, if their keys are in the part that is loaded."""
+        for each in self.ranges:
             if each.covered > each.after:
-                each.queue.push(run[among_stretches(run, [(each.after, each.covered)])])
+                each.queue.push(run[in_key_ranges(run, [(each.after, each.covered)])])
 
-    def part_fresh(self, now_ms: int, fresh_ms: int) -> None:
-        """What fell due lately gets a stretch of its own, where the oldest of the last one has waited for longer."""
-        last = self.stretches[-1]
+    def split_recent(self, now_ms: int, fresh_ms: int) -> None:
+        """Give recent timers a key range of their own if the oldest of the last range has waited longer."""
+        last = self.ranges[-1]
         oldest_ms = last.first_visit_ms()
         is_behind = oldest_ms is not None and oldest_ms < now_ms - fresh_ms
-        if not is_behind or len(self.stretches) >= _MOST_STRETCHES:
+        if not is_behind or len(self.ranges) >= _MAX_KEY_RANGES:
             return
-        begins = Key(now_ms - fresh_ms // 2, -1)
-        if begins <= last.after:
+        start = Key(now_ms - fresh_ms // 2, -1)
+        if start <= last.after:
             return
-        self.stretches[-1:] = [Stretch.of(last.after, begins), Stretch.of(begins, END)]
-        if len(self.stretches) > 2 and self.stretches[-3].until == self.stretches[-2].after:
-            joined = self.stretches[-3:-1]
-            self.stretches[-3:-1] = [Stretch.of(joined[0].after, joined[1].until)]
+        self.ranges[-1:] = [KeyRange.of(last.after, start), KeyRange.of(start, END)]
+        if len(self.ranges) > 2 and self.ranges[-3].until == self.ranges[-2].after:
+            joined = self.ranges[-3:-1]
+            self.ranges[-3:-1] = [KeyRange.of(joined[0].after, joined[1].until)]
 
-    def forget(self, before_ms: int, now_ms: int) -> None:
-        """Nothing older lives any more: now and then the first stretch is told from there on, so that files can go."""
-        first, before = self.stretches[0], Key(before_ms, -1)
+    def drop_until(self, before_ms: int, now_ms: int) -> None:
+        """Move the first key range to `before_ms` if nothing before is pending, so that files can be deleted."""
+        first, before = self.ranges[0], Key(before_ms, -1)
         oldest_ms = first.first_visit_ms()
         is_gone = before <= min(first.covered, first.until) and (oldest_ms is None or oldest_ms > before_ms)
         if is_gone and first.after.visit_ms < before_ms - (now_ms - before_ms):
             first.after = before
 
-    def fresh_part(self, allowed: int, share: float) -> int:
-        """How many of `allowed` are for the fresh ones."""
-        self._fresh_due = min(self._fresh_due + allowed * share, float(allowed))
-        part = int(self._fresh_due)
-        self._fresh_due -= part
+    def recent_part(self, allowed: int, share: float) -> int:
+        """Return how many of `allowed` are for recent timers."""
+        self._recent_credit = min(self._recent_credit + allowed * share, float(allowed))
+        part = int(self._recent_credit)
+        self._recent_credit -= part
         return part
 
 
 class TargetBacklog:
-    """Of one store."""
+    """The backlogs of all targets of one store."""
 
     def __init__(self, waits: Iterable[Wait], tick_ms: int) -> None:
         self._tick_ms = tick_ms
         self._by_hash = {
             topic_hash(wait.target): WaitingTarget(
-                wait.target, [Stretch.of(*span) for span in wait.stretches], is_paused=wait.is_paused
+                wait.target, [KeyRange.of(*span) for span in wait.stretches], is_paused=wait.is_paused
             )
             for wait in waits
         }
         self._asleep: dict[int, tuple[int, bool]] = {}
-        """Until when, and whether something of it waits; by hash."""
+        """By hash: until when, and whether timers wait."""
         self._now_ms = 0
-        self.next_pass_ms = 0
-        """When the next round of rolls may begin, of those that have waited too long."""
-        self._pass_units = 0
-        self._parted = sum(len(each.stretches) - 1 for each in self._by_hash.values())
+        self.next_roll_pass_ms = 0
+        """When the next pass of rolls of timers that waited too long may begin."""
+        self._roll_pass_end = 0
+        self._extra_ranges = sum(len(each.ranges) - 1 for each in self._by_hash.values())
 
     def __iter__(self) -> Iterator[WaitingTarget]:
         return iter(list(self._by_hash.values()))
@@ -231,7 +230,7 @@ class TargetBacklog:
         return list(self._by_hash)
 
     def sleep(self, waiting: WaitingTarget, until_ms: int, *, is_empty: bool) -> None:
-        """Nothing of it leaves before, and nothing is to be rolled."""
+        """Skip `waiting` until `until_ms`: nothing of it leaves or rolls before."""
         self._asleep[waiting.hash] = until_ms, not is_empty
         waiting.sleep()
 
@@ -240,18 +239,18 @@ class TargetBacklog:
             waiting.wake()
 
     def wake_up(self, now_ms: int) -> None:
-        """Those whose sleep is over, so many in a turn; all of them where the clock went back."""
+        """Wake targets whose sleep is over, a limited number each turn; all if the clock went back."""
         is_back, self._now_ms = now_ms < self._now_ms, now_ms
         over = [hash_ for hash_, (until_ms, _) in self._asleep.items() if is_back or until_ms <= now_ms]
-        for hash_ in over if is_back else over[:_MOST_WOKEN]:
+        for hash_ in over if is_back else over[:_MAX_WOKEN]:
             self.wake(self._by_hash[hash_])
 
     def awake(self) -> list[int]:
-        """Hashes."""
+        """Return hashes of the targets that do not sleep."""
         return [hash_ for hash_ in self._by_hash if hash_ not in self._asleep] if self._asleep else self.hashes()
 
     def next_roll_ms(self) -> int | None:
-        """Of those that sleep while something of them waits."""
+        """Return when the first sleeping target with waiting timers wakes up."""
         return min((until_ms for until_ms, has_some in self._asleep.values() if has_some), default=None)
 
     def by_hash(self, hash_: int) -> WaitingTarget:
@@ -263,125 +262,129 @@ class TargetBacklog:
     def get(self, target: str) -> WaitingTarget | None:
         return self._by_hash.get(topic_hash(target))
 
-    def spans(self) -> Mapping[int, Stretches]:
-        """By hash."""
-        return {hash_: each.spans() for hash_, each in self._by_hash.items()}
+    def key_ranges(self) -> Mapping[int, KeyRanges]:
+        """Return the key ranges by hash of the target."""
+        return {hash_: each.key_ranges() for hash_, each in self._by_hash.items()}
 
-    def told(self) -> tuple[Wait, ...]:
-        return tuple(each.told() for each in self)
+    def waits(self) -> tuple[Wait, ...]:
+        return tuple(each.wait() for each in self)
 
     def begin(self, target: str, after: Key, *, is_paused: bool = False) -> WaitingTarget:
-        """From now on its timers with a key above `after` wait."""
-        begun = WaitingTarget(target, [Stretch.of(after, END)], is_paused=is_paused)
+        """Start a backlog: timers of `target` with a key above `after` wait."""
+        begun = WaitingTarget(target, [KeyRange.of(after, END)], is_paused=is_paused)
         self._by_hash[begun.hash] = begun
         return begun
 
     def end(self, waiting: WaitingTarget) -> None:
         self.wake(waiting)
-        self._parted -= len(waiting.stretches) - 1
+        self._extra_ranges -= len(waiting.ranges) - 1
         del self._by_hash[waiting.hash]
 
-    def part_fresh(self, waiting: WaitingTarget, now_ms: int, fresh_ms: int) -> None:
-        """See WaitingTarget. Where there is no room for more, the fresh ones wait behind the others for once."""
-        if self._parted < MOST_PARTED:
-            before = len(waiting.stretches)
-            waiting.part_fresh(now_ms, fresh_ms)
-            self._parted += len(waiting.stretches) - before
+    def split_recent(self, waiting: WaitingTarget, now_ms: int, fresh_ms: int) -> None:
+        """See WaitingTarget. Without room for more key ranges, recent timers wait behind the others."""
+        if self._extra_ranges < MAX_EXTRA_KEY_RANGES:
+            before = len(waiting.ranges)
+            waiting.split_recent(now_ms, fresh_ms)
+            self._extra_ranges += len(waiting.ranges) - before
 
     def without(self, run: Rows) -> Rows:
-        """Those of `run` whose target does not wait."""
-        found = among(self._by_hash, run["topic_hash"]) if self._by_hash else []
+        """Return the rows of `run` whose target has no backlog."""
+        found = intersect(self._by_hash, run["topic_hash"]) if self._by_hash else []
         return run[~isin(run["topic_hash"], found)] if found else run
 
     def push(self, run: Rows) -> None:
-        for waiting in self._among(run):
+        for waiting in self._backlogs_in(run):
             waiting.push(run[run["topic_hash"] == waiting.hash])
 
     def remove(self, run: Rows) -> None:
-        for waiting in self._among(run):
-            for stretch in waiting.stretches:
-                stretch.queue.remove(run["unit"])
+        for waiting in self._backlogs_in(run):
+            for key_range in waiting.ranges:
+                key_range.queue.remove(run["unit"])
 
-    def _among(self, run: Rows) -> list[WaitingTarget]:
-        """Those of which some are in `run`; they are awake from now on."""
+    def _backlogs_in(self, run: Rows) -> list[WaitingTarget]:
+        """Return the targets with rows in `run`, and wake them."""
         if not self._by_hash:
             return []
-        found = [self._by_hash[hash_] for hash_ in among(self._by_hash, run["topic_hash"])]
+        found = [self._by_hash[hash_] for hash_ in intersect(self._by_hash, run["topic_hash"])]
         for waiting in found:
             self.wake(waiting)
         return found
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         for each in self:
-            for stretch in each.stretches:
-                stretch.queue.repoint(units, bodies)
+            for key_range in each.ranges:
+                key_range.queue.repoint(units, bodies)
 
-    def begin_pass(self, now_ms: int, before_ms: int, units_end: int) -> int:
-        """Up to which unit those that waited too long (since before `before_ms`) are rolled now.
+    def start_roll_pass(self, now_ms: int, before_ms: int, units_end: int) -> int:
+        """Return the unit below which timers that waited since before `before_ms` roll now.
 
-        A round ends before the first of its copies, and the next one waits for an eighth of the time: a copy is
-        reckoned by the brokers' time, so by a clock that is far ahead of theirs it would seem as old as it was.
+        A pass ends before the first of its copies, and the next one starts an eighth of the waiting time later. A copy
+        has
+        the brokers' timestamp: by a clock far ahead of theirs it would seem as old as before.
         """
         rest_ms = (now_ms - before_ms) // 8
-        if not self.next_pass_ms - rest_ms <= now_ms < self.next_pass_ms:
-            self.next_pass_ms, self._pass_units = now_ms + rest_ms, units_end
-        return self._pass_units
+        if not self.next_roll_pass_ms - rest_ms <= now_ms < self.next_roll_pass_ms:
+            self.next_roll_pass_ms, self._roll_pass_end = now_ms + rest_ms, units_end
+        return self._roll_pass_end
 
     def oldest_ms(self) -> int | None:
-        """The first visit of which anything is needed."""
-        return min((each.stretches[0].after.visit_ms for each in self), default=None)
+        """Return the first wake-up time from which units are needed."""
+        return min((each.ranges[0].after.visit_ms for each in self), default=None)
 
-    def read_ahead(
+    def load_ahead(
         self,
         waiting: WaitingTarget,
         until_tick: int,
         next_tick: Callable[[int, int], int | None],
         ticks: LoadedTicks,
     ) -> bool:
-        """Where nothing is read ahead, the next rows are, up to the end of `until_tick`. False: not all, this turn."""
+        """Load the next rows of key ranges without loaded rows, up to the end of `until_tick`.
+
+        Returns False if this turn has loaded enough ticks before all was loaded.
+        """
         is_read = True
-        for stretch in waiting.heads():
-            is_read &= self._read_ahead(waiting, stretch, until_tick, next_tick, ticks)
-        while waiting.stretches[0].is_over and len(waiting.stretches) > 1:
-            del waiting.stretches[0]
-            self._parted -= 1
-            is_read &= self._read_ahead(waiting, waiting.stretches[0], until_tick, next_tick, ticks)
+        for key_range in waiting.heads():
+            is_read &= self._load_ahead(waiting, key_range, until_tick, next_tick, ticks)
+        while waiting.ranges[0].is_drained and len(waiting.ranges) > 1:
+            del waiting.ranges[0]
+            self._extra_ranges -= 1
+            is_read &= self._load_ahead(waiting, waiting.ranges[0], until_tick, next_tick, ticks)
         return is_read
 
-    def _read_ahead(
+    def _load_ahead(
         self,
         waiting: WaitingTarget,
-        stretch: Stretch,
+        key_range: KeyRange,
         until_tick: int,
         next_tick: Callable[[int, int], int | None],
         ticks: LoadedTicks,
     ) -> bool:
-        end = min(stretch.until, self._end_of(until_tick))
-        while len(stretch.queue) == 0 and stretch.covered < end:
-            tick = next_tick(self._tick_before(stretch.covered), end.visit_ms // self._tick_ms)
+        end = min(key_range.until, self._end_of(until_tick))
+        while len(key_range.queue) == 0 and key_range.covered < end:
+            tick = next_tick(self._tick_before(key_range.covered), end.visit_ms // self._tick_ms)
             if tick is None:
-                stretch.covered = end
+                key_range.covered = end
                 return True
             rows = ticks.get(tick)
             if rows is None:
                 return False
             own = rows[rows["topic_hash"] == waiting.hash]
-            own = in_order(own[among_stretches(own, [(stretch.covered, stretch.until)])])
-            if len(own) > _MOST_ROWS:
-                own = own[:_MOST_ROWS]
-                stretch.covered = last_key(own)
+            own = in_order(own[in_key_ranges(own, [(key_range.covered, key_range.until)])])
+            if len(own) > _MAX_ROWS:
+                own = own[:_MAX_ROWS]
+                key_range.covered = last_key(own)
             else:
-                stretch.covered = min(stretch.until, self._end_of(tick))
-            stretch.queue.push(own)
+                key_range.covered = min(key_range.until, self._end_of(tick))
+            key_range.queue.push(own)
         return True
 
     def _end_of(self, tick: int) -> Key:
         return Key((tick + 1) * self._tick_ms - 1, END.origin)
 
     def _tick_before(self, covered: Key) -> int:
-        """The tick behind which rows above `covered` lie."""
+        """Return the tick after which all rows above `covered` lie."""
         tick = max(covered.visit_ms, -1) // self._tick_ms
         return tick if covered >= self._end_of(tick) else tick - 1
 
-    def is_read_to(self, waiting: WaitingTarget, tick: int) -> bool:
-        return waiting.stretches[-1].covered >= self._end_of(tick)
+    def is_loaded_to(self, waiting: WaitingTarget, tick: int) -> bool:
+        return waiting.ranges[-1].covered >= self._end_of(tick)

@@ -1,16 +1,16 @@
-"""When a timer is looked at next: at its due time, or, where that lies beyond the roll window, earlier, to be rolled.
+"""When a timer is looked at next: at its due time, or earlier to roll if that is beyond the roll window.
 
-    window 60     due in  50 -> visit in 50, delivered
-                  due in  70 -> the rest beyond the window, 10, is under a third of it: visit in 30, so that the last
-                                stretch is not a short one
-                  due in 200 -> visit in 60, copied to the end of the timer topic, and looked at again from there
+    window 60     due in  50 -> wake up in 50, delivered
+                  due in  70 -> 10 beyond the window, less than a third of it: wake up in 30, so that the last wait is
+                                not a short one
+                  due in 200 -> wake up in 60, copied to the end of the timer topic, and again from there
 
-RIP-43's rule, on the record's timestamp. What is overdue when it is sent is visited by its timestamp.
+RIP-43's rule, from the record's timestamp. A request that is overdue when sent wakes up at its timestamp.
 """
 
 
 def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
-    """Epoch ms; below `due_ms` exactly when the timer is to be rolled then."""
+    """Return the wake-up time, epoch ms. It is below `due_ms` exactly if the timer rolls then."""
     rest_ms = due_ms - timestamp_ms
     if rest_ms <= window_ms:
         return max(due_ms, timestamp_ms)
@@ -20,12 +20,14 @@ def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
 
 
 def most_wait_ms(window_ms: int) -> int:
-    """How long a timer waits for its target before it is rolled: so all visits lie within two windows, and a lap."""
+    """Return how long a timer waits for its target before it rolls, so that wake-up times span at most two windows."""
     return window_ms * 3 // 4
 
 
-def rest_of_window_ms(window_ms: int) -> int:
-    """A timer is not rolled twice within this time: else a clock that runs ahead of the brokers' by a window would roll
-    it without end, as a copy's visit is reckoned from their time.
+def roll_cooldown_ms(window_ms: int) -> int:
+    """Return the time in which a timer does not roll again, an eighth of the window.
+
+    Otherwise a clock ahead of the brokers' by a window would roll it without end: the wake-up time of a copy is
+    reckoned from the brokers' timestamp.
     """
     return window_ms // 8

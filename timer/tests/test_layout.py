@@ -23,15 +23,15 @@ def live(disk: Disk) -> list[tuple[int, int]]:
 def left(history: History, held: int) -> list[tuple[int, int]]:
     """(visit, origin) of all that leaves, by and by; `held` of them beside the order."""
     found: list[tuple[int, int]] = []
-    beside: list[tuple[int, int]] = []
+    extra: list[tuple[int, int]] = []
     for now in range(0, 120_000, 500):
         while (due := history.store.due(START_MS + now, 7, 1 << 20)).total:
             found += zip(due.rows["visit_ms"].tolist(), due.rows["origin"].tolist(), strict=True)
-            beside += zip(due.released["visit_ms"].tolist(), due.released["origin"].tolist(), strict=True)
+            extra += zip(due.released["visit_ms"].tolist(), due.released["origin"].tolist(), strict=True)
             assert [body.origin for body in history.store.bodies(due.rows)] == due.rows["origin"].tolist()
     assert found == sorted(found)
-    assert len(beside) == held
-    return sorted(found + beside)
+    assert len(extra) == held
+    return sorted(found + extra)
 
 
 def test_case_12_a_store_of_another_tick_is_not_opened_and_stays_as_it_is() -> None:

@@ -15,13 +15,13 @@ from timer.files.wheel import SLOT_SIZE, Wheel
 from timer.format import body as record
 from timer.format.body import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.format.checkpoint import Checkpoint, runs
-from timer.format.unit import RUN, UNIT, Ints, Rows, counted, stable_order, topic_hash
+from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, stable_argsort, topic_hash, unique_counts
 from timer.index import id_index as ids
 from timer.index.id_index import IdIndex, hash_of, hashes_of
 from timer.schedule import target_backlog as waiting
 from timer.schedule.due_queue import DueQueue
-from timer.schedule.target_backlog import LoadedTicks, Stretch, TargetBacklog, WaitingTarget
-from timer.schedule.wake_time import most_wait_ms, rest_of_window_ms, visit_ms
+from timer.schedule.target_backlog import KeyRange, LoadedTicks, TargetBacklog, WaitingTarget
+from timer.schedule.wake_time import most_wait_ms, roll_cooldown_ms, visit_ms
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
 
@@ -241,7 +241,7 @@ def test_what_was_looked_for_before_does_not_change_what_is_found() -> None:
 
 
 def run_of_keys(*keys: tuple[int, int]) -> Rows:
-    run = np.zeros(len(keys), RUN)
+    run = np.zeros(len(keys), TIMER_ROW)
     run["visit_ms"], run["origin"] = [k[0] for k in keys], [k[1] for k in keys]
     run["body_size"] = 10
     return run
@@ -324,7 +324,7 @@ def test_case_14_what_is_not_due_within_the_window_is_visited_before(due_ms: int
 
 @pytest.mark.parametrize(("window", "half", "wait", "rest"), [(60, 30, 45, 7), (61, 30, 45, 7), (24, 12, 18, 3)])
 def test_the_parts_of_a_window_are_whole_milliseconds(window: int, half: int, wait: int, rest: int) -> None:
-    told = (visit_ms(1000 + window + 1, 1000, window) - 1000, most_wait_ms(window), rest_of_window_ms(window))
+    told = (visit_ms(1000 + window + 1, 1000, window) - 1000, most_wait_ms(window), roll_cooldown_ms(window))
     assert told == (half, wait, rest)
     assert all(type(each) is int for each in told)
 
@@ -364,12 +364,12 @@ def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
 
 
 def test_a_tick_is_loaded_once_for_all_that_ask_in_turn_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_MOST_KEPT_ROWS", 10)
+    monkeypatch.setattr(waiting, "_MAX_CACHED_ROWS", 10)
     loaded: list[int] = []
 
     def load(tick: int) -> Rows:
         loaded.append(tick)
-        return np.zeros({1: 100, 2: 3, 3: 200}[tick], RUN)
+        return np.zeros({1: 100, 2: 3, 3: 200}[tick], TIMER_ROW)
 
     ticks = LoadedTicks(load)
     for tick in (1, 1, 2, 1, 2, 3, 3, 2):
@@ -401,13 +401,13 @@ def test_all_that_sleep_wake_up_behind_a_clock_that_was_set_back() -> None:
 
 
 def test_fresh_ones_have_their_share_also_where_it_is_less_than_one_in_a_turn() -> None:
-    target = WaitingTarget("t", [Stretch.of(NOTHING_SETTLED, END)], is_paused=False)
-    assert [target.fresh_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
-    assert [target.fresh_part(10, 0.5), target.fresh_part(10, 1.0), target.fresh_part(0, 0.5)] == [5, 10, 0]
+    target = WaitingTarget("t", [KeyRange.of(NOTHING_SETTLED, END)], is_paused=False)
+    assert [target.recent_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert [target.recent_part(10, 0.5), target.recent_part(10, 1.0), target.recent_part(0, 0.5)] == [5, 10, 0]
 
 
 def test_targets_leave_a_queue_together() -> None:
-    queue, run = DueQueue(), np.zeros(6, RUN)
+    queue, run = DueQueue(), np.zeros(6, TIMER_ROW)
     run["visit_ms"], run["topic_hash"], run["unit"] = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9], range(6)
     queue.push(run[:3])
     queue.push(run[3:])
@@ -468,7 +468,7 @@ def test_the_index_of_ids_has_room_whatever_comes_and_goes(
     """With parts as small as `moved`, so that a move to a new table is always under way."""
     rng, index, unit = np.random.default_rng(7), IdIndex(), 0
     live = np.empty((2, 0), np.int64)
-    with mock.patch.object(ids, "_MOVED_AT_ONCE", moved):
+    with mock.patch.object(ids, "_MOVE_SLOTS", moved):
         for count, share in steps:
             came = np.stack([rng.integers(1, 2**62, count), np.arange(unit, unit + count)])
             unit += count
@@ -492,8 +492,8 @@ def test_the_order_and_the_counts_of_many_are_those_of_numpy(few: list[int], is_
     values = np.array(few * (40 if len(few) else 1), np.int64)
     if is_wide:
         values = values * 2**20
-    assert (stable_order(values) == values.argsort(kind="stable")).all()
-    found, counts = counted(values)
+    assert (stable_argsort(values) == values.argsort(kind="stable")).all()
+    found, counts = unique_counts(values)
     expected, expected_counts = np.unique(values, return_counts=True)
     assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == dict(
         zip(expected.tolist(), expected_counts.tolist(), strict=True)

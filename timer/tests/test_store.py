@@ -28,7 +28,7 @@ from timer.files.segment_log import UnitLog
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.unit import BESIDE, UNIT, UNIT_SIZE
+from timer.format.unit import UNIT, UNIT_EXTRA, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
@@ -628,13 +628,13 @@ def test_who_needs_no_last_due_time_does_not_search_for_one() -> None:
     store.add(batch, 6)
     asked: list[bool] = []
 
-    def is_over() -> bool:
+    def is_drained() -> bool:
         asked.append(True)
         return True
 
-    assert store.due_ranges(is_over, needs_last=False)["orders"].first_ms == 1100
+    assert store.due_ranges(is_drained, needs_last=False)["orders"].first_ms == 1100
     assert asked == []
-    store.due_ranges(is_over)
+    store.due_ranges(is_drained)
     assert asked == [True]
     store.close()
 
@@ -827,7 +827,7 @@ def test_timers_without_an_id_take_no_place_in_the_index_of_ids(disk: Disk) -> N
 def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dues, "_EMPTY", 50)
+    monkeypatch.setattr(dues, "_MAX_EMPTY_TOPICS", 50)
     store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), FRESH)
     store.add(batch_of(body(0, START_MS + 10_000)), 1)
     for number in range(1, 200):
@@ -836,7 +836,7 @@ def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
         batch.add(timer, START_MS + 100)
         store.add(batch, number + 1)
         end = Batch()
-        end.end(store.live_at(2 * number - 1))  # behind each stands the unit that has ended it
+        end.end(store.pending_at(2 * number - 1))  # behind each stands the unit that has ended it
         store.add(end, number + 1)
     assert store.pending_by_topic() == {"orders": 1}
     names = [each.name for each in store._dues._topics.values()]
@@ -950,7 +950,7 @@ def test_what_a_former_life_repointed_is_synced_before_its_old_place_goes() -> N
     for seed in range(20):
         disk = SimDisk(random.Random(seed))
         log = UnitLog(disk, "timer", "ids", 68 * 4, ())
-        log.append(units, np.zeros(9, BESIDE))
+        log.append(units, np.zeros(9, UNIT_EXTRA))
         disk.start_sync(log.take_dirty()).wait()
         log.repoint(0, 4711)
         disk = disk.reopen()

@@ -19,7 +19,7 @@ from bridge.intake.decide import MOST_LIMITED, MOST_PAUSED
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait
 from schemas.progress import Key
-from timer.schedule.target_backlog import MOST_PARTED
+from timer.schedule.target_backlog import MAX_EXTRA_KEY_RANGES
 
 DAY_MS = 86_400_000
 
@@ -38,7 +38,8 @@ def test_the_journal_has_room_for_the_most_that_one_transaction_decides(waits: i
             Wait(
                 "x" * 249,
                 True,
-                ((Key(MAX_INT64, MAX_INT64), END),) * (1 + (number < MOST_PARTED) * -(-MOST_PARTED // waits)),
+                ((Key(MAX_INT64, MAX_INT64), END),)
+                * (1 + (number < MAX_EXTRA_KEY_RANGES) * -(-MAX_EXTRA_KEY_RANGES // waits)),
             )
             for number in range(waits)
         ),

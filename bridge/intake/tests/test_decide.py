@@ -15,7 +15,7 @@ from schemas.journal import CopyInFlight, Decisions, JournalRecord
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.body import Body, frame_size
-from timer.format.unit import RUN, Rows
+from timer.format.unit import TIMER_ROW, Rows
 from timer.schedule.wake_time import visit_ms
 
 SHARD = Shard("timer.requests", 2)
@@ -54,7 +54,7 @@ class Stored:
         found = {}
         for id_ in ids:
             if id_ in self.origins:
-                row = np.zeros(1, RUN)
+                row = np.zeros(1, TIMER_ROW)
                 row["origin"] = self.origins[id_]
                 found[id_] = row
         return found

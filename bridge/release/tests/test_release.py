@@ -284,7 +284,7 @@ def test_a_backlog_of_which_no_fresh_ones_left_is_one_stretch(trouble: Callable[
 
 def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal tells all of them in each record, and a record has an end."""
-    monkeypatch.setattr(waiting, "MOST_PARTED", 0)
+    monkeypatch.setattr(waiting, "MAX_EXTRA_KEY_RANGES", 0)
     world = limited(TargetLimit(20, 0.5, 2_000), window_ms=100_000)
     have_an_outage(world, old=200, new=20)
     world.pass_time(ms=20_000)
@@ -294,7 +294,7 @@ def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monk
 def test_the_stretches_of_all_targets_together_are_bounded_and_one_that_ends_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting, "MOST_PARTED", 2)
+    monkeypatch.setattr(waiting, "MAX_EXTRA_KEY_RANGES", 2)
     limit = TargetLimit(20, 0.5, 2_000)
     world = limited(limit, window_ms=600_000, targets={"t*": limit})
     topics = [f"t{number}" for number in range(4)]
@@ -426,11 +426,11 @@ def test_memory_and_journal_are_bounded_however_many_wait() -> None:
     world.pass_time(ms=5_000)
     assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.shards.values()
-    waiting = owned.store._waiting.get("limited")
+    waiting = owned.store._backlogs.get("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
     assert owned.store.held == 0
-    assert sum(len(stretch.queue) for stretch in waiting.stretches) <= 4096
+    assert sum(len(each.queue) for each in waiting.ranges) <= 4096
     assert max(len(entry.value or b"") for entry in world.read("timer.journal")) < 1000
     world.pass_time(ms=20_000)
     assert values(world, "limited") == [str(number) for number in range(20_000)]
@@ -613,7 +613,7 @@ def test_a_turn_looks_at_few_of_those_that_are_paused(delay_ms: int, monkeypatch
         send(world, name, "m", delay_ms)
     world.pass_time(ms=1000)
     looked: list[list[str]] = [[]]
-    reading, taking = TargetBacklog.read_ahead, Store.due
+    reading, taking = TargetBacklog.load_ahead, Store.due
 
     def counted(self: Store, *arguments: Any) -> Due:
         looked.append([])
@@ -624,7 +624,7 @@ def test_a_turn_looks_at_few_of_those_that_are_paused(delay_ms: int, monkeypatch
         return reading(self, waiting, *arguments)
 
     monkeypatch.setattr(Store, "due", counted)
-    monkeypatch.setattr(TargetBacklog, "read_ahead", read)
+    monkeypatch.setattr(TargetBacklog, "load_ahead", read)
     for number in range(20):
         send(world, "other", str(number), 10)
         world.pass_time(ms=20)
@@ -1078,7 +1078,7 @@ def test_a_turn_loads_each_tick_once_for_all_that_wait_and_not_too_many(monkeypa
     world.bridge.kill()
     world.kafka.timeline.advance(5_000)
     turns: list[list[int]] = []
-    due, load = Store.due, Store._load
+    due, load = Store.due, Store._load_tick
 
     def counted(self: Store, *arguments: Any) -> Due:
         turns.append([])
@@ -1089,7 +1089,7 @@ def test_a_turn_loads_each_tick_once_for_all_that_wait_and_not_too_many(monkeypa
         return load(self, tick)
 
     monkeypatch.setattr(Store, "due", counted)
-    monkeypatch.setattr(Store, "_load", loaded)
+    monkeypatch.setattr(Store, "_load_tick", loaded)
     world.bridge.start()
     for topic in topics:
         ask(world, b"resume", topic.encode())

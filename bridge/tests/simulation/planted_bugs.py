@@ -117,7 +117,7 @@ def ahead_not_taken_back(patches: Patches) -> None:
         self._low_unit = found.low_unit
         return found
 
-    _replace(patches, Store, "_take_back", take_back)
+    _replace(patches, Store, "_truncate_to_checkpoint", take_back)
     _replace(patches, LiveScan, "_check_count", lambda _: None)
 
 
@@ -348,8 +348,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
     # A timer that its target may not have now is left behind K, as if it had left.
-    "passed over while it waits": _with(Store, "_begin_to_wait", lambda _: lambda *_, **__: None),
-    "a wait that never ends": _returning(Store, "_end_wait", None),
+    "passed over while it waits": _with(Store, "_start_backlog", lambda _: lambda *_, **__: None),
+    "a wait that never ends": _returning(Store, "_end_backlog", None),
     # A timer that leaves takes half a token from the bucket of its target.
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.

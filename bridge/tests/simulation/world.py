@@ -898,7 +898,7 @@ def _live(store: Store) -> Rows:
     found: list[Rows] = []
     following: int | None = 0
     while following is not None:
-        rows, following = store.some_live(following)
+        rows, following = store.list_pending(following)
         found.append(rows)
     return joined(found)
 

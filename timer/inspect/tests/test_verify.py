@@ -20,7 +20,7 @@ from timer.files.wheel import SLOT, SLOT_SIZE, slot_checks
 from timer.format.batch import Batch
 from timer.format.body import HEAD, Body, pack_headers
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.checksum import COLUMN, unit_checks
+from timer.format.checksum import UNIT_EXTRA_DISK, unit_checks
 from timer.format.unit import BLANK, BLANK_SIZE, MAGIC_DELETE, MAGIC_ROLL, MAGIC_UNCHAINED, UNIT, UNIT_SIZE, Rows
 from timer.inspect.offline_store import NoStoreError, StoppedStore
 from timer.inspect.verify import StoreFault, verify
@@ -206,12 +206,12 @@ def test_a_flipped_byte_in_a_field_of_a_unit(closed: SimDisk, kind: str, field: 
         assert (found.file, found.at) == (name, at)
 
 
-@pytest.mark.parametrize("field", COLUMN.names or ())
+@pytest.mark.parametrize("field", UNIT_EXTRA_DISK.names or ())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_byte_in_the_column_of_ids(closed: SimDisk, kind: str, field: str) -> None:
     unit_name, unit_at = units_by_kind(closed)[kind]
-    name, at = unit_name.replace("timer/", "ids/"), unit_at // UNIT_SIZE * COLUMN.itemsize
-    for within in place_of(COLUMN, field):
+    name, at = unit_name.replace("timer/", "ids/"), unit_at // UNIT_SIZE * UNIT_EXTRA_DISK.itemsize
+    for within in place_of(UNIT_EXTRA_DISK, field):
         found = fault_of(flipped(closed, name, at + within))
         assert (found.file, found.at) == (unit_name, unit_at)
 
@@ -325,16 +325,16 @@ def is_harmless(disk: SimDisk, name: str, at: int) -> bool:
     """Bytes that may change without harm: see docs/formats.md."""
     folder, _, file = name.partition("/")
     with StoppedStore(disk) as store:
-        told = store.checkpoint
+        checkpoint = store.checkpoint
         live = {unit for rows in store.live() for unit in rows["unit"].tolist()}
     if folder == "body":
-        return int(file) + at >= told.body_end
+        return int(file) + at >= checkpoint.body_end
     if folder not in ("timer", "ids"):
         return False
-    segment = int(file) // told.segment_bytes
-    within = at // (UNIT_SIZE if folder == "timer" else COLUMN.itemsize)
+    segment = int(file) // checkpoint.segment_bytes
+    within = at // (UNIT_SIZE if folder == "timer" else UNIT_EXTRA_DISK.itemsize)
     number = segment * PER_SEGMENT + within
-    if number > told.units_end or (number == told.units_end and within < PER_SEGMENT):
+    if number > checkpoint.units_end or (number == checkpoint.units_end and within < PER_SEGMENT):
         return True  # behind the checkpoint; the blank record belongs to the unit before it
     if within == PER_SEGMENT:
         return False
@@ -378,12 +378,14 @@ def rewrite_unit(disk: SimDisk, number: int, **fields: int) -> tuple[str, int]:
     base = f"{segment * OPTIONS.segment_bytes:020d}"
     units, ids = disk.open(f"timer/{base}"), disk.open(f"ids/{base}")
     unit = np.frombuffer(units.read(within * UNIT_SIZE, UNIT_SIZE), UNIT).copy()
-    column = np.frombuffer(ids.read(within * COLUMN.itemsize, COLUMN.itemsize), COLUMN).copy()
+    column = np.frombuffer(
+        ids.read(within * UNIT_EXTRA_DISK.itemsize, UNIT_EXTRA_DISK.itemsize), UNIT_EXTRA_DISK
+    ).copy()
     for field, value in fields.items():
         (column if field in ("id_hash", "due_ms") else unit)[field] = value
     column["check"] = unit_checks(unit, column, number)
     units.overwrite(within * UNIT_SIZE, unit.tobytes())
-    ids.overwrite(within * COLUMN.itemsize, column.tobytes())
+    ids.overwrite(within * UNIT_EXTRA_DISK.itemsize, column.tobytes())
     return f"timer/{base}", within * UNIT_SIZE
 
 
@@ -474,7 +476,7 @@ def test_a_marker_for_no_unit_before_it(body_at: int) -> None:
 def test_two_units_in_each_others_place() -> None:
     disk, history = three_in_a_tick()
     history.store.close()
-    for folder, size in (("timer", UNIT_SIZE), ("ids", COLUMN.itemsize)):
+    for folder, size in (("timer", UNIT_SIZE), ("ids", UNIT_EXTRA_DISK.itemsize)):
         file = disk.open(f"{folder}/{0:020d}")
         first, second = file.read(0, size), file.read(size, size)
         file.overwrite(0, second + first)
