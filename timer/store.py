@@ -24,11 +24,12 @@ from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.files.body_reader import BodyReader
 from timer.files.disk import Disk
 from timer.files.segment_log import FrameLog, UnitLog, delete_other_files
 from timer.files.wheel import SLOT_SIZE, Links, Wheel
 from timer.format.batch import Batch, markers
-from timer.format.body import PEEK_SIZE, Body, Peek, peek, unpack
+from timer.format.body import Body, Peek
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint, runs
 from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
 from timer.format.unit import (
@@ -44,25 +45,23 @@ from timer.format.unit import (
     topic_hash,
     visits_ms,
 )
-from timer.index.due_counts import HOUR_MS, DueBound, DueCounts, DueRange
+from timer.index.due_counts import HOUR_MS, DueCounts, DueRange
+from timer.index.due_range_search import DueRangeSearch
 from timer.index.id_index import IdIndex, hashes_of
 from timer.index.segment_liveness import EndedUnits
 from timer.maintenance import shutdown_snapshot as resume
 from timer.maintenance.maintenance import Maintenance
 from timer.maintenance.startup_scan import LiveScan, blocks, pending_by_key, pending_in_order
 from timer.options import StoreOptions
+from timer.schedule.backlog_summary import Backlog, WaitingTimers
 from timer.schedule.due_queue import DueQueue
 from timer.schedule.out_of_order import OutOfOrderTimers
 from timer.schedule.release_policy import ReleasePolicy, Room, rotated_to
-from timer.schedule.target_backlog import OPEN, Backlog, Gate, LoadedTicks, TargetBacklog, WaitingTarget, last_key
+from timer.schedule.target_backlog import OPEN, Gate, LoadedTicks, TargetBacklog, WaitingTarget, last_key
+from timer.schedule.tick_reader import TickReader
 
-_SCAN_UNITS = 1 << 16
 _LISTED_UNITS = 1 << 13
 _FIRST_BLOCK_UNITS = 16
-_SPARSE_UNITS = 512
-"""Units per pending unit of a tick from which following the chain is cheaper than reading the log through."""
-_READ_THROUGH_BYTES = 4096
-_MAX_READ_BYTES = 8 << 20
 _PAUSED_CHECKS = 8
 """A paused target is checked at least this many times until its first timer must roll."""
 
@@ -87,8 +86,7 @@ def wipe(disk: Disk) -> None:
     """Remove a store. The checkpoint goes first and durably, so that a crash in between leaves no store.
 
     The checkpoint is emptied, not removed: after a loss of power a removed file may be back, and an old checkpoint
-    would
-    name the files of a later store.
+    would name the files of a later store.
     """
     disk.start_replace(NAME, b"").wait()
     disk.remove(WHEEL)
@@ -98,26 +96,6 @@ def wipe(disk: Disk) -> None:
 
 def _origins(origins: Collection[int]) -> Ints:
     return np.fromiter(origins, np.int64, len(origins))
-
-
-def _bounds_in(run: Rows, hour: int) -> Iterator[tuple[DueBound, int, DueBound, int]]:
-    """Yield the first and the last due time in `hour` of each topic in `run`."""
-    dues = run["due_ms"]
-    here = np.flatnonzero(dues // HOUR_MS == hour)
-    if len(here):
-        here = here[np.lexsort((dues[here], run["topic_hash"][here]))]
-        hashes = run["topic_hash"][here]
-        ends = [*(np.flatnonzero(np.diff(hashes)) + 1).tolist(), len(here)]
-        start = 0
-        for end in ends:
-            hash_ = int(hashes[start])
-            yield (
-                DueBound(hash_, hour, False),
-                int(dues[here[start]]),
-                DueBound(hash_, hour, True),
-                int(dues[here[end - 1]]),
-            )
-            start = end
 
 
 class Store:
@@ -168,7 +146,10 @@ class Store:
         """The row at L, if it is known and pending by its key."""
         self._ids = IdIndex()
         self._ended = EndedUnits(self._units.per_segment)
+        self._body_reader = BodyReader(self._bodies)
         self._dues = DueCounts(lambda row: self.peek(row).target)
+        self._ticks = TickReader(self._units, self._wheel, self._ended)
+        self._waiting = WaitingTimers(self._backlogs, self._out_of_order, self._dues)
         self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._ended, self._pending_rows)
         self._pending = 0
         self._turns = 0
@@ -199,8 +180,8 @@ class Store:
         """Open the store at the checkpoint `found`, as of `progress`, `held` and `ended` (origins) and `waits`.
 
         The caller adds the requests from `found.progress.next_offset` on. `options` must have the tick of `found`:
-        chains
-        of the TimerLog belong to a tick. Raises CorruptStoreError, WheelFullError, and OSError if the disk is full.
+        chains of the TimerLog belong to a tick. Raises CorruptStoreError, WheelFullError, and OSError if the disk is
+        full.
         """
         if found.tick_ms != options.tick_ms:
             raise ValueError(f"tick_ms is {options.tick_ms}, the store was built with {found.tick_ms}")
@@ -343,45 +324,21 @@ class Store:
         `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
         hour.
         """
-        bounds = [bound for bound in self._dues.unknown() if needs_last or not bound.is_last]
-        for hour in sorted({bound.hour for bound in bounds}):
-            if is_over():
-                break
-            here = {bound for bound in bounds if bound.hour == hour}
-            for bound, due_ms in self._find_bounds(hour, here, is_over).items():
-                self._dues.learn(bound, due_ms)
-        return self._dues.ranges()
+        search = DueRangeSearch(self._dues, self._rows_of_hour, self._all_rows)
+        return search.ranges(is_over, needs_last=needs_last)
 
-    def _find_bounds(self, hour: int, bounds: set[DueBound], is_over: Callable[[], bool]) -> dict[DueBound, int]:
-        found: dict[DueBound, int] = {}
-        sure: set[DueBound] = set()
-        is_in_order = not self._dues.has_rolled(hour)
-        for number, run in enumerate(self._due_in(hour)):
-            if is_over():
-                return {bound: found[bound] for bound in sure}
-            for first, first_ms, last, last_ms in _bounds_in(run, hour):
-                if first in bounds:
-                    found[first] = min(found.get(first, first_ms), first_ms)
-                    if is_in_order and number > 0:  # run 0 is out of order
-                        sure.add(first)
-                if last in bounds:
-                    found[last] = max(found.get(last, last_ms), last_ms)
-            if sure == bounds:  # last times are sure only after all runs
-                break
-        return found
-
-    def _due_in(self, hour: int) -> Iterator[Rows]:
-        """Yield pending rows, among them all that are due in `hour` (since the epoch)."""
-        if self._dues.has_rolled(hour):
-            for start, end in blocks(self._units, self._low_unit):
-                yield self._pending_rows(start, end)
-            return
+    def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
+        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
         yield self._out_of_order.rows()
         tick_ms = self._options.tick_ms
         tick: int | None = hour * HOUR_MS // tick_ms - 1
         last = ((hour + 1) * HOUR_MS - 1) // tick_ms
         while tick is not None and (tick := self._wheel.next_time(tick, last)) is not None:
             yield self._load_tick(tick)
+
+    def _all_rows(self) -> Iterator[Rows]:
+        for start, end in blocks(self._units, self._low_unit):
+            yield self._pending_rows(start, end)
 
     def list_pending(self, first: int) -> tuple[Rows, int | None]:
         """Return the pending rows of one block of the log from unit `first` on, and the next `first`, None at the end.
@@ -487,8 +444,7 @@ class Store:
         """Take the rows that leave now, at most `limit` in all, and move K past them.
 
         Timers of paused targets, and beyond what `gate` allows, stay in a backlog. Rows that waited for `most_wait_ms`
-        must
-        roll. After a turn without room for all targets, rows in order get only half of the limit.
+        must roll. After a turn without room for all targets, rows in order get only half of the limit.
         """
         room, self._turns = Room(limit, limit_bytes), self._turns + 1
         in_order = (limit, limit_bytes)
@@ -685,49 +641,18 @@ class Store:
 
     def backlog_hashes(self) -> list[int]:
         """Return hashes of the targets with waiting timers, out-of-order ones included."""
-        return [*dict.fromkeys([*self._backlogs.hashes(), *self._out_of_order.blocked()])]
+        return self._waiting.hashes()
 
     def backlogs(self, now_ms: int) -> list[Backlog]:
         """Return the backlog of each target with waiting timers."""
-        firsts = {hash_: self._out_of_order.first_blocked_ms(hash_) for hash_ in self._out_of_order.blocked()}
-        names = {hash_: self._dues.name(hash_) for hash_ in firsts}
-        paused: set[int] = set()
-        for each in self._backlogs:
-            names[each.hash] = each.target
-            if each.is_paused:
-                paused.add(each.hash)
-            if (first_ms := each.first_visit_ms()) is not None:
-                firsts[each.hash] = min(first_ms, firsts.get(each.hash, first_ms))
-        return [
-            Backlog(
-                target,
-                hash_ in paused,
-                self._dues.due_by(hash_, now_ms // HOUR_MS),
-                since_ms if (since_ms := firsts.get(hash_)) is not None and since_ms <= now_ms else None,
-            )
-            for hash_, target in names.items()
-        ]
+        return self._waiting.backlogs(now_ms)
 
     def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:
         """Return when the first waiting timer may leave or must roll.
 
         may_leave_ms: returns when the rate of a target allows the next one.
         """
-        looks = [] if self._first_starved is None else [0]
-        for waiting in map(self._backlogs.by_hash, self._backlogs.awake()):
-            first_ms = waiting.first_visit_ms()
-            if first_ms is not None:
-                looks.append(self._release_ms(waiting.target, first_ms, may_leave_ms, most_wait_ms))
-        for hash_ in self._out_of_order.blocked():
-            first_ms = self._out_of_order.first_blocked_ms(hash_)
-            looks.append(self._release_ms(self._dues.name(hash_), first_ms, may_leave_ms, most_wait_ms))
-        roll_ms = self._backlogs.next_roll_ms()
-        return min(looks if roll_ms is None else [*looks, max(roll_ms, self._backlogs.next_roll_pass_ms)], default=None)
-
-    def _release_ms(self, target: str, first_ms: int, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int:
-        old_ms = max(first_ms + most_wait_ms, self._backlogs.next_roll_pass_ms)
-        waiting = self._backlogs.get(target)
-        return old_ms if waiting is not None and waiting.is_paused else min(old_ms, max(first_ms, may_leave_ms(target)))
+        return 0 if self._first_starved is not None else self._waiting.next_release_ms(may_leave_ms, most_wait_ms)
 
     def _open_ticks(self, now_ms: int, enough: int) -> None:
         now_tick = now_ms // self._options.tick_ms
@@ -741,32 +666,7 @@ class Store:
 
     def _load_tick(self, tick: int) -> Rows:
         """Read the pending rows of a tick: along its chain if that is sparse, else block by block."""
-        first, last, live = self._wheel.slot(tick)
-        number, stop = self._units.number(last), self._units.number(first)
-        found: list[Rows] = []
-        block = _SCAN_UNITS if live * _SPARSE_UNITS >= number - stop else _FIRST_BLOCK_UNITS
-        while number >= stop:
-            start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
-            units, extra = self._units.read_checked(start, number + 1)
-            own = (visits_ms(units) // self._options.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
-            if not own[-1]:
-                raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            run = run_of(units, extra, start)
-            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.flags(start, number + 1)])
-            earliest = int(own.argmax())
-            number = self._previous_unit(int(units["previous"][earliest]), start + earliest)
-        run = joined(found)
-        run = run[pending_by_key(run, self._settled, self._backlogs.key_ranges())]
-        if len(run) != live:
-            raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units where the slot counts {live}")
-        return run
-
-    def _previous_unit(self, position: int, unit: int) -> int:
-        """Return the number of the unit before `unit` in its chain, -1 for the first."""
-        number = self._units.number(position) if position >= 0 else -1
-        if number >= unit:
-            raise CorruptStoreError(f"timer, unit {unit}", f"previous is {number}, which is not before it")
-        return number
+        return self._ticks.read(tick, self._settled, self._backlogs.key_ranges())
 
     def next_visit_ms(self, until_ms: int) -> int | None:
         """Return the next wake-up time in memory, or the start of the next tick to open, up to `until_ms`."""
@@ -778,38 +678,7 @@ class Store:
 
     def bodies(self, rows: Rows) -> list[Body]:
         """Return the bodies of `rows`, in their order. Raises CorruptStoreError."""
-        if not len(rows):  # fast path: three of the four kinds of a turn are usually empty
-            return []
-        positions, sizes = rows["body"].tolist(), rows["body_size"].tolist()
-        origins = rows["origin"].tolist()
-        bodies: list[Body] = []
-        at = 0
-        while at < len(positions):
-            base = positions[at]
-            end, upto = self._read_span(positions, sizes, at)
-            data = memoryview(self._bodies.read(base, end - base))
-            for i in range(at, upto):
-                offset = positions[i] - base
-                body = unpack(data[offset : offset + sizes[i]], positions[i])
-                if body.origin != origins[i]:
-                    raise CorruptStoreError(f"body log at {positions[i]}", f"origin {body.origin}, not {origins[i]}")
-                bodies.append(body)
-            at = upto
-        return bodies
-
-    def _read_span(self, positions: list[int], sizes: list[int], at: int) -> tuple[int, int]:
-        """Return the end of one read that serves the bodies from row `at` on, and the first row after it."""
-        base = positions[at]
-        file_end = self._bodies.file_end(base)
-        end = base + sizes[at]
-        upto = at + 1
-        while upto < len(positions):
-            begin = positions[upto]
-            if not end <= begin <= end + _READ_THROUGH_BYTES or begin >= file_end or begin - base > _MAX_READ_BYTES:
-                break
-            end = begin + sizes[upto]
-            upto += 1
-        return end, upto
+        return self._body_reader.read(rows)
 
     # -- committing
 
@@ -854,11 +723,7 @@ class Store:
 
         Raises CorruptStoreError if a torn unit points to another timer's body.
         """
-        position = int(row["body"][0])
-        found = peek(self._bodies.read_upto(position, PEEK_SIZE), position)
-        if (found.size, found.origin) != (row["body_size"][0], row["origin"][0]):
-            raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
-        return found
+        return self._body_reader.peek(row)
 
     @property
     def committed_progress(self) -> Progress:

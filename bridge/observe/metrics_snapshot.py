@@ -9,7 +9,7 @@ from bridge.observe.metric_types import LabelNames, Labels
 from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
 from timer.index.due_counts import joined_ranges
-from timer.schedule.target_backlog import Backlog
+from timer.schedule.backlog_summary import Backlog
 
 
 @dataclass(frozen=True, slots=True)

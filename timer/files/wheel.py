@@ -5,9 +5,8 @@
     slot, 32 bytes, big-endian:  0:8 time (wake-up // tick) | 8:8 first | 16:8 last | 24:4 pending units | 28:4 check
 
 A slot of another lap, or without pending units, is free. The wheel says which tick to look at, never when to release:
-the
-unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none. The buffer may
-be a mapped file or a bytearray. A slot that was never used is all zeros.
+the unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none. The buffer
+may be a mapped file or a bytearray. A slot that was never used is all zeros.
 """
 
 from typing import Any, NamedTuple
@@ -74,8 +73,7 @@ class Wheel:
         """Return how units join their chains. Changes nothing.
 
         Units are in the order of the log; those without `is_timer` are delete marks and not counted. Raises
-        WheelFullError
-        if a slot holds pending units of another lap.
+        WheelFullError if a slot holds pending units of another lap.
         """
         times = visits_ms // self.tick_ms
         if len(times) == 0:

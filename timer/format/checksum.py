@@ -30,8 +30,7 @@ def unit_checks(units: Rows, extra: Rows, first_unit: int) -> Checks:
     """Return the checks of `units`. first_unit: number of the first one in its log.
 
     The body position of a timer is not covered, as a compaction changes it in place; the frame there is checked
-    instead.
-    The number is covered, so that a unit in the wrong place is noticed.
+    instead. The number is covered, so that a unit in the wrong place is noticed.
     """
     records = np.empty(len(units), _NUMBERED)
     records["unit"] = units.view(_NUMBERED["unit"])

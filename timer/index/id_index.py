@@ -3,8 +3,7 @@
     hash -> slot hash & mask, then the next, until the hash or an empty slot          an empty slot is all zeros
 
 If two ids share a hash, both are in the table, and the caller compares the ids in the bodies. The table grows, and
-drops
-removed slots, by moving to a new one bit by bit, so that no batch waits for the whole move.
+drops removed slots, by moving to a new one bit by bit, so that no batch waits for the whole move.
 """
 
 from collections.abc import Iterable

@@ -5,8 +5,7 @@
     body log   -> their bodies                                         StoppedStore.bodies
 
 Units after the checkpoint are not shown: the next start removes them, or reads their requests from Kafka again. The
-wheel
-is not read: the log has the same facts.
+wheel is not read: the log has the same facts.
 """
 
 import json

@@ -51,8 +51,8 @@ class ReleasePolicy:
     """The rules of one turn at `now_ms`. name_of: a target by its hash; first: hash of the target served first."""
 
     gate: Gate
-    waiting: TargetBacklog
-    held: OutOfOrderTimers
+    backlogs: TargetBacklog
+    out_of_order: OutOfOrderTimers
     name_of: Callable[[int], str]
     now_ms: int
     room: Room
@@ -84,11 +84,11 @@ class ReleasePolicy:
     def take_out_of_order(self, taken: Rows) -> Rows:
         """Return rows that may leave: of `taken`, and of those blocked earlier. Block the others."""
         parts = [self._unblocked(taken)] if len(taken) else []
-        for hash_ in rotated_to(self.first, self.held.blocked()):
-            if self.held.first_blocked_ms(hash_) > self.now_ms:
+        for hash_ in rotated_to(self.first, self.out_of_order.blocked()):
+            if self.out_of_order.first_blocked_ms(hash_) > self.now_ms:
                 continue
             most = self.room.at_most(self._allowed(self.name_of(hash_)), hash_)
-            run = self.held.take_blocked(hash_, most, self.now_ms, self.room.size_bytes)
+            run = self.out_of_order.take_blocked(hash_, most, self.now_ms, self.room.size_bytes)
             self.gate.spend(self.name_of(hash_), len(run))
             self.room.fill(run)
             parts.append(run)
@@ -99,7 +99,7 @@ class ReleasePolicy:
         for hash_ in np.unique(taken["topic_hash"]).tolist():
             if self._allowed(self.name_of(hash_)) is not None:
                 own = (taken["topic_hash"] == hash_) & (taken["due_ms"] <= self.now_ms)
-                self.held.block(hash_, taken[own])
+                self.out_of_order.block(hash_, taken[own])
                 is_free[own] = False
         free: Rows = taken[is_free]
         self.room.fill(free)
@@ -116,14 +116,14 @@ class ReleasePolicy:
         if self.room.at_most(None, waiting.hash) == 0:
             return NO_ROWS
         allowed = self.room.timers if allowed is None else allowed
-        share, fresh_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
+        share, recent_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
         parts: list[Rows] = []
         if share > 0:
-            self.waiting.split_recent(waiting, self.now_ms, fresh_ms)
+            self.backlogs.split_recent(waiting, self.now_ms, recent_ms)
             load_ahead(waiting)
             if len(waiting.ranges) > 1:
-                for_fresh = waiting.recent_part(allowed, share)
-                parts.append(self._take_passing(waiting.ranges[-1], for_fresh))
+                for_recent = waiting.recent_part(allowed, share)
+                parts.append(self._take_passing(waiting.ranges[-1], for_recent))
         for key_range in waiting.heads() if share > 0 else waiting.ranges[:1]:
             parts.append(self._take_passing(key_range, allowed - sum(map(self._due, parts))))
         run = joined(parts)
@@ -138,7 +138,7 @@ class ReleasePolicy:
             return NO_ROWS
         if self.room.at_most(None, waiting.hash) == 0:
             return NO_ROWS
-        units_end = self.waiting.start_roll_pass(self.now_ms, before_ms, units_end)
+        units_end = self.backlogs.start_roll_pass(self.now_ms, before_ms, units_end)
         run = oldest.queue.rows()
         stops = np.flatnonzero((run["visit_ms"] > before_ms) | (run["unit"] >= units_end))
         old = int(stops[0]) if len(stops) else len(run)
@@ -150,11 +150,11 @@ class ReleasePolicy:
     def take_old_out_of_order(self, before_ms: int, units_end: int) -> Rows:
         """Return blocked out-of-order timers that wait since before `before_ms`: they roll."""
         parts: list[Rows] = []
-        for hash_ in rotated_to(self.first, self.held.blocked()):
-            if self.held.first_blocked_ms(hash_) > before_ms or (most := self.room.at_most(None, hash_)) == 0:
+        for hash_ in rotated_to(self.first, self.out_of_order.blocked()):
+            if self.out_of_order.first_blocked_ms(hash_) > before_ms or (most := self.room.at_most(None, hash_)) == 0:
                 continue
-            end = self.waiting.start_roll_pass(self.now_ms, before_ms, units_end)
-            parts.append(self.held.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
+            end = self.backlogs.start_roll_pass(self.now_ms, before_ms, units_end)
+            parts.append(self.out_of_order.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
             self.room.fill(parts[-1])
         return joined(parts)
 
@@ -174,5 +174,5 @@ class ReleasePolicy:
         return run
 
     def _allowed(self, target: str) -> int | None:
-        waiting = self.waiting.get(target)
+        waiting = self.backlogs.get(target)
         return 0 if waiting is not None and waiting.is_paused else self.gate.allowance(target)

@@ -15,7 +15,7 @@ targets however many are paused.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from schemas.journal import END, Wait
 from schemas.progress import Key
@@ -98,15 +98,6 @@ def last_key(rows: Rows) -> Key:
     return Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
 
 
-class Backlog(NamedTuple):
-    """timers: due by the end of the hour. since_ms: first wake-up time, None if it has not come for any."""
-
-    target: str
-    is_paused: bool
-    timers: int
-    since_ms: int | None
-
-
 class LoadedTicks:
     """The ticks that one turn loads, each once for all targets."""
 
@@ -173,14 +164,14 @@ class WaitingTarget:
             if each.covered > each.after:
                 each.queue.push(run[in_key_ranges(run, [(each.after, each.covered)])])
 
-    def split_recent(self, now_ms: int, fresh_ms: int) -> None:
+    def split_recent(self, now_ms: int, recent_ms: int) -> None:
         """Give recent timers a key range of their own if the oldest of the last range has waited longer."""
         last = self.ranges[-1]
         oldest_ms = last.first_visit_ms()
-        is_behind = oldest_ms is not None and oldest_ms < now_ms - fresh_ms
+        is_behind = oldest_ms is not None and oldest_ms < now_ms - recent_ms
         if not is_behind or len(self.ranges) >= _MAX_KEY_RANGES:
             return
-        start = Key(now_ms - fresh_ms // 2, -1)
+        start = Key(now_ms - recent_ms // 2, -1)
         if start <= last.after:
             return
         self.ranges[-1:] = [KeyRange.of(last.after, start), KeyRange.of(start, END)]
@@ -280,11 +271,11 @@ class TargetBacklog:
         self._extra_ranges -= len(waiting.ranges) - 1
         del self._by_hash[waiting.hash]
 
-    def split_recent(self, waiting: WaitingTarget, now_ms: int, fresh_ms: int) -> None:
+    def split_recent(self, waiting: WaitingTarget, now_ms: int, recent_ms: int) -> None:
         """See WaitingTarget. Without room for more key ranges, recent timers wait behind the others."""
         if self._extra_ranges < MAX_EXTRA_KEY_RANGES:
             before = len(waiting.ranges)
-            waiting.split_recent(now_ms, fresh_ms)
+            waiting.split_recent(now_ms, recent_ms)
             self._extra_ranges += len(waiting.ranges) - before
 
     def without(self, run: Rows) -> Rows:
@@ -319,8 +310,7 @@ class TargetBacklog:
         """Return the unit below which timers that waited since before `before_ms` roll now.
 
         A pass ends before the first of its copies, and the next one starts an eighth of the waiting time later. A copy
-        has
-        the brokers' timestamp: by a clock far ahead of theirs it would seem as old as before.
+        has the brokers' timestamp: by a clock far ahead of theirs it would seem as old as before.
         """
         rest_ms = (now_ms - before_ms) // 8
         if not self.next_roll_pass_ms - rest_ms <= now_ms < self.next_roll_pass_ms:
