@@ -397,9 +397,9 @@ class Store:
         return units
 
     def _index_added(self, run: Rows, chained: NDArray[np.bool_], batch: Batch) -> None:
-        rests = batch.rests()
-        self._out_of_order.push(run[~chained & ~rests])
-        self._out_of_order.cool_down(run[rests], *batch.rest_ms)
+        cooling_down = batch.cooling_down()
+        self._out_of_order.push(run[~chained & ~cooling_down])
+        self._out_of_order.cool_down(run[cooling_down], *batch.cooldown_ms)
         in_order = run[chained]
         self._backlogs.push(in_order)
         opened = in_order[in_order["visit_ms"] // self._options.tick_ms <= self._cursor]

@@ -1,15 +1,15 @@
-"""A disk in memory that dies as real ones do: it keeps what timer.files.disk promises, and breaks the rest.
+"""A disk in memory that fails like real ones: it keeps what timer.files.disk promises, and breaks the rest.
 
     bytes of a file    now   what the running system sees (the page cache)
-                       kept  what the platter holds; a sync copies now -> kept, the kernel any sector at any time;
-                             what a sync failed for the kernel takes for written: only writing it again helps
+                       kept  what is on the platter; a sync copies now -> kept, the kernel any sector at any time;
+                             after a failed sync the kernel takes bytes for written until they are written again
 
-    kill()         the process dies      now stays; work that was on its way has happened or not
+    kill()         the process dies      now stays; running work has happened or not
     lose_power()   the machine stops     per sector of 512 bytes: now or kept; any length between the two;
                                          a removed file may be back, a new one may be missing
-    reopen()       the next life's Disk on what remains; every handle of the life before raises
+    reopen()       the next process's Disk on what remains; every old handle raises
 
-`Crash` is that death as seen from inside: raised by the `Fuse` at any call, before or after its effect.
+`Crash` is such a death seen from inside: the `Fuse` raises it at any call, before or after its effect.
 
     disk = SimDisk(random.Random(7)); ...; disk.lose_power(); store = Store.open(disk.reopen(), ...)
 """
@@ -28,11 +28,11 @@ SECTOR = 512
 
 
 class Crash(BaseException):
-    """The process is dead from here on. No `except Exception` may see it."""
+    """The process is dead from here on. No `except Exception` may catch it."""
 
 
 class Fuse:
-    """Counts the calls that one process makes through its ports, and ends the process at one of them, for good.
+    """Counts the calls that one process makes through its ports, and ends the process at one of them.
 
     A burnt fuse raises at every further call too: `finally` blocks of a dead process have no effect.
     """
@@ -44,17 +44,17 @@ class Fuse:
         self._part = ""
 
     def arm(self, steps: int, part: str = "") -> None:
-        """Burns at the `steps`-th call from now on; only calls whose name begins with `part` are counted."""
+        """Burn at the `steps`-th call from now on. Only calls whose name begins with `part` are counted."""
         self._part = part
         self._end = self.steps + steps if not part else steps
 
     def disarm(self) -> None:
-        """Nothing happens after all; no use once it has burnt."""
+        """Do not burn. Has no effect on a burnt fuse."""
         if not self.burnt:
             self._part, self._end = "", math.inf
 
     def step(self, where: str) -> None:
-        """To be called before and after every effect."""
+        """Count one call. To be called before and after every effect."""
         self.steps += 1
         if self._part:
             self._count_part(where)
@@ -78,11 +78,11 @@ class Fuse:
 
 
 class DeadHandleError(RuntimeError):
-    """A file of a former life, or a closed one, was used."""
+    """A closed file, or a file of an earlier process, was used."""
 
 
 class _Node:
-    """A file's bytes, whatever its name: as seen now, and as they would be found after a loss of power."""
+    """The bytes of a file, whatever its name: as seen now, and as found after a loss of power."""
 
     __slots__ = ("_given_up", "is_overwritten", "is_unreadable", "kept", "now")
 
@@ -90,29 +90,29 @@ class _Node:
         self.now = bytearray(now)
         self.kept = kept
         self.is_overwritten = False
-        """In place, since it was last synced: a loss of power may tear what had been durable."""
+        """True if overwritten in place since the last sync: a loss of power may tear durable bytes."""
         self.is_unreadable = False
         self._given_up: set[int] = set()
-        """Sectors that the kernel holds to be written, as Linux does behind a sync that failed."""
+        """Sectors that the kernel takes for written, as Linux does after a failed sync."""
 
     def write_back(self, rng: Random) -> None:
-        """The kernel writes some of the sectors, in no order."""
+        """Let the kernel write some of the sectors, in any order."""
         self.kept = self.found(rng)
 
     def write_all(self, data: bytes) -> None:
-        """A sync, begun when the file held `data`."""
+        """End a sync that began when the file held `data`."""
         self.kept = self._reaching(data)
         self.is_overwritten &= self.kept != self.now
 
     def give_up(self, data: bytes) -> None:
-        """A sync, begun when the file held `data`, has failed: of what was not written since, nobody tries again."""
+        """Fail a sync that began when the file held `data`: sectors unchanged since are not written any more."""
         for sector in range(_sectors(len(data))):
             part = slice(sector * SECTOR, (sector + 1) * SECTOR)
             if self.now[part] == data[part] != self.kept[part]:
                 self._given_up.add(sector)
 
     def touch(self, start: int, end: int) -> None:
-        """[start, end) was written."""
+        """Mark [start, end) as written."""
         self._given_up.difference_update(range(start // SECTOR, _sectors(end)))
 
     @property
@@ -120,7 +120,7 @@ class _Node:
         return bool(self._given_up)
 
     def found(self, rng: Random) -> bytes:
-        """After a loss of power."""
+        """Return the bytes after a loss of power."""
         return _mixed(self.kept, self._reaching(self.now), rng)
 
     def copy(self) -> "_Node":
@@ -130,7 +130,7 @@ class _Node:
         return twin
 
     def _reaching(self, data: bytes | bytearray) -> bytes:
-        """What of `data` may come to the platter: all but what was given up, which is as it was there, or zeros."""
+        """Return what of `data` may reach the platter. Sectors given up stay as they are there, or zeros."""
         reaching = bytearray(data)
         for sector in self._given_up:
             part = reaching[sector * SECTOR : (sector + 1) * SECTOR]
@@ -144,7 +144,7 @@ def _sectors(size: int) -> int:
 
 
 def _mixed(kept: bytes, now: bytes | bytearray, rng: Random) -> bytes:
-    """One of the files that may be found when `now` was on its way over `kept`."""
+    """Return one of the files that may be found when `now` was being written over `kept`."""
     if kept == now:
         return kept
     share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
@@ -240,13 +240,13 @@ class SimMapping:
         """Nothing of it is lost."""
 
     def close(self) -> None:
-        """As with the real one, every view of the buffer must be gone."""
+        """Close. As with the real one, no view of the buffer may exist."""
         self._buffer.release()
 
 
 @dataclass(eq=False)
 class SimSyncing:
-    """Work that is done at some later `done()`. A replace that dies on its way may leave `scratch` behind."""
+    """Work that is done at some later `done()`. A replacement that dies may leave `scratch`."""
 
     disk: "SimDisk"
     names: frozenset[str]
@@ -282,9 +282,9 @@ class SimSyncing:
 
 
 class SimDisk:
-    """One folder in memory. Without `rng` every sync is done at once; with it, at some later question.
+    """One folder in memory. Without `rng` every sync is done at once; with it, at some later call.
 
-    Work on different names may be finished in any order; on one name, in the order of the calls.
+    Work on different names may finish in any order; on one name, in the order of the calls.
     """
 
     def __init__(self, rng: Random | None = None, fuse: Fuse | None = None) -> None:
@@ -299,9 +299,9 @@ class SimDisk:
         self._errno = errno.ENOSPC
         self._sync_error: OSError | None = None
         self.free = 1 << 40
-        """What `free_bytes` says."""
+        """What `free_bytes` returns."""
         self.may_be_torn = False
-        """A loss of power has met bytes that were overwritten in place: it alone excuses a store that is damaged."""
+        """True if a loss of power met bytes overwritten in place: only that excuses a damaged store."""
 
     # The Disk port
 
@@ -368,34 +368,37 @@ class SimDisk:
 
     @property
     def has_given_up(self) -> bool:
-        """What it shows is not what a loss of power would leave, though a sync may have said that all is well."""
+        """True if it shows bytes that a loss of power would lose, though a sync may have reported success."""
         return any(node.has_given_up for node in self._now.values())
 
-    # What happens to it
+    # Faults
 
     def fail_read(self, place: str) -> None:
-        """Sectors are bad: of a file, or of those that are in a folder now."""
+        """Make a file, or all files that are in a folder now, unreadable."""
         found = [node for name, node in self._now.items() if name == place or name.startswith(f"{place}/")]
         assert found, f"no file in {place}"
         for node in found:
             node.is_unreadable = True
 
     def fail_append(self, after: int, *, share: float = 0.5, error: int = errno.ENOSPC) -> None:
-        """Every append behind the next `after` raises OSError(error), `share` of its bytes written, until `mend()`."""
+        """Let every append after the next `after` raise OSError(error) with `share` of its bytes written.
+
+        Until `mend()`.
+        """
         self._appends_left, self._taken_share, self._errno = after, share, error
 
     def fail_sync(self, error: int = errno.EIO) -> None:
-        """The next work that comes to its end fails instead, whenever that is."""
+        """Let the next work fail when it would end."""
         self._sync_error = OSError(error, "simulated")
 
     def mend(self) -> None:
-        """There is room again, and what could not be read can be."""
+        """Make appends and reads succeed again."""
         self._appends_left = math.inf
         for node in self._now.values():
             node.is_unreadable = False
 
     def kill(self) -> None:
-        """The process is gone: what was written stays, what was on its way has happened or not."""
+        """End the process: written bytes stay, running work has happened or not."""
         rng = self._rng or Random(0)
         for work in list(self._busy):
             if not work.finished and rng.random() < 0.5:
@@ -405,7 +408,7 @@ class SimDisk:
         self._alive = False
 
     def lose_power(self, rng: Random | None = None) -> None:
-        """The machine is gone: what was not synced is there, torn or lost, each sector by itself."""
+        """End the machine: each sector that was not synced is there, torn or lost."""
         rng = rng or self._rng or Random(0)
         if self._alive:
             self.kill()
@@ -419,13 +422,13 @@ class SimDisk:
         self._now, self._kept = found, dict(found)
 
     def reopen(self, fuse: Fuse | None = None) -> "SimDisk":
-        """The next life's view of what remains; a disk that still lives is killed first."""
+        """Return the disk of the next process; a disk still alive is killed first."""
         if self._alive:
             self.kill()
         return self.copy(fuse)
 
     def copy(self, fuse: Fuse | None = None) -> "SimDisk":
-        """The same bytes on a disk of its own: an old directory that may come back later."""
+        """Return an independent disk with the same bytes: an old directory that may come back later."""
         twin = SimDisk(self._rng, fuse)
         twin.may_be_torn = self.may_be_torn
         nodes = {id(node): node.copy() for files in (self._now, self._kept) for node in files.values()}
@@ -435,7 +438,7 @@ class SimDisk:
         return twin
 
     def contents(self) -> dict[str, bytes]:
-        """Every file as it stands, for a test to look at."""
+        """Return every file by name."""
         return {name: bytes(node.now) for name, node in sorted(self._now.items())}
 
     # For the handles
@@ -446,10 +449,10 @@ class SimDisk:
 
     def check_alive(self) -> None:
         if not self._alive:
-            raise DeadHandleError("this disk belongs to a former life: use reopen()")
+            raise DeadHandleError("this disk belongs to an earlier process: use reopen()")
 
     def room_for(self, size: int) -> int:
-        """How many bytes of an append are taken before it fails, if it does."""
+        """Return how many bytes of an append are written."""
         self._appends_left -= 1
         return size if self._appends_left >= 0 else int(size * self._taken_share)
 
@@ -460,7 +463,7 @@ class SimDisk:
         return self._rng is not None and self._rng.random() < 0.6
 
     def finish(self, work: SimSyncing) -> None:
-        """Finishes `work`, and before it what was begun earlier on the same names."""
+        """Finish `work`, and before it earlier work on the same names."""
         if self._sync_error is not None:
             work.fail(self._sync_error)
             self._sync_error = None
@@ -492,6 +495,6 @@ class SimDisk:
         return self._now[name]
 
     def _survivor(self, name: str, rng: Random) -> _Node | None:
-        """The folder's entry for `name`: as it is now, or as it was last known to be durable."""
+        """Return the folder's entry for `name`: the current one, or the last durable one."""
         now, kept = self._now.get(name), self._kept.get(name)
         return now if now is kept or rng.random() < 0.5 else kept

@@ -448,7 +448,7 @@ class BatchIntake:
     def _rest(self, body: Body, visit: int) -> None:
         until_ms = self.now_ms + roll_cooldown_ms(self.rules.roll_window_ms)
         self._take_room(body)
-        at = self._taken.batch.rest(body, visit, self.now_ms, until_ms)
+        at = self._taken.batch.cool_down(body, visit, self.now_ms, until_ms)
         self._taken.held.append(body.origin)
         if body.id is not None:
             self._placed[body.id] = _Place(late=False, at=at, body=body)

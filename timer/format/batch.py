@@ -32,8 +32,8 @@ class Batch:
 
     def __init__(self) -> None:
         self._rows: list[_Row | None] = []
-        self._resting: set[int] = set()
-        self.rest_ms = (0, 0)
+        self._cooling_down: set[int] = set()
+        self.cooldown_ms = (0, 0)
         """Begin and end of the roll cooldown."""
         self._ended: list[Rows] = []
 
@@ -51,10 +51,10 @@ class Batch:
         self._rows.append((body, visit_ms, MAGIC_UNCHAINED))
         return len(self._rows) - 1
 
-    def rest(self, body: Body, visit_ms: int, since_ms: int, until_ms: int) -> int:
+    def cool_down(self, body: Body, visit_ms: int, since_ms: int, until_ms: int) -> int:
         """Add a timer in roll cooldown (OutOfOrderTimers.cool_down); return its index in the batch."""
-        self.rest_ms = (since_ms, until_ms)
-        self._resting.add(len(self._rows))
+        self.cooldown_ms = (since_ms, until_ms)
+        self._cooling_down.add(len(self._rows))
         return self.hold(body, visit_ms)
 
     def drop(self, place: int) -> None:
@@ -69,11 +69,11 @@ class Batch:
         """Return (visit_ms, origin) of the timers to add."""
         return [(row[1], row[0].origin) for row in self._rows if row is not None]
 
-    def rests(self) -> NDArray[np.bool_]:
+    def cooling_down(self) -> NDArray[np.bool_]:
         """Return which of the timers to add are in roll cooldown."""
-        if not self._resting:
+        if not self._cooling_down:
             return np.zeros(len(self._rows) - self._rows.count(None), np.bool_)
-        return np.array([at in self._resting for at, row in enumerate(self._rows) if row is not None], np.bool_)
+        return np.array([at in self._cooling_down for at, row in enumerate(self._rows) if row is not None], np.bool_)
 
     def ended(self) -> Rows:
         """Return the rows of stored timers that end."""

@@ -1,4 +1,4 @@
-"""A store that is opened with another tick or other slots than it was written with (case 12): nothing is lost."""
+"""Open a store with another tick or other slots than it was written with (case 12): nothing is lost."""
 
 import random
 from dataclasses import replace
@@ -14,14 +14,14 @@ from timer.testing import SimDisk
 
 
 def live(disk: Disk) -> list[tuple[int, int]]:
-    """(visit, origin) of what lives."""
+    """Return (visit_ms, origin) of all pending timers."""
     with StoppedStore(disk) as store:
         rows = np.concatenate(list(store.live()))
     return sorted(zip(rows["visit_ms"].tolist(), rows["origin"].tolist(), strict=True))
 
 
-def left(history: History, held: int) -> list[tuple[int, int]]:
-    """(visit, origin) of all that leaves, by and by; `held` of them beside the order."""
+def released(history: History, held: int) -> list[tuple[int, int]]:
+    """Return (visit_ms, origin) of all timers as they leave, and check that `held` of them are out of order."""
     found: list[tuple[int, int]] = []
     extra: list[tuple[int, int]] = []
     for now in range(0, 120_000, 500):
@@ -34,7 +34,7 @@ def left(history: History, held: int) -> list[tuple[int, int]]:
     return sorted(found + extra)
 
 
-def test_case_12_a_store_of_another_tick_is_not_opened_and_stays_as_it_is() -> None:
+def test_case_12_a_store_with_another_tick_is_refused_unchanged() -> None:
     disk = SimDisk(random.Random(0))
     history = full_history(disk)
     history.closes()
@@ -44,7 +44,7 @@ def test_case_12_a_store_of_another_tick_is_not_opened_and_stays_as_it_is() -> N
     assert disk.contents() == before
 
 
-def test_case_12_fewer_slots_than_the_timers_span_are_refused_and_nothing_is_lost() -> None:
+def test_case_12_too_few_slots_are_refused_and_nothing_is_lost() -> None:
     disk = SimDisk(random.Random(0))
     history = full_history(disk)
     history.closes()
@@ -52,4 +52,4 @@ def test_case_12_fewer_slots_than_the_timers_span_are_refused_and_nothing_is_los
     with pytest.raises(WheelFullError):
         history.starts_again(replace(OPTIONS, slots=5))
     history.starts_again(replace(OPTIONS, slots=100))
-    assert left(history, held=1) == expected
+    assert released(history, held=1) == expected

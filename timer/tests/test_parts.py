@@ -1,4 +1,4 @@
-"""The pure parts of the store: bytes of a unit, a frame, a slot; the order of release."""
+"""Tests of the pure parts of the store: bytes of a unit, a frame, a slot; the order of release."""
 
 from unittest import mock
 
@@ -61,7 +61,7 @@ def test_the_topic_hash_is_javas(topic: str, java: int) -> None:
     due_ms=st.integers(0, 2**63 - 1),
     id_=ANY_BYTES,
 )
-def test_a_frame_gives_back_what_was_packed(
+def test_a_frame_unpacks_to_the_packed_body(
     key: bytes | None, value: bytes | None, headers: Headers, due_ms: int, id_: bytes | None
 ) -> None:
     encoded, plain = pack_headers(headers)
@@ -83,14 +83,14 @@ def test_every_flipped_byte_of_a_frame_is_noticed() -> None:
         unpack(frame[:-1], 0)
 
 
-def test_headers_are_plain_when_a_delivery_need_not_look_at_them() -> None:
+def test_headers_are_plain_if_none_matters_to_a_delivery() -> None:
     assert pack_headers([("timer-topic", b"orders"), ("timer-delay-ms", b"5")])[1]
     assert not pack_headers([("timer-topic", b"orders"), ("trace", b"5")])[1]
     assert not pack_headers([("timer-topic", b"orders"), ("timer-key", b"5")])[1]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["timer-topic", "a", "\u00e9", "b" * 300]), ANY_BYTES), max_size=5))
-def test_headers_are_the_same_bytes_whether_their_names_were_seen_or_not(headers: Headers) -> None:
+def test_headers_are_packed_alike_with_and_without_the_cache(headers: Headers) -> None:
     slowly = b"".join(
         len(name.encode()).to_bytes(2, "big")
         + (-1 if value is None else len(value)).to_bytes(4, "big", signed=True)
@@ -101,7 +101,7 @@ def test_headers_are_the_same_bytes_whether_their_names_were_seen_or_not(headers
     assert pack_headers(headers)[0] == pack_headers(headers)[0] == slowly
 
 
-def test_names_and_sizes_that_never_come_again_are_not_kept_for_ever() -> None:
+def test_the_cache_of_header_names_is_bounded() -> None:
     for number in range(1000):
         assert unpack_headers(pack_headers([(f"x-{number}", b"v"), ("y", b"v" * number)])[0]) == [
             (f"x-{number}", b"v"),
@@ -116,7 +116,7 @@ def test_a_batch_of_ids_has_the_hashes_of_each(ids: list[bytes]) -> None:
     assert hashes_of(ids).tolist() == [hash_of(id_) for id_ in ids]
 
 
-def test_a_checkpoint_that_is_torn_or_changed_is_none() -> None:
+def test_a_torn_or_changed_checkpoint_is_not_parsed() -> None:
     whole = Checkpoint(
         progress=Progress(9, Key(5, 3), 2),
         segment_bytes=1024,
@@ -160,7 +160,7 @@ def test_units_of_one_tick_are_chained_in_the_order_of_the_log() -> None:
     assert (on.slot(100), on.slot(101)) == ((0, 156, 3), (52, 208, 2))
 
 
-def test_a_slot_of_which_all_are_settled_is_free() -> None:
+def test_a_slot_with_all_timers_settled_is_free() -> None:
     on = wheel()
     link(on, ints(1000, 1001), ints(0, 52))
     on.settle(ints(1000))
@@ -172,7 +172,7 @@ def test_a_slot_of_which_all_are_settled_is_free() -> None:
 
 
 @pytest.mark.parametrize("slot", [0, 1, 4095, 4096, 8192, 9999])
-def test_a_changed_slot_is_noticed_wherever_it_lies(slot: int) -> None:
+def test_a_changed_byte_of_any_slot_is_detected(slot: int) -> None:
     buffer = bytearray(10_000 * SLOT_SIZE)
     on = Wheel(memoryview(buffer), tick_ms=10, slots=10_000)
     link(on, ints(slot * 10), ints(0))
@@ -184,7 +184,7 @@ def test_a_changed_slot_is_noticed_wherever_it_lies(slot: int) -> None:
     assert not any(buffer)
 
 
-def test_to_link_nothing_changes_no_slot() -> None:
+def test_linking_no_units_changes_no_slot() -> None:
     buffer = bytearray(8 * SLOT_SIZE)
     on = Wheel(memoryview(buffer), tick_ms=10, slots=8)
     buffer[0] ^= 1
@@ -225,7 +225,7 @@ def test_the_next_tick_is_the_first_that_holds_a_timer(ticks: set[int], after: i
     assert on.next_time(after, until) == next_tick(ticks, after, until)
 
 
-def test_what_was_looked_for_before_does_not_change_what_is_found() -> None:
+def test_earlier_searches_do_not_change_the_next_tick() -> None:
     buffer, ticks = bytearray(8 * SLOT_SIZE), {1, 3, 6}
     for tick in ticks:
         link(Wheel(memoryview(buffer), tick_ms=10, slots=8), ints(tick * 10), ints(tick))
@@ -251,7 +251,7 @@ def keys(run: Rows) -> list[tuple[int, int]]:
     return list(zip(run["visit_ms"].tolist(), run["origin"].tolist(), strict=True))
 
 
-def test_a_burst_is_cut_at_a_full_position() -> None:
+def test_a_burst_is_cut_at_a_full_key() -> None:
     queue = DueQueue()
     queue.push(run_of_keys((5, 3), (5, 1), (5, 2)))
     queue.push(run_of_keys((5, 4), (6, 0)))
@@ -261,7 +261,7 @@ def test_a_burst_is_cut_at_a_full_position() -> None:
     assert queue.next_visit_ms() == 6
 
 
-def test_bodies_that_lie_elsewhere_now_are_those_of_their_units_whatever_the_order() -> None:
+def test_repointed_bodies_match_their_units_in_any_order() -> None:
     queue, units = DueQueue(), [2, 4, 6, 8, 9, 10]
     for some in (units[:3], units[3:]):
         run = run_of_keys(*((5, unit) for unit in some))
@@ -271,7 +271,7 @@ def test_bodies_that_lie_elsewhere_now_are_those_of_their_units_whatever_the_ord
     assert queue.rows()["body"].tolist() == [20, 40, 60, 0, 90, 0]
 
 
-def test_bytes_cut_too_but_one_always_leaves() -> None:
+def test_the_byte_limit_cuts_but_one_row_always_leaves() -> None:
     queue = DueQueue()
     queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
     assert keys(queue.take(9, 9, 1)) == [(1, 1)]
@@ -298,9 +298,7 @@ def test_many_small_runs_are_merged_into_one() -> None:
     st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=6), max_size=40),
     st.lists(st.tuples(st.integers(0, 25), st.integers(1, 7)), max_size=20),
 )
-def test_takes_come_in_order_and_lose_nothing(
-    pushes: list[list[tuple[int, int]]], takes: list[tuple[int, int]]
-) -> None:
+def test_takes_are_in_order_and_complete(pushes: list[list[tuple[int, int]]], takes: list[tuple[int, int]]) -> None:
     queue, waiting = DueQueue(), sorted(key for push in pushes for key in push)
     for push in pushes:
         queue.push(run_of_keys(*push))
@@ -318,7 +316,7 @@ def test_takes_come_in_order_and_lose_nothing(
 @pytest.mark.parametrize(
     ("due_ms", "expected"), [(900, 1000), (1060, 1060), (1061, 1030), (1079, 1030), (1080, 1060), (9999, 1060)]
 )
-def test_case_14_what_is_not_due_within_the_window_is_visited_before(due_ms: int, expected: int) -> None:
+def test_case_14_a_timer_due_after_the_window_wakes_up_before(due_ms: int, expected: int) -> None:
     assert visit_ms(due_ms, 1000, 60) == expected
 
 
@@ -330,9 +328,7 @@ def test_the_parts_of_a_window_are_whole_milliseconds(window: int, half: int, wa
 
 
 @given(st.integers(1, 10**5), st.data())
-def test_every_roll_brings_a_timer_nearer_and_the_last_stretch_is_never_a_short_one(
-    window: int, data: st.DataObject
-) -> None:
+def test_every_roll_comes_nearer_and_the_last_wait_is_never_short(window: int, data: st.DataObject) -> None:
     at, due_ms = 0, data.draw(st.integers(0, 50 * window))
     while (visit := visit_ms(due_ms, at, window)) < due_ms:
         assert at < visit or window == 1
@@ -342,7 +338,7 @@ def test_every_roll_brings_a_timer_nearer_and_the_last_stretch_is_never_a_short_
 
 
 @given(st.data())
-def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
+def test_the_id_index_is_a_dictionary_of_sets(data: st.DataObject) -> None:
     index = IdIndex()
     model: dict[int, set[int]] = {}
     unit = 0
@@ -363,7 +359,7 @@ def test_the_index_of_ids_is_a_dictionary_of_sets(data: st.DataObject) -> None:
         assert len(index) == sum(map(len, model.values()))
 
 
-def test_a_tick_is_loaded_once_for_all_that_ask_in_turn_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_is_loaded_once_a_turn_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_MAX_CACHED_ROWS", 10)
     loaded: list[int] = []
 
@@ -379,8 +375,8 @@ def test_a_tick_is_loaded_once_for_all_that_ask_in_turn_however_large_it_is(monk
     assert loaded == [1, 2, 3]
 
 
-def test_all_that_sleep_wake_up_behind_a_clock_that_was_set_back() -> None:
-    """And few in a turn otherwise: what wakes up is looked at."""
+def test_all_sleeping_targets_wake_up_after_the_clock_went_back() -> None:
+    """In other turns a limited number wakes up, as each is looked at."""
     waits = [Wait(f"t{number}", True, ((NOTHING_SETTLED, END),)) for number in range(100)]
     targets = TargetBacklog(waits, 1000)
     for each in targets:
@@ -400,13 +396,13 @@ def test_all_that_sleep_wake_up_behind_a_clock_that_was_set_back() -> None:
     assert len(targets.awake()) == 100
 
 
-def test_fresh_ones_have_their_share_also_where_it_is_less_than_one_in_a_turn() -> None:
+def test_recent_timers_get_a_share_below_one_a_turn() -> None:
     target = WaitingTarget("t", [KeyRange.of(NOTHING_SETTLED, END)], is_paused=False)
     assert [target.recent_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
     assert [target.recent_part(10, 0.5), target.recent_part(10, 1.0), target.recent_part(0, 0.5)] == [5, 10, 0]
 
 
-def test_targets_leave_a_queue_together() -> None:
+def test_all_rows_of_a_target_are_removed() -> None:
     queue, run = DueQueue(), np.zeros(6, TIMER_ROW)
     run["visit_ms"], run["topic_hash"], run["unit"] = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9], range(6)
     queue.push(run[:3])
@@ -418,8 +414,8 @@ def test_targets_leave_a_queue_together() -> None:
     assert queue.next_visit_ms() is None
 
 
-def test_a_plan_for_nothing_lets_the_buffer_go() -> None:
-    """A mapped file cannot be closed while anything looks at it."""
+def test_a_plan_without_units_holds_no_view_of_the_buffer() -> None:
+    """A mapped file cannot be closed while a view of it exists."""
     buffer, none = bytearray(64 * SLOT_SIZE), np.empty(0, np.int64)
     wheel = Wheel(memoryview(buffer), tick_ms=1, slots=64)
     links = wheel.plan(none, none, np.empty(0, np.bool_))
@@ -428,8 +424,8 @@ def test_a_plan_for_nothing_lets_the_buffer_go() -> None:
     assert len(links.slots) == 0
 
 
-def test_the_index_of_ids_takes_a_burst_while_it_still_shrinks() -> None:
-    """Behind a peak a trickle fills the large table with what has left; the next one is small, and a burst comes."""
+def test_the_id_index_takes_a_burst_while_it_shrinks() -> None:
+    """After a peak, removed slots fill the large table one by one; the next table is small, then comes a burst."""
     rng, index, unit = np.random.default_rng(1), IdIndex(), 0
 
     def hashes(count: int) -> Ints:
@@ -460,12 +456,12 @@ def test_the_index_of_ids_takes_a_burst_while_it_still_shrinks() -> None:
     st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 1)), min_size=1, max_size=12),
     st.booleans(),
 )
-def test_the_index_of_ids_has_room_whatever_comes_and_goes(
+def test_the_id_index_always_has_free_slots(
     moved: int,
     steps: list[tuple[int, float]],
     is_closed: bool,  # noqa: FBT001
 ) -> None:
-    """With parts as small as `moved`, so that a move to a new table is always under way."""
+    """Moves in parts as small as `moved`, so that a move to a new table is always running."""
     rng, index, unit = np.random.default_rng(7), IdIndex(), 0
     live = np.empty((2, 0), np.int64)
     with mock.patch.object(ids, "_MOVE_SLOTS", moved):
@@ -488,7 +484,7 @@ def test_the_index_of_ids_has_room_whatever_comes_and_goes(
 @given(
     st.lists(st.integers(0, 70_000) | st.integers(1_700_000_000_000, 1_700_000_900_000), max_size=200), st.booleans()
 )
-def test_the_order_and_the_counts_of_many_are_those_of_numpy(few: list[int], is_wide: bool) -> None:  # noqa: FBT001
+def test_stable_argsort_and_unique_counts_match_numpy(few: list[int], is_wide: bool) -> None:  # noqa: FBT001
     values = np.array(few * (40 if len(few) else 1), np.int64)
     if is_wide:
         values = values * 2**20

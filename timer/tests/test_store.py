@@ -1,4 +1,4 @@
-"""The store against a sorted list, through commits, checkpoints, crashes and losses of power."""
+"""Compare the store with a sorted list, through commits, checkpoints, crashes and losses of power."""
 
 import errno
 import random
@@ -37,11 +37,11 @@ from timer.testing import SimDisk
 
 OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
 START_MS = 1000
-FRESH = Progress(0, NOTHING_SETTLED, 0)
+EMPTY = Progress(0, NOTHING_SETTLED, 0)
 
 
 def id_of(offset: int) -> bytes | None:
-    """Two of three timers have an id."""
+    """Return an id for two of three timers."""
     return b"id-%d" % offset if offset % 3 else None
 
 
@@ -49,11 +49,11 @@ def body(offset: int, due_ms: int, *, timestamp_ms: int = START_MS, size: int = 
     return Body("orders", -1, offset, timestamp_ms, due_ms, b"k", b"v" * size, b"", True, offset, 0, id_of(offset))
 
 
-REST_MS = 7
+COOLDOWN_MS = 7
 
 
-def placed(offset: int, visit_ms: int, *, size: int = 3) -> Body:
-    """One of two topics; each fifth is to be rolled at its visit, as it is due some hours later."""
+def timer_at(offset: int, visit_ms: int, *, size: int = 3) -> Body:
+    """Return a timer of one of two topics. Each fifth rolls at its wake-up time, as it is due some hours later."""
     due_ms = visit_ms + (0 if offset % 5 else (offset % 7) * HOUR_MS)
     return body(offset, due_ms, size=size)._replace(target=("orders", "bills")[offset % 2])
 
@@ -86,7 +86,7 @@ def checkpointed(store: Store) -> None:
 
 @dataclass
 class Model:
-    """What a store that is a sorted list would say. `requests[offset]` is (visit, held from the start)."""
+    """The store as a sorted list. requests[offset]: wake-up time. held: out-of-order offsets."""
 
     requests: list[int] = field(default_factory=list)
     settled: Key = NOTHING_SETTLED
@@ -106,20 +106,20 @@ class Model:
 
 
 class StoreAgainstList(RuleBasedStateMachine):
-    """Staged and committed state, a disk that may lose what is not synced, and Kafka as the list of requests."""
+    """Staged and committed state, a disk that may lose unsynced bytes, and Kafka as the list of requests."""
 
     times_full = 0
-    """How many batches were refused, by all machines together."""
+    """Refused batches, of all machines together."""
 
     @initialize(seed=st.integers(0, 2**32))
-    def begin(self, seed: int) -> None:
+    def start(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.disk = SimDisk(self.random)
-        self.store = Store.create(self.disk, OPTIONS, FRESH)
+        self.store = Store.create(self.disk, OPTIONS, EMPTY)
         self.now_ms = START_MS
         self.staged = Model()
         self.committed = Model()
-        self.progress = FRESH
+        self.progress = EMPTY
         self.journal: list[tuple[set[int], set[int], set[int]]] = []
         self.staged_held: set[int] = set()
         self.staged_released: set[int] = set()
@@ -127,31 +127,34 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.low = 0
         self.options = OPTIONS
         self.slots = OPTIONS.slots
-        """Of the store: more than `options` say after a start with live timers that span more than a lap."""
-        self.resting: dict[int, tuple[int, int, int]] = {}
+        """Of the store: more than `options` have after a start with pending timers that span more than a lap."""
+        self.cooling_down: dict[int, tuple[int, int, int]] = {}
 
-    @rule(visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12), rest=st.booleans())
-    def add(self, visits: list[int], *, rest: bool) -> None:
-        """`rest`: each third rests for a while, whatever its place."""
+    @rule(
+        visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12),
+        is_cooling=st.booleans(),
+    )
+    def add(self, visits: list[int], *, is_cooling: bool) -> None:
+        """is_cooling: each third timer is in roll cooldown, whatever its key."""
         batch = Batch()
-        until_ms = self.now_ms + REST_MS
+        until_ms = self.now_ms + COOLDOWN_MS
         first = len(self.staged.requests)
-        added, held, resting = [], set(), {}
+        added, held, cooling_down = [], set(), {}
         for offset, ahead in enumerate(visits, first):
             visit_ms = max(self.now_ms + ahead, START_MS)
-            if rest and offset % 3 == 0:
-                batch.rest(placed(offset, visit_ms), visit_ms, self.now_ms, until_ms)
-                resting[offset] = (self.now_ms, until_ms, placed(offset, visit_ms).due_ms)
+            if is_cooling and offset % 3 == 0:
+                batch.cool_down(timer_at(offset, visit_ms), visit_ms, self.now_ms, until_ms)
+                cooling_down[offset] = (self.now_ms, until_ms, timer_at(offset, visit_ms).due_ms)
                 held.add(offset)
             elif Key(visit_ms, offset) > self.staged.settled:
-                batch.add(placed(offset, visit_ms, size=offset % 50), visit_ms)
+                batch.add(timer_at(offset, visit_ms, size=offset % 50), visit_ms)
             else:
-                batch.hold(placed(offset, visit_ms), visit_ms)
+                batch.hold(timer_at(offset, visit_ms), visit_ms)
                 held.add(offset)
             added.append(visit_ms)
-        placed_ms = [k.visit_ms for k in self.staged.live() if k.origin not in self.staged.held]
-        placed_ms += [visit_ms for offset, visit_ms in enumerate(added, first) if offset not in held]
-        ticks = {visit_ms // OPTIONS.tick_ms for visit_ms in placed_ms}
+        in_order_ms = [k.visit_ms for k in self.staged.live() if k.origin not in self.staged.held]
+        in_order_ms += [visit_ms for offset, visit_ms in enumerate(added, first) if offset not in held]
+        ticks = {visit_ms // OPTIONS.tick_ms for visit_ms in in_order_ms}
         has_a_slot_for_each = len({tick % self.slots for tick in ticks}) == len(ticks)
         try:
             self.store.add(batch, first + len(visits))
@@ -163,7 +166,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.requests += added
         self.staged.held |= held
         self.staged_held |= held
-        self.resting |= resting
+        self.cooling_down |= cooling_down
 
     @rule(chosen=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), unknown=st.integers(0, 400))
     def end(self, chosen: list[float], unknown: int) -> None:
@@ -178,9 +181,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         for row in found.values():
             batch.end(row)
         self.store.add(batch, len(self.staged.requests))
-        gone = {key.origin for key in expected.values()}
-        self.staged.ended |= gone
-        self.staged_ended |= gone
+        removed = {key.origin for key in expected.values()}
+        self.staged.ended |= removed
+        self.staged_ended |= removed
 
     @rule(limit=st.integers(1, 8), passed_ms=st.integers(-3, 5) | st.integers(-60, 120) | st.integers(200, 800))
     def take_due(self, limit: int, passed_ms: int) -> None:
@@ -188,21 +191,21 @@ class StoreAgainstList(RuleBasedStateMachine):
         live = self.staged.live()
         rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms]
         now_ms = self.now_ms
-        resting = {o: r for o, r in self.resting.items() if r[0] <= now_ms < min(r[1:])}
-        awake = [k for k in live if k.origin in self.staged.held - resting.keys()]
+        cooling_down = {o: r for o, r in self.cooling_down.items() if r[0] <= now_ms < min(r[1:])}
+        awake = [k for k in live if k.origin in self.staged.held - cooling_down.keys()]
         released = [k for k in awake if k.visit_ms <= now_ms]
         due = self.store.due(self.now_ms, limit, 1 << 20)
         assert due.total <= limit
-        if len(due.rows) < limit:  # else it had no room to look at them
-            self.resting = resting
+        if len(due.rows) < limit:  # else there was no room to look at cooldowns
+            self.cooling_down = cooling_down
         rows, released = rows[: len(due.rows)], released[: len(due.released)]
         assert origins(self.store, due) == [k.origin for k in rows + released]
         if rows:
             self.staged.settled = rows[-1]
-        gone = {k.origin for k in released}
-        self.staged.held -= gone
-        self.staged.released |= gone
-        self.staged_released |= gone
+        removed = {k.origin for k in released}
+        self.staged.held -= removed
+        self.staged.released |= removed
+        self.staged_released |= removed
 
     @rule()
     def commit(self) -> None:
@@ -214,9 +217,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.store.committed(progress)
         self.journal.append((self.staged_held, self.staged_released, self.staged_ended))
         self.progress, self.committed = progress, self.staged.copy()
-        self.start_anew()
+        self.clear_staged()
 
-    def start_anew(self) -> None:
+    def clear_staged(self) -> None:
         self.staged_held, self.staged_released, self.staged_ended = set(), set(), set()
 
     @rule(finish=st.booleans())
@@ -262,18 +265,18 @@ class StoreAgainstList(RuleBasedStateMachine):
 
     @rule()
     def stop(self) -> None:
-        """In order: where nothing is staged, the next opening takes over wheel, index and counts."""
+        """Stop cleanly: if nothing is staged, the next opening uses the shutdown snapshot."""
         self.store.finish_checkpoint()
         self.store.start_checkpoint(len(self.journal), (), ())
         self.store.finish_checkpoint()
         self.store.close()
         self.store = self.catch_up(self.checkpoint_found())
         self.staged = self.committed.copy()
-        self.resting = {}
-        self.start_anew()
+        self.cooling_down = {}
+        self.clear_staged()
 
     def recover(self, *, may_be_wrong: bool) -> None:
-        """What bridge.recovery.recover does, over a list."""
+        """Do what bridge.recovery.recover does, over a list."""
         found = self.checkpoint_found()
         try:
             self.store = self.catch_up(found)
@@ -286,15 +289,15 @@ class StoreAgainstList(RuleBasedStateMachine):
                 raise
             self.store = self.catch_up(None)
         self.staged = self.committed.copy()
-        self.resting = {}
-        self.start_anew()
+        self.cooling_down = {}
+        self.clear_staged()
 
     def checkpoint_found(self) -> Checkpoint | None:
         data = self.disk.read(NAME)
         return Checkpoint.from_bytes(data) if data else None
 
     def catch_up(self, found: Checkpoint | None) -> Store:
-        """With more slots where the live timers span more than a lap."""
+        """Open with more slots if the pending timers span more than a lap."""
         options = self.options
         while True:
             self.slots = options.slots
@@ -306,9 +309,9 @@ class StoreAgainstList(RuleBasedStateMachine):
     def caught_up(self, found: Checkpoint | None, options: StoreOptions) -> Store:
         entries = self.journal[found.journal_offset if found else 0 :]
         held = {o for made, _, _ in entries for o in made} | set(found.held if found else ())
-        released = {o for _, gone, _ in entries for o in gone}
+        released = {o for _, removed, _ in entries for o in removed}
         held -= released
-        ended = {o for _, _, gone in entries for o in gone}
+        ended = {o for _, _, removed in entries for o in removed}
         if found is None:
             store, start = Store.create(self.disk, options, self.progress), self.progress.low_offset
         else:
@@ -320,9 +323,9 @@ class StoreAgainstList(RuleBasedStateMachine):
             if offset in ended | released:
                 continue
             if offset in held:
-                batch.hold(placed(offset, visit_ms), visit_ms)
+                batch.hold(timer_at(offset, visit_ms), visit_ms)
             elif Key(visit_ms, offset) > self.progress.settled:
-                batch.add(placed(offset, visit_ms), visit_ms)
+                batch.add(timer_at(offset, visit_ms), visit_ms)
         try:
             store.add(batch, self.progress.next_offset)
         except WheelFullError:
@@ -332,40 +335,42 @@ class StoreAgainstList(RuleBasedStateMachine):
         return store
 
     @invariant()
-    def counts_what_lives(self) -> None:
+    def counts_pending(self) -> None:
         assert self.store.pending == len(self.staged.live())
 
     @rule(patience=st.integers(0, 9))
-    def tell_what_is_due(self, patience: int) -> None:
-        """First roughly, by whoever does not wait for it, then exactly."""
+    def compare_due_ranges(self, patience: int) -> None:
+        """First with a search that ends early, then exactly."""
         dues: dict[str, list[int]] = {}
         for visit_ms, offset in self.staged.live():
-            told = placed(offset, visit_ms)
-            dues.setdefault(told.target, []).append(told.due_ms)
+            timer = timer_at(offset, visit_ms)
+            dues.setdefault(timer.target, []).append(timer.due_ms)
         ranges = {target: (len(own), min(own), max(own)) for target, own in dues.items()}
-        looks = iter(range(patience))
-        rough = self.store.due_ranges(lambda: next(looks, None) is None)
+        times = iter(range(patience))
+        rough = self.store.due_ranges(lambda: next(times, None) is None)
         assert rough.keys() == ranges.keys()
         for target, (count, first_ms, last_ms) in ranges.items():
-            told_first_ms, told_last_ms = rough[target].first_ms, rough[target].last_ms
+            rough_first_ms, rough_last_ms = rough[target].first_ms, rough[target].last_ms
             assert rough[target].pending == count
-            assert told_first_ms in (first_ms, first_ms // HOUR_MS * HOUR_MS)
-            assert told_last_ms in (last_ms, (last_ms // HOUR_MS + 1) * HOUR_MS - 1)
+            assert rough_first_ms in (first_ms, first_ms // HOUR_MS * HOUR_MS)
+            assert rough_last_ms in (last_ms, (last_ms // HOUR_MS + 1) * HOUR_MS - 1)
         assert self.store.due_ranges() == ranges
         hours = {target: Counter(due_ms // HOUR_MS * HOUR_MS for due_ms in own) for target, own in dues.items()}
         assert self.store.due_hours() == hours
 
     @invariant()
-    def knows_when_to_look_again(self) -> None:
+    def wakes_up_in_time(self) -> None:
         waiting = self.staged.live()
-        look_ms = self.store.next_visit_ms(10**6)
+        wake_up_ms = self.store.next_visit_ms(10**6)
         if waiting:
-            assert look_ms is not None
-            looks = [min(self.resting[k.origin][1:]) if k.origin in self.resting else k.visit_ms for k in waiting]
-            assert look_ms <= max(self.now_ms, min(looks))  # of what has passed it may tell any time that has
+            assert wake_up_ms is not None
+            times = [
+                min(self.cooling_down[k.origin][1:]) if k.origin in self.cooling_down else k.visit_ms for k in waiting
+            ]
+            assert wake_up_ms <= max(self.now_ms, min(times))  # any past time will do
 
 
-def test_the_store_is_a_sorted_list_whatever_happens() -> None:
+def test_the_store_behaves_like_a_sorted_list() -> None:
     StoreAgainstList.times_full = 0
     run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))
     assert StoreAgainstList.times_full > 0, "no slot was ever occupied by another lap"
@@ -378,7 +383,7 @@ def disk() -> Disk:
 
 def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> None:
     for tick_ms in (10, 100, 200, 500, 1000):
-        store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), FRESH)
+        store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
         store.add(batch_of(*(body(i, due_ms) for i, due_ms in enumerate((12000, 12001, 12999)))), 3)
         left = {now: origins(store, store.due(now, 9, 1 << 20)) for now in (11999, 12000, 12001, 12998, 12999)}
         assert left == {11999: [], 12000: [0], 12001: [1], 12998: [], 12999: [2]}
@@ -386,13 +391,13 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
 
 
 def test_case_5_a_clock_that_jumps_over_many_ticks_releases_in_order_of_due_time(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(i, 1500 - 40 * i) for i in range(10))), 10)
     assert origins(store, store.due(10**9, 99, 1 << 20)) == list(range(9, -1, -1))
 
 
-def test_case_6_a_crowd_of_one_millisecond_leaves_in_request_order(disk: Disk) -> None:
-    store = Store.create(disk, StoreOptions(tick_ms=1000, slots=64), FRESH)
+def test_case_6_timers_of_one_millisecond_leave_in_request_order(disk: Disk) -> None:
+    store = Store.create(disk, StoreOptions(tick_ms=1000, slots=64), EMPTY)
     store.add(batch_of(*(body(i, 5000) for i in range(5000))), 5000)
     left: list[int] = []
     while (due := store.due(5000, 700, 1 << 30)).total:
@@ -401,7 +406,7 @@ def test_case_6_a_crowd_of_one_millisecond_leaves_in_request_order(disk: Disk) -
 
 
 def test_case_10_log_files_of_1024_bytes(disk: Disk) -> None:
-    store = Store.create(disk, StoreOptions(tick_ms=10, slots=64, segment_bytes=1024), FRESH)
+    store = Store.create(disk, StoreOptions(tick_ms=10, slots=64, segment_bytes=1024), EMPTY)
     for offset in range(110):
         store.add(batch_of(body(offset, 1200)), offset + 1)
     store.committed(store.progress())
@@ -423,9 +428,9 @@ def test_case_10_log_files_of_1024_bytes(disk: Disk) -> None:
     assert (len(disk.names("timer")), len(disk.names("body"))) == (1, 1)
 
 
-def test_case_24_an_append_that_fails_leaves_nothing_behind() -> None:
+def test_case_24_a_failed_append_changes_nothing() -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
     eleven = batch_of(*(body(i, 1100) for i in range(1, 12)))
     for taken in (0, 1, 2):
@@ -438,10 +443,10 @@ def test_case_24_an_append_that_fails_leaves_nothing_behind() -> None:
     assert origins(store, store.due(1100, 99, 1 << 20)) == list(range(12))
 
 
-def test_a_real_folder_keeps_a_store_over_a_kill() -> None:
+def test_a_store_on_a_real_folder_survives_a_kill() -> None:
     with tempfile.TemporaryDirectory() as folder:
         disk = RealDisk(Path(folder))
-        store = Store.create(disk, OPTIONS, FRESH)
+        store = Store.create(disk, OPTIONS, EMPTY)
         store.add(batch_of(*(body(i, 1100 + i) for i in range(30))), 30)
         store.due(1110, 99, 1 << 20)
         store.committed(store.progress())
@@ -453,11 +458,11 @@ def test_a_real_folder_keeps_a_store_over_a_kill() -> None:
         assert origins(again, again.due(2000, 99, 1 << 20)) == list(range(11, 30))
 
 
-def test_a_few_long_timers_do_not_hold_what_the_short_ones_left() -> None:
-    """1 % for a year (to the wheel: a window ahead), 99 % for a minute: the disk holds little more than what lives."""
+def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
+    """1 % a year ahead (one window, to the wheel), 99 % a minute: the disk holds little more than pending timers."""
     disk = SimDisk(random.Random(5))
     options = StoreOptions(tick_ms=1000, slots=4096, segment_bytes=20_000, compact_ahead_ms=60_000)
-    store = Store.create(disk, options, FRESH)
+    store = Store.create(disk, options, EMPTY)
     offset, live = 0, 0
     for minute in range(60):
         now_ms = START_MS + 60_000 * minute
@@ -481,10 +486,10 @@ def test_a_few_long_timers_do_not_hold_what_the_short_ones_left() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_a_unit_that_points_to_another_body_is_noticed_before_its_id_or_offset_is_believed(size: int) -> None:
-    """Torn by a loss of power while compaction repointed it."""
+def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_used(size: int) -> None:
+    """A loss of power tore the unit while a compaction repointed it."""
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(1, 1100), body(2, 1200, size=size)), 3)
     store.committed(store.progress())
     checkpointed(store)
@@ -511,8 +516,8 @@ def ended(store: Store, *origins: int) -> Batch:
 
 
 def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> Progress:
-    """A store that was closed behind these, and its progress."""
-    store = Store.create(disk, OPTIONS, FRESH)
+    """Create a store with `batches`, close it, and return its progress."""
+    store = Store.create(disk, OPTIONS, EMPTY)
     for batch in batches:
         store.add(batch(store), next_offset)
     store.committed(store.progress())
@@ -521,8 +526,8 @@ def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> 
     return store.progress()
 
 
-def test_a_lost_file_is_noticed_also_where_as_many_lived_in_it_as_its_markers_had_ended() -> None:
-    """The count is right then: 5 and 6 are gone, 1 and 2 would be alive again."""
+def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it() -> None:
+    """The count is right: 5 and 6 are lost, 1 and 2 would be pending again."""
     disk = SimDisk(random.Random(5))
     progress = stored(
         disk,
@@ -540,10 +545,10 @@ def test_a_lost_file_is_noticed_also_where_as_many_lived_in_it_as_its_markers_ha
     assert reopen(disk, progress, set()).pending == 8
 
 
-def test_a_file_that_a_loss_of_power_brings_back_is_deleted_and_nothing_in_it_lives() -> None:
-    """Half of it even: its column may be gone for good."""
+def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again() -> None:
+    """Even if only half of it is back: its file in ids/ may be lost."""
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100) for offset in range(5))), 5)
     store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
     first = disk.names("timer")[0]
@@ -560,8 +565,8 @@ def test_a_file_that_a_loss_of_power_brings_back_is_deleted_and_nothing_in_it_li
 
 
 @pytest.mark.parametrize(("folder", "at"), [("timer", 52 + 11), ("timer", 52 + 20), ("timer", 52 + 51), ("ids", 13)])
-def test_a_flipped_byte_of_a_unit_is_noticed_at_the_opening(folder: str, at: int) -> None:
-    """The chain, the visit, the origin; and the hash of an id, under which nothing would be found."""
+def test_a_flipped_byte_of_a_unit_is_detected_at_the_opening(folder: str, at: int) -> None:
+    """In the previous unit, the wake-up time, the origin, and the id hash."""
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
     file = disk.open(f"{folder}/{disk.names(folder)[0]}")
@@ -572,7 +577,7 @@ def test_a_flipped_byte_of_a_unit_is_noticed_at_the_opening(folder: str, at: int
 
 
 @pytest.mark.parametrize("at", [52 + 11, 52 + 20, 52 + 51])
-def test_behind_a_clean_end_a_flipped_byte_of_a_unit_is_noticed_when_its_tick_opens(at: int) -> None:
+def test_after_a_clean_stop_a_flipped_byte_of_a_unit_is_detected_when_its_tick_opens(at: int) -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
     file = disk.open(f"timer/{disk.names('timer')[0]}")
@@ -582,7 +587,7 @@ def test_behind_a_clean_end_a_flipped_byte_of_a_unit_is_noticed_when_its_tick_op
         store.due(1500, 9, 1 << 20)
 
 
-def test_a_clean_end_is_taken_over_without_reading_the_log_and_once() -> None:
+def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
     units = disk.open(f"timer/{disk.names('timer')[0]}")
@@ -599,15 +604,15 @@ def test_a_clean_end_is_taken_over_without_reading_the_log_and_once() -> None:
         reopen(disk, progress, set())
 
 
-def test_a_clean_end_is_taken_over_however_many_topics_have_timers() -> None:
-    """Their names are a line of more than 1 MiB."""
+def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
+    """Their names make a line of more than 1 MiB."""
     disk = SimDisk(random.Random(0))
     options = replace(OPTIONS, segment_bytes=1 << 20)
-    store = Store.create(disk, options, FRESH)
+    store = Store.create(disk, options, EMPTY)
     count = 6000
     batch = Batch()
     for offset in range(count):
-        timer = placed(offset, START_MS + 5)._replace(target=f"{offset:0200d}")
+        timer = timer_at(offset, START_MS + 5)._replace(target=f"{offset:0200d}")
         batch.add(timer, START_MS + 5)
     store.add(batch, count)
     store.committed(store.progress())
@@ -618,9 +623,9 @@ def test_a_clean_end_is_taken_over_however_many_topics_have_timers() -> None:
     assert (again.pending, again.targets) == (count, count)
 
 
-def test_who_needs_no_last_due_time_does_not_search_for_one() -> None:
-    """Where that search takes long, the first ones, which are known, would not be told either."""
-    store = Store.create(SimDisk(), OPTIONS, FRESH)
+def test_last_due_times_that_are_not_needed_are_not_searched() -> None:
+    """A long search would end early and leave first due times rough, though they are known."""
+    store = Store.create(SimDisk(), OPTIONS, EMPTY)
     named = body(4, 1500)._replace(id=b"a")
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(4)), named), 5)
     batch = Batch()
@@ -628,21 +633,21 @@ def test_who_needs_no_last_due_time_does_not_search_for_one() -> None:
     store.add(batch, 6)
     asked: list[bool] = []
 
-    def is_drained() -> bool:
+    def is_over() -> bool:
         asked.append(True)
         return True
 
-    assert store.due_ranges(is_drained, needs_last=False)["orders"].first_ms == 1100
+    assert store.due_ranges(is_over, needs_last=False)["orders"].first_ms == 1100
     assert asked == []
-    store.due_ranges(is_drained)
+    store.due_ranges(is_over)
     assert asked == [True]
     store.close()
 
 
-def test_who_does_not_wait_for_the_search_is_told_first_and_last_to_the_hour() -> None:
-    store = Store.create(SimDisk(), OPTIONS, FRESH)
+def test_due_ranges_of_an_ended_search_are_exact_to_the_hour() -> None:
+    store = Store.create(SimDisk(), OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
-    assert store.due_ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "what is known is told"
+    assert store.due_ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "known times are exact"
     store.due(1100, 9, 1 << 20)
     assert store.due_ranges(lambda: True) == {"orders": (4, 0, 1500)}
     assert store.due_ranges() == store.due_ranges(lambda: True) == {"orders": (4, 1200, 1500)}
@@ -650,7 +655,7 @@ def test_who_does_not_wait_for_the_search_is_told_first_and_last_to_the_hour() -
 
 
 @pytest.mark.parametrize("name", ["resume", "wheel"])
-def test_what_a_clean_end_left_is_made_anew_where_it_is_damaged(name: str) -> None:
+def test_a_damaged_shutdown_snapshot_is_rebuilt(name: str) -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
     file = disk.open(name)
@@ -660,7 +665,7 @@ def test_what_a_clean_end_left_is_made_anew_where_it_is_damaged(name: str) -> No
     assert origins(store, store.due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
 
 
-def test_a_lost_file_of_bodies_is_noticed_at_the_opening() -> None:
+def test_a_lost_body_file_is_detected_at_the_opening() -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(
         disk,
@@ -677,10 +682,10 @@ def test_a_lost_file_of_bodies_is_noticed_at_the_opening() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_case_24_a_store_is_opened_though_the_disk_was_full_when_a_compaction_began_a_file(share: float) -> None:
-    """An empty file of bodies was left, and the full one before it went: nothing told where the log ends."""
+def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) -> None:
+    """An empty body file was left and the full one before it deleted: no file gave the end of the log."""
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
     store.add(batch_of(body(4, 1020, size=400)), 5)
     store.due(1010, 99, 1 << 20)
@@ -698,9 +703,9 @@ def test_case_24_a_store_is_opened_though_the_disk_was_full_when_a_compaction_be
     assert origins(again, again.due(1500, 99, 1 << 20)) == [0]
 
 
-def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> None:
+def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
 
     def add(first: int, *dues_ms: int) -> None:
         bodies = (body(offset, due_ms, size=10) for offset, due_ms in enumerate(dues_ms, first))
@@ -714,7 +719,7 @@ def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> No
     add(4, 1020)
     leave(1010)
     store.compact_some()
-    store.compact_some()  # copies 0 behind 4
+    store.compact_some()  # copies 0 to the end, after 4
     add(5, 1030, 1030, 1030)
     add(8, 1040)  # into the next file
     leave(1030)
@@ -723,20 +728,20 @@ def test_a_body_file_that_holds_copies_which_no_unit_points_to_yet_stays() -> No
     assert origins(store, store.due(1500, 99, 1 << 20)) == [8, 0]
 
 
-def test_a_step_back_of_the_clock_ends_a_rest(disk: Disk) -> None:
-    """Else it would rest for as long as the clock had been ahead, and retention would take its copy meanwhile."""
-    store, ahead_ms = Store.create(disk, OPTIONS, FRESH), START_MS + 20 * HOUR_MS
+def test_a_clock_that_steps_back_ends_a_roll_cooldown(disk: Disk) -> None:
+    """Else the cooldown lasts as long as the clock was ahead, and retention removes the copy meanwhile."""
+    store, ahead_ms = Store.create(disk, OPTIONS, EMPTY), START_MS + 20 * HOUR_MS
     batch = Batch()
-    batch.rest(body(0, ahead_ms + 50 * HOUR_MS), START_MS, ahead_ms, ahead_ms + 6 * HOUR_MS)
+    batch.cool_down(body(0, ahead_ms + 50 * HOUR_MS), START_MS, ahead_ms, ahead_ms + 6 * HOUR_MS)
     store.add(batch, 1)
     assert store.due(ahead_ms, 8, 1 << 20).total == 0
     assert origins(store, store.due(START_MS, 8, 1 << 20)) == [0]
 
 
-def test_a_file_stays_until_the_tick_of_its_last_visit_is_over(disk: Disk) -> None:
-    """A chain of the tick of K passes through what has left: here through unit 1, in a file of its own."""
+def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
+    """A chain of the tick of K passes through settled units: here unit 1, in a file of its own."""
     options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
-    store = Store.create(disk, options, FRESH)
+    store = Store.create(disk, options, EMPTY)
     for offset, due_ms in enumerate((1105, 1101, 1300)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     assert origins(store, store.due(1101, 99, 1 << 20)) == [1]
@@ -754,16 +759,16 @@ def test_a_file_stays_until_the_tick_of_its_last_visit_is_over(disk: Disk) -> No
     assert len(disk.names("timer")) == 2, "what is over is deleted"
 
 
-def test_a_marker_stays_as_long_as_what_it_ends_whatever_file_it_is_in(disk: Disk) -> None:
-    """The journal told of the end after the checkpoint, so the marker is written at the opening."""
+def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> None:
+    """The journal ended the timers after the checkpoint, so the delete marks are written at the opening."""
     options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
-    store = Store.create(disk, options, FRESH)
+    store = Store.create(disk, options, EMPTY)
     for offset, due_ms in enumerate((1600, 1500, 1501, 1502, 1100)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     store.committed(store.progress())
     checkpointed(store)
     store.close()
-    progress = store.progress()._replace(next_offset=8)  # behind three cancels
+    progress = store.progress()._replace(next_offset=8)  # after three cancels
     store = Store.open(disk, options, found_in(disk), progress, (), (1, 2, 3))
     assert origins(store, store.due(1100, 99, 1 << 20)) == [4]
     for _ in range(2):
@@ -784,8 +789,8 @@ def test_a_marker_stays_as_long_as_what_it_ends_whatever_file_it_is_in(disk: Dis
     assert len(disk.names("timer")) == 1, "what is over is deleted"
 
 
-def test_no_checkpoint_is_made_of_what_is_staged_though_nobody_is_crowded_out(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, FRESH)
+def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
     store.committed(store.progress())
     store.add(batch_of(body(1, 1100)), 2)
@@ -795,10 +800,10 @@ def test_no_checkpoint_is_made_of_what_is_staged_though_nobody_is_crowded_out(di
     assert store.start_checkpoint(0, (), ())
 
 
-def test_bodies_of_a_target_that_waits_are_found_where_a_compaction_put_them(disk: Disk) -> None:
-    """They were read ahead before."""
+def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk) -> None:
+    """They were loaded ahead before the compaction."""
     options = replace(OPTIONS, segment_bytes=1000)
-    store = Store.create(disk, options, FRESH)
+    store = Store.create(disk, options, EMPTY)
     store.pause("bills", is_paused=True)
     for offset in range(40):
         waits = offset % 10 == 0
@@ -816,27 +821,27 @@ def test_bodies_of_a_target_that_waits_are_found_where_a_compaction_put_them(dis
     assert origins(store, store.due(1100, 99, 1 << 20)) == [0, 10, 20, 30]
 
 
-def test_timers_without_an_id_take_no_place_in_the_index_of_ids(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, FRESH)
+def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
     assert (store.pending, len(store._ids)) == (10, 0)
     store.add(batch_of(body(31, 1100)), 32)
     assert len(store._ids) == 1
 
 
-def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
+def test_empty_topics_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dues, "_MAX_EMPTY_TOPICS", 50)
-    store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), FRESH)
+    store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), EMPTY)
     store.add(batch_of(body(0, START_MS + 10_000)), 1)
     for number in range(1, 200):
-        timer = placed(number, START_MS + 100)._replace(target=f"made.up.{number}")
+        timer = timer_at(number, START_MS + 100)._replace(target=f"made.up.{number}")
         batch = Batch()
         batch.add(timer, START_MS + 100)
         store.add(batch, number + 1)
         end = Batch()
-        end.end(store.pending_at(2 * number - 1))  # behind each stands the unit that has ended it
+        end.end(store.pending_at(2 * number - 1))  # each is followed by its delete mark
         store.add(end, number + 1)
     assert store.pending_by_topic() == {"orders": 1}
     names = [each.name for each in store._dues._topics.values()]
@@ -844,9 +849,9 @@ def test_names_that_senders_made_up_are_forgotten_when_their_timers_have_left(
     assert len(names) < 60
 
 
-def test_a_store_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk(tmp_path)
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     for offset in range(30):
         store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
     store.committed(store.progress())
@@ -884,9 +889,11 @@ def open_files() -> list[str]:
     return sorted(path for path in found if "pytest" in path)
 
 
-def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
     store.committed(store.progress())
     with monkeypatch.context() as patched:
@@ -903,11 +910,11 @@ def test_what_no_sync_was_begun_for_is_synced_with_the_next_checkpoint(monkeypat
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself(failures: int) -> None:
-    """Linux holds what it could not write to be written: a second fsync says that all is well."""
+def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: int) -> None:
+    """Linux takes bytes of a failed sync for written: a second fsync reports success."""
     for seed in range(50):
         disk = SimDisk(random.Random(seed))
-        store = Store.create(disk, OPTIONS, FRESH)
+        store = Store.create(disk, OPTIONS, EMPTY)
         for number in range(failures):
             store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
             store.committed(store.progress())
@@ -927,9 +934,9 @@ def test_behind_a_sync_that_failed_the_next_one_vouches_for_what_it_wrote_itself
         assert origins(again, again.due(START_MS + 1000, 99, 1 << 20)) == [*range(30 * failures + 1)]
 
 
-def test_what_cannot_be_read_to_be_written_again_is_not_vouched_for() -> None:
+def test_files_that_cannot_be_rewritten_prevent_a_checkpoint() -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, FRESH)
+    store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
     store.committed(store.progress())
     disk.fail_sync()
@@ -943,8 +950,8 @@ def test_what_cannot_be_read_to_be_written_again_is_not_vouched_for() -> None:
     assert not disk.read(NAME)
 
 
-def test_what_a_former_life_repointed_is_synced_before_its_old_place_goes() -> None:
-    """It was killed before: the system has it, and the disk may not."""
+def test_units_repointed_by_an_earlier_process_are_synced_before_the_old_file_goes() -> None:
+    """The process was killed before its sync: the system has the bytes, the disk may not."""
     units = np.zeros(9, UNIT)
     units["size"], units["magic"] = UNIT_SIZE, 1
     for seed in range(20):

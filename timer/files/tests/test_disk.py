@@ -1,4 +1,4 @@
-"""What every Disk promises, the real one and the simulated one alike; then how the simulated one dies."""
+"""Tests of what every Disk promises, real or simulated; then of how the simulated one fails."""
 
 import errno
 import os
@@ -47,12 +47,12 @@ class TestEveryDisk:
         file.append(memoryview(b"defg")[:3].tobytes())
         assert (file.size(), file.read(1, 3), file.read(0, 6)) == (6, b"bcd", b"abcdef")
 
-    def test_reading_over_the_end_gives_what_is_there(self, disk: Disk) -> None:
+    def test_a_read_beyond_the_end_returns_the_rest(self, disk: Disk) -> None:
         file = disk.open("a")
         file.append(b"abc")
         assert (file.read(2, 10), file.read(3, 1), file.read(99, 1)) == (b"c", b"", b"")
 
-    def test_truncate_cuts_and_the_next_append_stands_there(self, disk: Disk) -> None:
+    def test_truncate_cuts_and_the_next_append_follows(self, disk: Disk) -> None:
         file = disk.open("a")
         file.append(b"abcdef")
         file.truncate(2)
@@ -107,7 +107,7 @@ class TestEveryDisk:
         assert bytes(again.buffer[3:5]) == b"xy"
         again.close()
 
-    def test_a_mapping_that_was_let_go_holds_what_was_written_and_no_memory(self, disk: Disk, tmp_path: Path) -> None:
+    def test_a_mapping_without_page_cache_keeps_its_bytes_and_no_memory(self, disk: Disk, tmp_path: Path) -> None:
         mapping = disk.map("wheel", 1 << 20)
         mapping.buffer[:] = b"x" * (1 << 20)
         mapping.drop_page_cache()
@@ -118,7 +118,7 @@ class TestEveryDisk:
         mapping.close()
         assert disk.read("wheel") == b"xxxyz" + b"x" * ((1 << 20) - 5)
 
-    def test_a_mapping_has_its_room_from_the_start(self, disk: Disk, tmp_path: Path) -> None:
+    def test_a_mapping_allocates_its_room_at_once(self, disk: Disk, tmp_path: Path) -> None:
         """A page without one would end the process, by SIGBUS, at a write that no `try` surrounds."""
         mapping = disk.map("wheel", 1 << 20)
         mapping.close()
@@ -126,7 +126,7 @@ class TestEveryDisk:
             assert real.stat().st_blocks * 512 >= 1 << 20
 
     @pytest.mark.parametrize("size", [32, 128])
-    def test_a_mapping_of_another_size_is_made_anew(self, disk: Disk, size: int) -> None:
+    def test_a_mapping_of_another_size_is_zeroed(self, disk: Disk, size: int) -> None:
         mapping = disk.map("wheel", 64)
         mapping.buffer[0:1] = b"x"
         mapping.close()
@@ -174,7 +174,7 @@ class TestEveryDisk:
 
 
 class TestKill:
-    def test_what_was_written_stays(self) -> None:
+    def test_written_bytes_stay(self) -> None:
         disk = SimDisk(Random(1))
         disk.open("log").append(b"abc")
         mapping = disk.map("wheel", 8)
@@ -182,7 +182,7 @@ class TestKill:
         disk.kill()
         assert disk.reopen().contents() == {"log": b"abc", "wheel": b"xy" + bytes(6)}
 
-    def test_a_replace_on_its_way_has_happened_or_not(self) -> None:
+    def test_a_running_replacement_has_happened_or_not(self) -> None:
         found = set()
         for seed in range(50):
             disk = SimDisk(Random(seed))
@@ -191,7 +191,7 @@ class TestKill:
             found.add(disk.reopen().read("checkpoint"))
         assert found == {b"old", b"new"}
 
-    def test_handles_of_the_former_life_raise(self) -> None:
+    def test_handles_of_an_earlier_process_raise(self) -> None:
         disk = SimDisk()
         file, mapping = disk.open("log"), disk.map("wheel", 8)
         syncing = disk.start_sync([file])
@@ -229,7 +229,7 @@ def after_power_loss(prepare: Callable[[SimDisk], None], seeds: int = 200) -> li
 
 
 class TestLosePower:
-    def test_what_was_synced_stays_whole(self) -> None:
+    def test_synced_bytes_stay_whole(self) -> None:
         def prepare(disk: SimDisk) -> None:
             file = disk.open("log")
             file.append(b"a" * 2000)
@@ -288,7 +288,7 @@ class TestLosePower:
 
 
 class TestFaults:
-    def test_a_full_disk_takes_a_part_and_says_so_until_there_is_room(self) -> None:
+    def test_a_full_disk_writes_a_part_and_raises_until_there_is_room(self) -> None:
         disk = SimDisk()
         file = disk.open("log")
         disk.fail_append(1, share=0.5)
@@ -301,7 +301,7 @@ class TestFaults:
         file.append(b"!")
         assert disk.read("log") == b"abcdefef!"
 
-    def test_a_sync_that_failed_says_so(self) -> None:
+    def test_a_failed_sync_raises(self) -> None:
         disk = SimDisk(Random(1))
         disk.fail_sync()
         with pytest.raises(OSError, match="simulated"):
@@ -309,7 +309,7 @@ class TestFaults:
         assert disk.read("checkpoint") is None
 
     @pytest.mark.parametrize("is_rewritten", [False, True])
-    def test_what_a_sync_failed_for_is_taken_for_written_until_it_is_written_again(self, *, is_rewritten: bool) -> None:
+    def test_bytes_of_a_failed_sync_are_lost_until_they_are_rewritten(self, *, is_rewritten: bool) -> None:
         found = set()
         for seed in range(50):
             disk = SimDisk(Random(seed))

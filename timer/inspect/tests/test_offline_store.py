@@ -1,4 +1,4 @@
-"""What can be seen in the store of a stopped bridge: what lived at its checkpoint, and nothing is touched."""
+"""Tests of the offline store: it shows what is pending at the checkpoint, and changes nothing."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ def contents(disk: Disk, tmp_path: Path) -> dict[str, bytes]:
     return {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_what_is_seen_is_what_the_store_would_release(disk: Disk, tmp_path: Path) -> None:
+def test_the_offline_store_lists_what_the_store_would_release(disk: Disk, tmp_path: Path) -> None:
     history = full_history(disk)
     history.closes()
     before = contents(disk, tmp_path)
@@ -83,7 +83,7 @@ def test_rows_come_in_the_order_of_the_log(disk: Disk, tmp_path: Path) -> None:
     assert (np.diff(rows["body"]) > 0).all()
 
 
-def test_what_was_written_behind_the_checkpoint_is_not_shown(disk: Disk, tmp_path: Path) -> None:
+def test_units_after_the_checkpoint_are_not_shown(disk: Disk, tmp_path: Path) -> None:
     history = History(disk)
     history.receives(*range(1000, 1020))
     history.checkpoints()
@@ -99,13 +99,13 @@ def test_what_was_written_behind_the_checkpoint_is_not_shown(disk: Disk, tmp_pat
     assert sizes == {name: len(content) for name, content in before.items() if "/" in name}
 
 
-def test_a_store_in_which_nothing_was_kept_yet(disk: Disk, tmp_path: Path) -> None:
+def test_a_store_without_a_first_checkpoint(disk: Disk, tmp_path: Path) -> None:
     wipe(disk)
     with pytest.raises(EmptyStoreError, match="no checkpoint was written yet"):
         stopped(disk, tmp_path)
 
 
-def test_a_folder_that_is_no_store_and_a_checkpoint_that_is_damaged() -> None:
+def test_a_folder_without_a_store_and_a_damaged_checkpoint() -> None:
     with pytest.raises(NoStoreError, match="no checkpoint, so this is no store"):
         read_checkpoint(SimDisk())
     for damaged in (b"noise", b"00000000\n{}", b"\n"):
