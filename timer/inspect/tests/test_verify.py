@@ -40,7 +40,7 @@ def id_of(offset: int) -> bytes | None:
 
 
 def body(offset: int, due_ms: int, *, origin: int | None = None, rolls: int = 0) -> Body:
-    """All kinds of keys, values and headers, by the offset."""
+    """Return a body; key, value and headers vary with the offset."""
     headers, plain = pack_headers([("timer-topic", b"orders"), ("trace", None)][: 1 + offset % 2])
     key = None if offset % 5 == 0 else b"key-%d" % offset
     value = None if offset % 7 == 0 else b"v" * (offset % 30)
@@ -50,7 +50,7 @@ def body(offset: int, due_ms: int, *, origin: int | None = None, rolls: int = 0)
 
 
 class History:
-    """A store and what is needed to drive it: times are ms behind START_MS."""
+    """A store, and methods that drive it. Times are ms after START_MS."""
 
     def __init__(self, disk: Disk, options: StoreOptions = OPTIONS) -> None:
         self.disk = disk
@@ -96,7 +96,7 @@ class History:
 
 
 def full_history(disk: Disk) -> History:
-    """Timers to be delivered and to be rolled, copies, held ones, ended ones, settled ones; some files are gone."""
+    """Return a history with every kind of unit; some files are deleted."""
     history = History(disk)
     for due in range(0, 3000, 100):
         history.receives(due)
@@ -105,9 +105,9 @@ def full_history(disk: Disk) -> History:
     history.checkpoints()
     history.receives(90_000, 95_000, visit=9000)  # to be rolled
     history.receives(7000, origin=3)  # a copy
-    history.receives(100_000, visit=2000)  # its place has passed, it is not due: held
+    history.receives(100_000, visit=2000)  # key has passed, not due: out of order
     history.receives(101_000, visit=2001)
-    history.cancels(33, 41, 42, 63)  # the last one is held
+    history.cancels(33, 41, 42, 63)  # the last one is out of order
     history.receives(5200, 6200, 7300)
     history.cancels(34)
     history.checkpoints()
@@ -118,14 +118,14 @@ def full_history(disk: Disk) -> History:
 
 @pytest.fixture(scope="module")
 def closed() -> SimDisk:
-    """A store that was closed cleanly; not to be changed."""
+    """A store that was closed cleanly. Tests must not change it."""
     disk = SimDisk(random.Random(0))
     full_history(disk).closes()
     return disk
 
 
 def flipped(disk: SimDisk, name: str, at: int, change: int = 0x40) -> SimDisk:
-    """A twin of `disk` with one byte of a file changed."""
+    """Return a copy of `disk` with one changed byte."""
     twin = disk.copy()
     file = twin.open(name)
     file.overwrite(at, bytes([file.read(at, 1)[0] ^ change]))
@@ -149,9 +149,9 @@ def test_a_sound_store_has_no_fault(closed: SimDisk) -> None:
     assert closed.contents() == before
 
 
-def test_the_history_has_all_that_a_store_can_hold(closed: SimDisk) -> None:
+def test_the_history_has_every_kind_of_unit_and_file(closed: SimDisk) -> None:
     assert {"normal", "roll", "held", "settled", "ended", "marker", "unchained marker"} == set(units_by_kind(closed))
-    assert int(closed.names("timer")[0]) > 0, "files of what is settled are gone"
+    assert int(closed.names("timer")[0]) > 0, "files of settled timers are deleted"
     assert len(closed.names("timer")) > 4
     assert len(closed.names("body")) > 4
 
@@ -160,7 +160,7 @@ def test_the_history_has_all_that_a_store_can_hold(closed: SimDisk) -> None:
 
 
 def units_by_kind(disk: SimDisk) -> dict[str, tuple[str, int]]:
-    """For each kind of unit, the file and the place of the first one."""
+    """Return the file and position of the first unit of each kind."""
     with StoppedStore(disk) as store:
         rows = np.concatenate(list(store.live()))
         live, held, settled = set(rows["unit"].tolist()), set(store.checkpoint.held), store.checkpoint.progress.settled
@@ -184,7 +184,7 @@ def units_by_kind(disk: SimDisk) -> dict[str, tuple[str, int]]:
 
 
 def place_of(dtype: np.dtype[Any], field: str) -> range:
-    """The bytes of a field within its record."""
+    """Return the bytes of a field within its record."""
     assert dtype.fields is not None
     kind, at = dtype.fields[field][:2]
     return range(at, at + kind.itemsize)
@@ -192,7 +192,7 @@ def place_of(dtype: np.dtype[Any], field: str) -> range:
 
 KINDS = ("normal", "roll", "held", "settled", "ended", "marker", "unchained marker")
 HARMLESS = (("settled", "body"), ("ended", "body"))
-"""Where the frame of a timer lies that no longer lives: nobody reads it."""
+"""Body positions of timers that are not pending: never read."""
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_flipped_byte_in_a_field_of_a_unit(closed: SimDisk, kind: str, field: 
 
 @pytest.mark.parametrize("field", UNIT_EXTRA_DISK.names or ())
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_byte_in_the_column_of_ids(closed: SimDisk, kind: str, field: str) -> None:
+def test_a_flipped_byte_in_the_ids_file(closed: SimDisk, kind: str, field: str) -> None:
     unit_name, unit_at = units_by_kind(closed)[kind]
     name, at = unit_name.replace("timer/", "ids/"), unit_at // UNIT_SIZE * UNIT_EXTRA_DISK.itemsize
     for within in place_of(UNIT_EXTRA_DISK, field):
@@ -225,7 +225,7 @@ def test_a_flipped_byte_in_a_blank_record(closed: SimDisk, field: str) -> None:
 
 
 def frames(disk: SimDisk) -> Iterator[tuple[str, int, bytes]]:
-    """(file, place, frame) of all frames."""
+    """Yield (file, position, frame) of all frames."""
     for name in disk.names("body"):
         data, at = disk.read(f"body/{name}") or b"", 0
         while at < len(data):
@@ -260,7 +260,7 @@ def test_a_flipped_byte_in_the_checkpoint_and_in_its_copy(closed: SimDisk, name:
         assert fault_of(flipped(closed, name, at)).file == name
 
 
-def test_a_real_folder_is_verified_as_a_simulated_one(tmp_path: Path) -> None:
+def test_a_real_folder_is_verified_like_a_simulated_one(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     full_history(disk).closes()
     disk.close()
@@ -277,7 +277,7 @@ def test_a_real_folder_is_verified_as_a_simulated_one(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_disk_that_is_read_only_refuses_all_else(tmp_path: Path) -> None:
+def test_a_read_only_disk_refuses_writes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     disk = ReadOnlyDisk(tmp_path)
     file = disk.open("a")
@@ -300,7 +300,7 @@ def test_a_disk_that_is_read_only_refuses_all_else(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-# -- a flipped byte anywhere, behind any history
+# -- a flipped byte anywhere, after any history
 
 
 def any_history(disk: SimDisk, rng: random.Random) -> History:
@@ -322,7 +322,7 @@ def any_history(disk: SimDisk, rng: random.Random) -> History:
 
 
 def is_harmless(disk: SimDisk, name: str, at: int) -> bool:
-    """Bytes that may change without harm: see docs/formats.md."""
+    """True if the byte may change without harm: see docs/formats.md."""
     folder, _, file = name.partition("/")
     with StoppedStore(disk) as store:
         checkpoint = store.checkpoint
@@ -335,7 +335,7 @@ def is_harmless(disk: SimDisk, name: str, at: int) -> bool:
     within = at // (UNIT_SIZE if folder == "timer" else UNIT_EXTRA_DISK.itemsize)
     number = segment * PER_SEGMENT + within
     if number > checkpoint.units_end or (number == checkpoint.units_end and within < PER_SEGMENT):
-        return True  # behind the checkpoint; the blank record belongs to the unit before it
+        return True  # after the checkpoint; the blank record belongs to the unit before it
     if within == PER_SEGMENT:
         return False
     unit = np.frombuffer(disk.open(name).read(within * UNIT_SIZE, UNIT_SIZE), UNIT) if folder == "timer" else None
@@ -369,7 +369,7 @@ def test_a_flipped_byte_anywhere_is_found(seed: int, life: str, part: float, cha
         assert fault_of(flipped(disk, name, at, change)).file == name.replace("ids/", "timer/")
 
 
-# -- records that are whole, but say what cannot be
+# -- records with matching checks and impossible contents
 
 
 def rewrite_unit(disk: SimDisk, number: int, **fields: int) -> tuple[str, int]:
@@ -399,7 +399,7 @@ def rewrite_slot(disk: SimDisk, slot: int, **fields: int) -> None:
 
 
 def three_in_a_tick(**more: Any) -> tuple[SimDisk, History]:
-    """Units 0, 1, 2 in one tick, 3 and 4 in another; not closed yet."""
+    """Return a store with units 0, 1, 2 in one tick, 3 and 4 in another; not closed yet."""
     disk = SimDisk(random.Random(0))
     history = History(disk, **more)
     history.receives(5000, 5001, 5002, 6000, 6001)
@@ -439,7 +439,7 @@ def test_a_unit_that_contradicts_its_frame_or_its_chain(number: int, field: str,
     assert (found.file, found.at) == (name, at)
 
 
-def test_a_unit_that_is_to_be_rolled_when_it_is_due() -> None:
+def test_a_unit_that_rolls_although_it_is_due() -> None:
     disk, history = three_in_a_tick()
     history.store.close()
     rewrite_unit(disk, 1, magic=MAGIC_ROLL)
@@ -447,7 +447,7 @@ def test_a_unit_that_is_to_be_rolled_when_it_is_due() -> None:
 
 
 @pytest.mark.parametrize("field", ["id_hash", "due_ms"])
-def test_what_stands_beside_a_unit_is_not_what_the_body_says(field: str) -> None:
+def test_a_row_of_ids_that_contradicts_the_body(field: str) -> None:
     disk, history = three_in_a_tick()
     history.store.close()
     rewrite_unit(disk, 1, **{field: 7})
@@ -455,7 +455,7 @@ def test_what_stands_beside_a_unit_is_not_what_the_body_says(field: str) -> None
 
 
 @pytest.mark.parametrize("field", ["body", "origin", "written_ms", "topic_hash", "body_size"])
-def test_a_marker_that_contradicts_what_it_ends(field: str) -> None:
+def test_a_delete_mark_that_contradicts_the_unit_that_it_ends(field: str) -> None:
     disk, history = three_in_a_tick()
     history.cancels(1)
     history.closes()
@@ -465,7 +465,7 @@ def test_a_marker_that_contradicts_what_it_ends(field: str) -> None:
 
 
 @pytest.mark.parametrize("body_at", [5 * UNIT_SIZE, 1])
-def test_a_marker_for_no_unit_before_it(body_at: int) -> None:
+def test_a_delete_mark_without_an_earlier_unit(body_at: int) -> None:
     disk, history = three_in_a_tick()
     history.cancels(1)
     history.closes()
@@ -473,7 +473,7 @@ def test_a_marker_for_no_unit_before_it(body_at: int) -> None:
     assert fault_of(disk).at == 5 * UNIT_SIZE
 
 
-def test_two_units_in_each_others_place() -> None:
+def test_two_units_swapped() -> None:
     disk, history = three_in_a_tick()
     history.store.close()
     for folder, size in (("timer", UNIT_SIZE), ("ids", UNIT_EXTRA_DISK.itemsize)):
@@ -494,7 +494,7 @@ def test_two_units_in_each_others_place() -> None:
         ("last", 1 * UNIT_SIZE),
         ("last", 4 * UNIT_SIZE),
         ("last", 3),
-        ("last", 5 * UNIT_SIZE),  # behind the log
+        ("last", 5 * UNIT_SIZE),  # after the log
     ],
 )
 def test_a_slot_that_contradicts_the_log(field: str, value: int) -> None:
@@ -505,14 +505,14 @@ def test_a_slot_that_contradicts_the_log(field: str, value: int) -> None:
     assert (found.file, found.at) == ("wheel", FIFTH * SLOT_SIZE)
 
 
-def test_a_slot_in_another_place() -> None:
+def test_two_slots_swapped() -> None:
     disk, history = three_in_a_tick()
     history.store.close()
     rewrite_slot(disk, FIFTH + 2, time=(START_MS + 5000) // OPTIONS.tick_ms, num=1)
     assert fault_of(disk).at == (FIFTH + 2) * SLOT_SIZE
 
 
-def test_a_slot_may_begin_and_end_at_a_unit_that_has_ended() -> None:
+def test_a_slot_may_begin_and_end_at_an_ended_unit() -> None:
     disk, history = three_in_a_tick()
     history.receives(5003)
     history.cancels(1)  # in the middle; its marker is the last of the chain
@@ -524,7 +524,7 @@ def test_a_slot_may_begin_and_end_at_a_unit_that_has_ended() -> None:
     assert verify(disk).fault is None
 
 
-def test_a_checkpoint_that_counts_otherwise(closed: SimDisk) -> None:
+def test_a_checkpoint_with_another_count(closed: SimDisk) -> None:
     disk = closed.copy()
     found = Checkpoint.from_bytes(disk.read(NAME) or b"")
     assert found is not None
@@ -535,7 +535,7 @@ def test_a_checkpoint_that_counts_otherwise(closed: SimDisk) -> None:
 # -- files
 
 
-def test_a_file_that_is_missing_is_a_fault_where_something_lives_in_it(closed: SimDisk) -> None:
+def test_a_missing_file_with_pending_timers_is_a_fault(closed: SimDisk) -> None:
     for folder in ("timer", "ids", "body"):
         for name in closed.names(folder):
             disk = closed.copy()
@@ -543,7 +543,7 @@ def test_a_file_that_is_missing_is_a_fault_where_something_lives_in_it(closed: S
             assert fault_of(disk).file.partition("/")[0] in (folder, "timer")
 
 
-def test_a_file_that_ends_before_or_behind_its_end(closed: SimDisk) -> None:
+def test_a_file_that_is_too_short_or_too_long(closed: SimDisk) -> None:
     for name, content in closed.contents().items():
         if "/" in name:
             disk = closed.copy()
@@ -556,9 +556,7 @@ def test_a_file_that_ends_before_or_behind_its_end(closed: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("name", [f"timer/{7:020d}", f"ids/{0:020d}", f"body/{1:020d}", "body/notes.txt"])
-def test_a_file_that_the_checkpoint_does_not_name_is_told_and_deleted_at_the_next_start(
-    closed: SimDisk, name: str
-) -> None:
+def test_a_file_outside_the_checkpoint_is_noted_and_deleted_at_the_next_start(closed: SimDisk, name: str) -> None:
     disk = closed.copy()
     disk.open(name).append(b"as it was once")
     seen = verify(disk)
@@ -572,7 +570,7 @@ def test_a_file_that_the_checkpoint_does_not_name_is_told_and_deleted_at_the_nex
     assert (verify(disk).fault, verify(disk).notes) == (None, [])
 
 
-def test_no_store_and_one_of_a_newer_version(closed: SimDisk) -> None:
+def test_no_store_and_a_store_of_a_newer_version(closed: SimDisk) -> None:
     with pytest.raises(NoStoreError, match="no checkpoint"):
         verify(SimDisk())
     disk = closed.copy()
@@ -582,10 +580,10 @@ def test_no_store_and_one_of_a_newer_version(closed: SimDisk) -> None:
         verify(disk)
 
 
-# -- lives that ended otherwise
+# -- stores that were not closed cleanly
 
 
-def test_a_killed_store_has_no_fault_and_says_what_the_next_start_takes_back() -> None:
+def test_a_killed_store_has_no_fault_and_notes_what_the_next_start_removes() -> None:
     disk, history = three_in_a_tick()
     history.receives(5003, 9000)
     history.releases(5001)
@@ -600,7 +598,7 @@ def test_a_killed_store_has_no_fault_and_says_what_the_next_start_takes_back() -
 
 
 @pytest.mark.parametrize("wheel", ["deleted", "older", "newer", "another size"])
-def test_case_13_a_wheel_of_another_moment_is_said_and_repaired_at_start(wheel: str) -> None:
+def test_case_13_an_outdated_wheel_is_noted_and_rebuilt_at_start(wheel: str) -> None:
     disk, history = three_in_a_tick()
     older = disk.read("wheel") or b""
     history.receives(7000)
@@ -631,7 +629,7 @@ def twin_with(disk: SimDisk, wheel: bytes | None) -> SimDisk:
     return twin
 
 
-def test_what_a_live_chain_passes_through_stays_over_a_restart() -> None:
+def test_units_in_a_pending_chain_stay_after_a_restart() -> None:
     disk = SimDisk(random.Random(0))
     history = History(disk)
     history.receives(1000, 5000)
@@ -675,7 +673,7 @@ def test_a_compaction_leaves_no_fault_at_any_step() -> None:
 
 
 class StoreIsSound(StoreAgainstList):
-    """After each step of any history, after kills and losses of power: whatever lies there has no fault."""
+    """After each step of any history, after kills and losses of power, the files have no fault."""
 
     @invariant()
     def is_sound(self) -> None:
@@ -703,7 +701,7 @@ TestStoreIsSound.settings = settings(max_examples=60, stateful_step_count=30, de
 
 
 @given(st.integers(0, SLOT_SIZE - 5), st.integers(1, 255), st.binary(min_size=SLOT_SIZE, max_size=SLOT_SIZE))
-def test_no_byte_of_a_slot_changes_without_its_check(at: int, change: int, data: bytes) -> None:
+def test_the_check_of_a_slot_covers_every_byte(at: int, change: int, data: bytes) -> None:
     damaged = bytearray(data)
     damaged[at] ^= change
     assert slot_check(data) != slot_check(bytes(damaged))
@@ -714,7 +712,7 @@ def slot_check(data: bytes) -> int:
     return int(slot_checks(slots)[0])
 
 
-def test_a_store_that_cannot_be_read_through_says_where() -> None:
+def test_an_unreadable_store_is_reported_with_the_place() -> None:
     disk, history = three_in_a_tick()
     history.store.close()
     disk.open(f"body/{0:020d}").truncate(10)
