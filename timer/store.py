@@ -56,9 +56,10 @@ from timer.options import StoreOptions
 from timer.schedule.backlog_summary import Backlog, WaitingTimers
 from timer.schedule.due_queue import DueQueue
 from timer.schedule.out_of_order import OutOfOrderTimers
-from timer.schedule.release_policy import ReleasePolicy, Room, rotated_to
-from timer.schedule.target_backlog import OPEN, Gate, LoadedTicks, TargetBacklog, WaitingTarget, last_key
-from timer.schedule.tick_reader import TickReader
+from timer.schedule.release_policy import OPEN, Gate, ReleasePolicy, Room, rotated_to
+from timer.schedule.target_backlog import TargetBacklog
+from timer.schedule.tick_reader import LoadedTicks, TickReader
+from timer.schedule.waiting_target import WaitingTarget, last_key
 
 _LISTED_UNITS = 1 << 13
 _FIRST_BLOCK_UNITS = 16

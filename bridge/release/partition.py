@@ -42,7 +42,7 @@ from timer.files.disk import Disk
 from timer.format.body import Body, frame_size
 from timer.format.unit import isin
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
-from timer.schedule.target_backlog import OPEN
+from timer.schedule.release_policy import OPEN
 from timer.schedule.wake_time import most_wait_ms
 
 _TOO_LARGE_TO_WAIT = Refusal(

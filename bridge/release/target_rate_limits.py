@@ -33,7 +33,7 @@ class TargetLimit:
 
 
 class TargetRateLimits:
-    """Of one shard: a timer.schedule.target_backlog.Gate at the time that `at` was told."""
+    """Of one shard: a timer.schedule.release_policy.Gate at the time that `at` was told."""
 
     def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
         """`breakers`: of the instance; a target whose breaker is open has no allowance."""

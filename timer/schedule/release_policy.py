@@ -8,13 +8,49 @@ target backlogs  -> take_from_backlog   -> oldest and recent timers, as far as t
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from schemas.progress import Key
 from timer.format.unit import NO_ROWS, Rows, joined
 from timer.schedule.out_of_order import OutOfOrderTimers
-from timer.schedule.target_backlog import Gate, KeyRange, TargetBacklog, WaitingTarget, last_key
+from timer.schedule.target_backlog import TargetBacklog
+from timer.schedule.waiting_target import KeyRange, WaitingTarget, last_key
+
+
+class Gate(Protocol):
+    """How many timers of each target may leave now."""
+
+    def allowance(self, target: str) -> int | None:
+        """Return how many may leave; None: any number."""
+        ...
+
+    def spend(self, target: str, timers: int) -> None:
+        """Count `timers` that leave now."""
+        ...
+
+    def fresh(self, target: str) -> tuple[float, int]:
+        """Return the share of the rate for timers that fell due within the last ms, and those ms."""
+        ...
+
+
+class OpenGate:
+    """A gate without limits."""
+
+    def allowance(self, target: str) -> int | None:
+        del target
+        return None
+
+    def spend(self, target: str, timers: int) -> None:
+        """Do nothing."""
+
+    def fresh(self, target: str) -> tuple[float, int]:
+        del target
+        return 0.0, 0
+
+
+OPEN = OpenGate()
 
 
 @dataclass(slots=True)

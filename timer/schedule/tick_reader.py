@@ -1,12 +1,13 @@
-"""Read the pending rows of a tick from the TimerLog."""
+"""Read the pending rows of ticks from the TimerLog, and keep those of one turn."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
 from timer.files.segment_log import UnitLog
 from timer.files.wheel import Wheel
-from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, Rows, joined, run_of, visits_ms
+from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Rows, joined, run_of, visits_ms
 from timer.index.segment_liveness import EndedUnits
 from timer.maintenance.startup_scan import Waits, pending_by_key
 
@@ -14,6 +15,8 @@ _SCAN_UNITS = 1 << 16
 _FIRST_BLOCK_UNITS = 16
 _SPARSE_UNITS = 512
 """Units per pending unit of a tick from which following the chain is cheaper than reading the log through."""
+_MAX_TICKS = 64
+_MAX_CACHED_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,27 @@ class TickReader:
         if number >= unit:
             raise CorruptStoreError(f"timer, unit {unit}", f"previous is {number}, which is not before it")
         return number
+
+
+class LoadedTicks:
+    """The ticks that one turn loads, each once for all targets."""
+
+    def __init__(self, load: Callable[[int], Rows]) -> None:
+        self._load = load
+        self._rows: dict[int, Rows] = {}
+        self._large: tuple[int, Rows] = -1, NO_ROWS
+        self._kept = 0
+        self._left = _MAX_TICKS
+
+    def get(self, tick: int) -> Rows | None:
+        """Return the rows of a tick, None if this turn has loaded enough ticks."""
+        rows = self._large[1] if tick == self._large[0] else self._rows.get(tick)
+        if rows is None and self._left > 0:
+            rows = self._load(tick)
+            self._left -= 1
+            if self._kept + len(rows) <= _MAX_CACHED_ROWS:
+                self._rows[tick] = rows
+                self._kept += len(rows)
+            else:  # the last one, as the next target asks for the same
+                self._large = tick, rows
+        return rows

@@ -30,7 +30,8 @@ from schemas.journal import CopyInFlight, JournalRecord
 from schemas.origin import Shard
 from timer.format.unit import Rows
 from timer.schedule import target_backlog as waiting
-from timer.schedule.target_backlog import TargetBacklog, WaitingTarget
+from timer.schedule.target_backlog import TargetBacklog
+from timer.schedule.waiting_target import WaitingTarget
 from timer.store import Due, Store
 
 

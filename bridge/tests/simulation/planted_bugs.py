@@ -33,7 +33,8 @@ from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
 from timer.maintenance.startup_scan import LiveScan
-from timer.schedule.target_backlog import Gate, TargetBacklog
+from timer.schedule.release_policy import Gate
+from timer.schedule.target_backlog import TargetBacklog
 from timer.store import Due, Store
 
 Patches = ExitStack
