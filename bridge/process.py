@@ -1,9 +1,8 @@
 """`timer-bridge run`: settings -> topics -> ports -> turns, until a signal ends them. The system clock lives here.
 
-SIGTERM or Ctrl-C: the open transaction is ended, stores are closed, exit 0; whoever waits for a broker then waits no
-longer than `END_S`. A second one kills. A commit whose fate is unknown ends one life of the bridge and begins the next
-in the same process: Kafka knows what stands. So does a timer topic that has grown. SIGUSR1 and SIGUSR2 change the log
-level.
+SIGTERM or Ctrl-C: finish the open transaction, close the stores, exit 0; a wait for a broker then ends within `END_S`.
+A second signal kills. After a commit with an unknown outcome the process builds a new bridge, which reads from Kafka
+what is committed. It does the same after a timer topic has grown. SIGUSR1 and SIGUSR2 change the log level.
 """
 
 import logging
@@ -11,8 +10,8 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from types import FrameType
@@ -20,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.config.advertised_address import known_names, own_address
 from bridge.config.data_directory import DataDir
-from bridge.config.kafka_config import Connection
+from bridge.config.loop_options import TurnOptions
 from bridge.config.settings import Settings
+from bridge.config.topic_requirements import TopicState
 from bridge.config.topic_setup import OwnTopics
 from bridge.errors import (
     BrokerUnavailableError,
@@ -42,7 +42,7 @@ from bridge.observe.status import Status
 from bridge.query.query_queue import QueryQueue
 from bridge.recovery.background_recovery import Preparer
 from bridge.recovery.journal_owner import OwnJournals
-from bridge.watch_thread import Growth, Watch
+from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -52,16 +52,16 @@ log = logging.getLogger(__name__)
 
 END_S = 5.0
 _INIT = 1
-"""The process of a container that has no other: signals do nothing there unless it says what."""
+"""Process id of a container's only process, where signals without a handler are ignored."""
 
-_CHECK_EACH_S = 600.0
-"""How often retention is looked at again: somebody may have shortened it."""
+_RETENTION_CHECK_S = 600.0
+"""How often retention is checked again: it may have been shortened."""
 
 _NAME_TRIES = 10
-"""As many waits were in vain: the next is a long one."""
+"""Number of failed tries to assume: the next wait is a long one."""
 
-_LOOK_EACH_S = 15.0
-"""How often open transactions are looked at: one that is open at two looks hangs. A dead bridge's own end sooner."""
+_TRANSACTION_CHECK_S = 15.0
+"""How often open transactions are checked: one that is open at two checks hangs. Those of a dead bridge end sooner."""
 
 
 class SystemClock:
@@ -70,31 +70,31 @@ class SystemClock:
 
 
 class SharedState(NamedTuple):
-    """What others may ask while the loop turns; it stays the same through every life of the bridge."""
+    """State that other threads read. It stays the same when the process builds a new bridge."""
 
     status: Status
-    desk: QueryQueue
+    query_queue: QueryQueue
     metrics: Metrics
 
 
 class Stop:
-    """Set by SIGTERM and SIGINT, which also ends whatever waits."""
+    """Set by SIGTERM and SIGINT, which also end all waits for a broker."""
 
     def __init__(self, patience: Patience) -> None:
-        self.asked = False
+        self.requested = False
         self.bridge: Bridge | None = None
         self._patience = patience
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._on_signal)
 
     def begin(self) -> None:
-        """From now on a broker is waited for as long as it takes."""
+        """Wait for brokers without limit from now on."""
         self._patience.go_on()
-        if self.asked:
+        if self.requested:
             self._patience.give_up_in(END_S)
 
-    def _ask(self, number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.requested = True
         self._patience.give_up_in(0 if self.bridge is None else END_S)
         if self.bridge is not None:
             self.bridge.request_stop()
@@ -106,92 +106,69 @@ def _die(number: int, _frame: FrameType | None) -> None:
 
 
 def _open_many_files() -> None:
-    """A store has a file open for each 64 MiB of bodies and of units."""
+    """Raise the limit of open files: a store has one for each 64 MiB of bodies and of units."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     log.debug("open files: at most %d, %d before", hard, soft)
 
 
 def run(settings: Settings) -> None:
-    """Returns after a clean end. Raises BridgeError."""
+    """Run the bridge until a signal ends it. Raises BridgeError."""
     switch_by_signals(settings.log_level)
     tune_gc()
     _open_many_files()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
-    asked = SharedState(status, QueryQueue(), Metrics(time.monotonic, status.traffic))
-    patience = Patience(status=asked.status)
+    shared = SharedState(status, QueryQueue(), Metrics(time.monotonic, status.traffic))
+    patience = Patience(status=status)
     stop = Stop(patience)
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
         ends.callback(folder.close)
         if settings.http_port:
-            # only here: without a port, no web server is needed
-            from starlette.middleware import Middleware
-
-            from bridge.http.known_hosts import KnownHosts
-            from bridge.http.server import application, serving
-            from bridge.observe.metric_definitions import AlertLimits
-            from bridge.observe.prometheus import Exposition
-
-            others: list[BaseRoute] = []
-            demand: Callable[[Request], None] = lambda _: None  # noqa: E731
-            if settings.page or settings.has_tokens:  # without a page too: what asks for a token on one does on each
-                from bridge.http.api.routes import demand_token
-                from bridge.http.assembly import access_of, page_routes
-
-                access = access_of(settings)
-                demand = demand_token(access)
-                if settings.page:
-                    others = ends.enter_context(page_routes(settings, access, asked.status, asked.desk, SystemClock()))
-            limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
-            exposition = Exposition(asked.metrics, asked.status, limits)
-            hosts = Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page)
-            answers = application(
-                asked.status,
-                asked.desk,
-                SystemClock(),
-                exposition,
-                others=others,
-                demand=demand,
-                hosts=hosts,
-            )
-            ends.enter_context(serving(settings.http_host, settings.http_port, answers))
+            ends.enter_context(_http_server(settings, shared))
         try:
-            _run(settings, folder, stop, patience, asked)
+            BridgeRunner(settings, folder, stop, patience, shared).run()
         except BrokerUnavailableError:
-            if not stop.asked or stop.bridge is not None:
+            if not stop.requested or stop.bridge is not None:
                 raise
 
 
-def _run(settings: Settings, folder: DataDir, stop: Stop, patience: Patience, asked: SharedState) -> None:
-    topics = OwnTopics(settings, ConfluentTopics(settings.connection(), patience), asked.metrics)
-    patience.give_up_in(settings.startup_timeout / 1000)
-    began_ms = SystemClock().now_ms()
-    found = topics.prepare()
-    options = settings.turn_options(found, began_ms)
-    connection = replace(settings.connection(folder.instance_id()), fetched=settings.fetched(found))
-    others_patience = Patience()
-    looking = OwnTopics(settings, ConfluentTopics(settings.connection(), others_patience), asked.metrics)
-    growth = Growth(looking, lambda found: settings.turn_options(found, began_ms), options)
-    history = ConfluentHistory(settings.connection(), journals_of(settings), others_patience, LIMIT_S)
-    owned = OwnJournals(history, journals_of(settings), lambda: list(asked.status.shards()))
-    watch = Watch(growth.look, owned.look)
-    try:
-        while not stop.asked:
-            stop.begin()
-            try:
-                _live(settings, connection, folder, stop, patience, asked, topics, growth, watch)
-            except (OutcomeUnknownError, MembershipLostError) as over:
-                log.warning("%s", over)
-            except TopicGrownError as grown:
-                log.warning("%s", grown)
-                growth.options = settings.turn_options(topics.prepare(is_running=True), began_ms)
-            except NameTakenError as taken:
-                patience.wait("joining the group", str(taken), _NAME_TRIES)
-    finally:
-        others_patience.give_up_in(0)
-        watch.close()
-        history.close()
+@contextmanager
+def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
+    """Serve probes and metrics, and the page if it is switched on."""
+    # only here: without a port, no web server is needed
+    from starlette.middleware import Middleware
+
+    from bridge.http.known_hosts import KnownHosts
+    from bridge.http.server import application, serving
+    from bridge.observe.metric_definitions import AlertLimits
+    from bridge.observe.prometheus import Exposition
+
+    status, query_queue, metrics = shared
+    extra_routes: list[BaseRoute] = []
+    require_token: Callable[[Request], None] = lambda _: None  # noqa: E731
+    with ExitStack() as ends:
+        if settings.page or settings.has_tokens:  # tokens protect a question about an id also without a page
+            from bridge.http.api.routes import token_requirement
+            from bridge.http.assembly import access_of, page_routes
+
+            access = access_of(settings)
+            require_token = token_requirement(access)
+            if settings.page:
+                page = page_routes(settings, access, status, query_queue, SystemClock())
+                extra_routes = ends.enter_context(page)
+        limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
+        app = application(
+            status,
+            query_queue,
+            SystemClock(),
+            Exposition(metrics, status, limits),
+            extra_routes=extra_routes,
+            require_token=require_token,
+            hosts=Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page),
+        )
+        ends.enter_context(serving(settings.http_host, settings.http_port, app))
+        yield
 
 
 def journals_of(settings: Settings) -> dict[str, str]:
@@ -199,70 +176,108 @@ def journals_of(settings: Settings) -> dict[str, str]:
     return {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
 
 
-def _live(
-    settings: Settings,
-    connection: Connection,
-    folder: DataDir,
-    stop: Stop,
-    patience: Patience,
-    asked: SharedState,
-    topics: OwnTopics,
-    growth: Growth,
-    watch: Watch,
-) -> None:
-    """Builds a bridge and turns it until the end."""
-    options = growth.options
-    journals = journals_of(settings)
-    announced = replace(connection, address=own_address(settings))
-    with ExitStack() as ends:
-        own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
-        sink = ConfluentSink(connection, journals, patience, own_topics)
-        ends.callback(sink.close)
-        history = ConfluentHistory(connection, journals, patience, LIMIT_S)
-        ends.callback(history.close)
-        operators = ConfluentControl(connection, settings.control_topic, patience)
-        ends.callback(operators.close)
-        control = ControlState(operators, settings.timer_topics())
-        preparer = Preparer(connection, journals, folder, options, (settings.log_format, settings.log_level))
-        stop.bridge = bridge = Bridge(
-            clock=SystemClock(),
-            source=ConfluentSource(announced, list(journals), patience, PACES_S[settings.delivery]),
-            history=history,
-            sink=sink,
-            disk_for=folder.disk_for,
-            options=options,
-            prepare=preparer.prepare,
-            control=control,
-            status=asked.status,
-            metrics=asked.metrics,
+class BridgeRunner:
+    """Builds a bridge and runs its loop, again and again, until `stop` is requested."""
+
+    def __init__(
+        self, settings: Settings, folder: DataDir, stop: Stop, patience: Patience, shared: SharedState
+    ) -> None:
+        """Prepare the topics. Raises BridgeError."""
+        self._settings, self._folder, self._stop, self._patience, self._shared = (
+            settings,
+            folder,
+            stop,
+            patience,
+            shared,
         )
-        ends.callback(bridge.stop)
-        _turn(bridge, stop, asked, topics.complain, growth, watch)
+        self._began_ms = SystemClock().now_ms()
+        self._topics = self._own_topics(patience)
+        patience.give_up_in(settings.startup_timeout / 1000)
+        found = self._topics.prepare()
+        self._connection = replace(settings.connection(folder.instance_id()), fetched=settings.fetched(found))
+        self._check_patience = Patience()
+        self._growth = PartitionGrowth(self._own_topics(self._check_patience), self._options, self._options(found))
 
+    def run(self) -> None:
+        """Run until the end. A bridge that cannot go on is replaced by a new one. Raises BridgeError."""
+        journals = journals_of(self._settings)
+        history = ConfluentHistory(self._settings.connection(), journals, self._check_patience, LIMIT_S)
+        owned = OwnJournals(history, journals, lambda: list(self._shared.status.shards()))
+        checks = BackgroundChecks(self._growth.check, owned.look)
+        try:
+            while not self._stop.requested:
+                self._stop.begin()
+                try:
+                    self._run_once(checks)
+                except (OutcomeUnknownError, MembershipLostError) as error:
+                    log.warning("%s", error)
+                except TopicGrownError as grown:
+                    log.warning("%s", grown)
+                    self._growth.options = self._options(self._topics.prepare(is_running=True))
+                except NameTakenError as taken:
+                    self._patience.wait("joining the group", str(taken), _NAME_TRIES)
+        finally:
+            self._check_patience.give_up_in(0)
+            checks.close()
+            history.close()
 
-def _turn(
-    bridge: Bridge, stop: Stop, asked: SharedState, check: Callable[[], None], growth: Growth, watch: Watch
-) -> None:
-    is_said = False
-    checked_s = looked_s = time.monotonic()
-    while not stop.asked:
-        bridge.turn()
-        asked.status.turned()
-        asked.desk.serve(bridge)
-        if bridge.options is not growth.options:
-            bridge.use(growth.options)
-        if watch.wrong is not None:
-            raise watch.wrong
-        if bridge.ready and not is_said:
-            print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
-            is_said = True
-            bridge.monitors.check_retention()
-        if time.monotonic() - checked_s >= _CHECK_EACH_S:
-            checked_s = time.monotonic()
-            check()
-            bridge.monitors.check_retention()
-        if time.monotonic() - looked_s >= _LOOK_EACH_S:
-            looked_s = time.monotonic()
-            bridge.monitors.check_open_transactions()
-            bridge.monitors.check_clocks()
-    bridge.finish()
+    def _own_topics(self, patience: Patience) -> OwnTopics:
+        return OwnTopics(self._settings, ConfluentTopics(self._settings.connection(), patience), self._shared.metrics)
+
+    def _options(self, found: Mapping[str, TopicState]) -> TurnOptions:
+        return self._settings.turn_options(found, self._began_ms)
+
+    def _run_once(self, checks: BackgroundChecks) -> None:
+        """Build a bridge and run its loop until the end."""
+        settings, connection, patience = self._settings, self._connection, self._patience
+        options = self._growth.options
+        journals = journals_of(settings)
+        announced = replace(connection, address=own_address(settings))
+        with ExitStack() as ends:
+            own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
+            sink = ConfluentSink(connection, journals, patience, own_topics)
+            ends.callback(sink.close)
+            history = ConfluentHistory(connection, journals, patience, LIMIT_S)
+            ends.callback(history.close)
+            operators = ConfluentControl(connection, settings.control_topic, patience)
+            ends.callback(operators.close)
+            preparer = Preparer(connection, journals, self._folder, options, (settings.log_format, settings.log_level))
+            self._stop.bridge = bridge = Bridge(
+                clock=SystemClock(),
+                source=ConfluentSource(announced, list(journals), patience, PACES_S[settings.delivery]),
+                history=history,
+                sink=sink,
+                disk_for=self._folder.disk_for,
+                options=options,
+                prepare=preparer.prepare,
+                control=ControlState(operators, settings.timer_topics()),
+                status=self._shared.status,
+                metrics=self._shared.metrics,
+            )
+            ends.callback(bridge.stop)
+            self._turn_until_stopped(bridge, checks)
+
+    def _turn_until_stopped(self, bridge: Bridge, checks: BackgroundChecks) -> None:
+        is_announced = False
+        retention_checked_s = transactions_checked_s = time.monotonic()
+        while not self._stop.requested:
+            bridge.turn()
+            self._shared.status.turned()
+            self._shared.query_queue.run_next(bridge)
+            if bridge.options is not self._growth.options:
+                bridge.use(self._growth.options)
+            if checks.error is not None:
+                raise checks.error
+            if bridge.ready and not is_announced:
+                print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
+                is_announced = True
+                bridge.monitors.check_retention()
+            if time.monotonic() - retention_checked_s >= _RETENTION_CHECK_S:
+                retention_checked_s = time.monotonic()
+                self._topics.complain()
+                bridge.monitors.check_retention()
+            if time.monotonic() - transactions_checked_s >= _TRANSACTION_CHECK_S:
+                transactions_checked_s = time.monotonic()
+                bridge.monitors.check_open_transactions()
+                bridge.monitors.check_clocks()
+        bridge.finish()

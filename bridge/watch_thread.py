@@ -1,4 +1,4 @@
-"""Looks of a running bridge in a thread of their own, so that a broker that hangs delays no turn."""
+"""Periodic checks of a running bridge, in a thread of their own, so that a slow broker delays no turn."""
 
 import logging
 import time
@@ -13,13 +13,13 @@ from bridge.observe.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
-_LOOK_EACH_S = 10.0
-"""With the consumer's own look (10 s) and a rebalance, new partitions are served within 30 s."""
-_END_S = 1.0  # longest wait for the thread at the end
+_CHECK_EVERY_S = 10.0
+"""With the consumer's own check (10 s) and a rebalance, new partitions are served within 30 s."""
+_JOIN_S = 1.0  # longest wait for the thread at the end
 
 
-class Growth:
-    """The options of the turns, by the newest known number of partitions of the timer topics."""
+class PartitionGrowth:
+    """The loop's options for the newest known numbers of partitions."""
 
     def __init__(
         self, topics: OwnTopics, options_of: Callable[[Mapping[str, TopicState]], TurnOptions], options: TurnOptions
@@ -28,43 +28,43 @@ class Growth:
         self._topics = topics
         self._options_of = options_of
 
-    def look(self) -> None:
-        """Add journal partitions for new timer partitions, and share the limits out again. Raises BridgeError."""
+    def check(self) -> None:
+        """Add journal partitions for new timer partitions, and divide the limits again. Raises BridgeError."""
         known = self.options
         if all(count <= (known.of(name).partitions or 0) for name, count in self._topics.counts().items()):
             return
         try:
             self.options = self._options_of(self._topics.prepare(is_running=True))
-        except BridgeError as wrong:
-            raise BridgeError(f"new partitions of a timer topic: not prepared as they should be: {wrong}") from wrong
+        except BridgeError as error:
+            raise BridgeError(f"new partitions of a timer topic: not prepared as they should be: {error}") from error
 
 
-class Watch:
-    """Call `looks` every 10 s. `wrong`: the error that the bridge has to end with, None until a look raises it."""
+class BackgroundChecks:
+    """Run `checks` every 10 s. `error`: the error that the bridge has to end with, None until a check raises it."""
 
-    def __init__(self, *looks: Callable[[], None]) -> None:
-        self.wrong: ForeignJournalError | None = None
-        self._looks = looks
-        self._complaints = LogThrottle(log)
-        self._is_over = Event()
+    def __init__(self, *checks: Callable[[], None]) -> None:
+        self.error: ForeignJournalError | None = None
+        self._checks = checks
+        self._log_throttle = LogThrottle(log)
+        self._closed = Event()
         self._thread = Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._is_over.set()
-        self._thread.join(_END_S)
+        self._closed.set()
+        self._thread.join(_JOIN_S)
 
-    def look(self) -> None:
-        for look in self._looks:
+    def check(self) -> None:
+        for check in self._checks:
             try:
-                look()
-            except ForeignJournalError as wrong:
-                self.wrong = wrong
+                check()
+            except ForeignJournalError as error:
+                self.error = error
             except BrokerUnavailableError:
                 return  # the bridge ends
-            except BridgeError as wrong:
-                self._complaints.say(int(time.monotonic() * 1000), str(wrong), "%s", wrong)
+            except BridgeError as error:
+                self._log_throttle.say(int(time.monotonic() * 1000), str(error), "%s", error)
 
     def _run(self) -> None:
-        while not self._is_over.wait(_LOOK_EACH_S):
-            self.look()
+        while not self._closed.wait(_CHECK_EVERY_S):
+            self.check()

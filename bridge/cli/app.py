@@ -39,16 +39,16 @@ register_redrive(app)
 
 
 def main() -> None:
-    """The console script: errors of ours become one line and an exit code."""
+    """Run the console script: a BridgeError becomes one line on stderr and an exit code."""
     logs.configure()
     try:
         app()
-    except BridgeError as wrong:
-        print(f"timer-bridge: {logs.redact(str(wrong))}", file=sys.stderr)  # noqa: T201
-        sys.exit(wrong.exit_code)
+    except BridgeError as error:
+        print(f"timer-bridge: {logs.redact(str(error))}", file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer's way)
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)
     if wanted:
         typer.echo(f"timer-bridge {installed_version('kafka-timer-bridge')}")
         raise typer.Exit
@@ -71,7 +71,7 @@ def _option(name: str, field: FieldInfo) -> Any:
 
 
 _TABLES = ("kafka", "topics", "targets")
-"""Settings that are tables of the config."""
+"""Settings that are TOML tables, so they have no option of their own."""
 _OPTIONS = {
     "config": Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")],
     **{name: _option(name, field) for name, field in Settings.model_fields.items() if name not in _TABLES},
@@ -80,7 +80,7 @@ _OPTIONS = {
 
 
 class Flags(make_dataclass("Flags", [(name, kind, None) for name, kind in _OPTIONS.items()])):  # type: ignore[misc]
-    """An option for each setting, and --config."""
+    """One option for each setting, and --config."""
 
     def layers(self) -> Layers:
         """Return the flags, the environment and the config. Raises SettingsError."""
@@ -98,12 +98,12 @@ def run(flags: Flags) -> None:
     logs.configure(settings.log_format, settings.log_level, settings.kafka)
     try:
         run_bridge(settings)
-    except BridgeError as wrong:
+    except BridgeError as error:
         if settings.log_format == "json":
-            log.critical("%s", wrong)
+            log.critical("%s", error)
         else:
-            typer.echo(f"timer-bridge: {logs.redact(str(wrong))}", err=True)
-        raise typer.Exit(wrong.exit_code) from wrong
+            typer.echo(f"timer-bridge: {logs.redact(str(error))}", err=True)
+        raise typer.Exit(error.exit_code) from error
 
 
 @app.command("check-config")
@@ -139,10 +139,8 @@ def dev(
         if topic:
             _make_topics(kafka.bootstrap_servers, topic)
         ended = threading.Event()
-        for number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-        ):  # also in the background of a script, where a shell ignores SIGINT
+        # also in the background of a script, where a shell ignores SIGINT
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")
         ended.wait()
@@ -150,7 +148,7 @@ def dev(
 
 
 def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
-    """Of one partition each."""
+    """Create the missing topics, with one partition each."""
     from bridge.config.kafka_config import Connection
     from bridge.kafka import ConfluentTopics, Patience
 
@@ -160,8 +158,8 @@ def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
             topics.create(name, 1, 1, {})
 
 
-def _register_spark_job(name: str, module: str, told: str) -> None:
-    """Make `timer-bridge NAME` hand its arguments over to `spark_jobs.MODULE`, which reads them itself."""
+def _register_spark_job(name: str, module: str, summary: str) -> None:
+    """Make `timer-bridge NAME` pass its arguments on to `spark_jobs.MODULE`, which parses them."""
 
     def command(context: typer.Context) -> None:
         try:
@@ -171,7 +169,7 @@ def _register_spark_job(name: str, module: str, told: str) -> None:
         raise typer.Exit(job.main(context.args))
 
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    help_ = f"{told} (Spark). Options: timer-bridge {name} --help."
+    help_ = f"{summary} (Spark). Options: timer-bridge {name} --help."
     app.command(name, context_settings=passed_on, help=help_)(command)
 
 

@@ -48,7 +48,7 @@ _SEND_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True)
 class MessageOptions:
-    """What `send` and `replace` say of the message."""
+    """The message of `send` and `replace`."""
 
     topic: Topic
     value: Value
@@ -64,7 +64,7 @@ class MessageOptions:
         return sys.stdin.buffer.read() if self.value == "-" else self.value.encode(errors="surrogateescape")
 
     def asked(self) -> dict[str, Any]:
-        """As TimerProducer has it. Raises SettingsError."""
+        """Return the arguments of TimerProducer. Raises SettingsError."""
         if [self.in_, self.at, self.level].count(None) != 2:
             raise SettingsError("give one of --in, --at and --level")
         return {
@@ -79,8 +79,8 @@ class MessageOptions:
 
 
 @dataclass(frozen=True)
-class Where:
-    """Which cluster, and which timer topic there."""
+class ClusterOptions:
+    """The cluster and the timer topic."""
 
     bootstrap_servers: Servers = None
     timer_topic: TimerTopic = None
@@ -88,7 +88,7 @@ class Where:
     kafka: Kafka = None
 
     def chosen(self) -> tuple[Settings, str]:
-        """And which of the timer topics. Raises SettingsError."""
+        """Return the settings and the timer topic. Raises SettingsError."""
         flags = {**vars(self), "kafka": kafka_settings(self.kafka)}
         settings = load_around({name: flags[name] for name in flags if name != "config"}, os.environ, self.config)
         logs.hide(settings.kafka)
@@ -96,14 +96,14 @@ class Where:
 
 
 def register(app: typer.Typer) -> None:
-    """Puts the commands on `app`."""
+    """Add the commands to `app`."""
     for command in (send, cancel, replace, move, release, pause, resume, skip):
         app.command()(with_groups(command))
 
 
 def send(
     request: MessageOptions,
-    where: Where,
+    cluster: ClusterOptions,
     id_: Annotated[
         str | None, typer.Option("--id", help="For cancel and replace; ends what is pending under it.")
     ] = None,
@@ -115,91 +115,99 @@ def send(
         raise SettingsError("--id with --lines: each line would replace the one before it; leave one of them out")
     asked, raw = request.asked(), request.raw()
     values = lines_of(raw) if lines else [raw]
-    settings, timer_topic = where.chosen()
+    settings, timer_topic = cluster.chosen()
     sent: list[Future[Sent]] = []
     with _client(settings, timer_topic) as client:
         for each in values:
             future = client.schedule(request.topic, each, id=id_, **asked)
             sent += [future] if as_json else []
-    _tell(f"{len(values)} sent to {timer_topic}", sent, as_json=as_json)
+    _print_sent(f"{len(values)} sent to {timer_topic}", sent, as_json=as_json)
 
 
 def lines_of(raw: bytes) -> list[bytes]:
-    """Lines end with LF, or CR and LF: whatever else ends one somewhere (U+2028 and others) may stand in a message."""
+    """Split at LF and CR LF only: other line ends (U+2028 and others) may be part of a message."""
     return [line.removesuffix(b"\r") for line in raw.removesuffix(b"\n").split(b"\n")] if raw else []
 
 
-def cancel(id_: Id, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
+def cancel(id_: Id, cluster: ClusterOptions, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
     """End what is pending under an id. Whether something was, its receipt tells."""
-    with _client(*where.chosen()) as client:
+    with _client(*cluster.chosen()) as client:
         sent = client.cancel_everywhere(id_) if all_partitions else [client.cancel(id_)]
-    _tell(f"cancel of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    _print_sent(f"cancel of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def replace(
-    id_: Id, request: MessageOptions, where: Where, all_partitions: Everywhere = False, as_json: AsJson = False
+    id_: Id,
+    request: MessageOptions,
+    cluster: ClusterOptions,
+    all_partitions: Everywhere = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
     asked, raw = request.asked(), request.raw()
-    with _client(*where.chosen()) as client:
+    with _client(*cluster.chosen()) as client:
         if all_partitions:
             sent = client.replace_everywhere(id_, request.topic, raw, **asked)[:1]
         else:
             sent = [client.replace(id_, request.topic, raw, **asked)]
-    _tell(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    _print_sent(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-def move(id_: Id, where: Where, in_: In = None, at: At = None, level: Level = None, as_json: AsJson = False) -> None:
+def move(
+    id_: Id, cluster: ClusterOptions, in_: In = None, at: At = None, level: Level = None, as_json: AsJson = False
+) -> None:
     """Give what is pending under an id another time. Whether something was, its receipt tells."""
     if [in_, at, level].count(None) != 2:
         raise SettingsError("give one of --in, --at and --level")
-    with _client(*where.chosen()) as client:
+    with _client(*cluster.chosen()) as client:
         sent = [client.move(id_, at=at, delay=in_, level=level)]
-    _tell(f"move of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    _print_sent(f"move of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-def release(id_: Id, where: Where, as_json: AsJson = False) -> None:
+def release(id_: Id, cluster: ClusterOptions, as_json: AsJson = False) -> None:
     """Release what is pending under an id now."""
-    with _client(*where.chosen()) as client:
+    with _client(*cluster.chosen()) as client:
         sent = [client.release(id_)]
-    _tell(f"release of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    _print_sent(f"release of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-def pause(topic: Topic, where: Where, as_json: AsJson = False) -> None:
+def pause(topic: Topic, cluster: ClusterOptions, as_json: AsJson = False) -> None:
     """Let timers of a real topic wait when they are due, until `resume`. Cancels and replacements go on."""
-    with _client(*where.chosen()) as client:
+    with _client(*cluster.chosen()) as client:
         sent = client.pause(topic)
-    _tell(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
+    _print_sent(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-def resume(topic: Topic, where: Where, as_json: AsJson = False) -> None:
+def resume(topic: Topic, cluster: ClusterOptions, as_json: AsJson = False) -> None:
     """Let the timers of a paused topic go on."""
-    with _client(*where.chosen()) as client:
+    with _client(*cluster.chosen()) as client:
         sent = client.resume(topic)
-    _tell(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
+    _print_sent(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
 def skip(
     topic: Annotated[str, typer.Argument(help="The timer topic.")],
     partition: Annotated[int, typer.Argument(help="Its partition.")],
     offset: Annotated[int, typer.Argument(help="Of the record.")],
-    where: Where,
+    cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
     """Park one record of a timer topic that cannot be decoded, and go on behind it."""
-    settings, _ = where.chosen()
+    settings, _ = cluster.chosen()
     if topic not in settings.timer_topics():
         known = ", ".join(settings.timer_topics())
         raise SettingsError(f"{topic}: no timer topic of this bridge, which has {known}: give its --config")
     with _client(settings, topic) as client:
         sent = [client.skip(partition, offset)]
-    place, rejected = f"{topic}/{partition}/{offset}", settings.rejected_topic
-    told = "if it cannot be decoded, the instance that has the partition parks it without its contents on"
-    _tell(f"skip of {place} sent: {told} {rejected} and goes on", sent, as_json=as_json)
+    text = (
+        f"skip of {topic}/{partition}/{offset} sent: if it cannot be decoded, the instance that has the partition parks"
+        f" it without its contents on {settings.rejected_topic} and goes on"
+    )
+    _print_sent(text, sent, as_json=as_json)
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:
-    """name=value, in order, doubles too. Raises SettingsError."""
+    """Parse name=value pairs; order and duplicates are kept. Raises SettingsError."""
     found = []
     for pair in given or []:
         name, equals, value = pair.partition("=")
@@ -210,14 +218,14 @@ def pairs(given: list[str] | None) -> list[tuple[str, str]]:
 
 
 def kafka_settings(given: list[str] | None) -> dict[str, str] | None:
-    """librdkafka's, as `--kafka` has them. Raises SettingsError without the text, which may be a secret."""
+    """Parse `--kafka`. Raises SettingsError without the text, which may be a secret."""
     if any("=" not in pair for pair in given or []):
         raise SettingsError("--kafka: write name=value")
     return dict(pairs(given)) or None
 
 
-def _tell(text: str, sent: "list[Future[Sent]]", *, as_json: bool) -> None:
-    """All of `sent` are acknowledged."""
+def _print_sent(text: str, sent: "list[Future[Sent]]", *, as_json: bool) -> None:
+    """Print `text`, or as JSON the positions of the acknowledged requests."""
     typer.echo(json.dumps({"sent": [each.result()._asdict() for each in sent]}) if as_json else text)
 
 
@@ -227,11 +235,11 @@ def _places(sent: "list[Future[Sent]]") -> str:
 
 @contextmanager
 def _client(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
-    """Its requests are acknowledged when it is left. What it finds wrong in a call is the caller's to mend."""
-    where = {"bootstrap.servers": settings.bootstrap_servers}
-    config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **where}
+    """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
+    servers = {"bootstrap.servers": settings.bootstrap_servers}
+    config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}
     with TimerProducer(config, timer_topic=timer_topic, control_topic=settings.control_topic) as client:
         try:
             yield client
-        except ValueError as wrong:
-            raise SettingsError(str(wrong)) from wrong
+        except ValueError as error:
+            raise SettingsError(str(error)) from error

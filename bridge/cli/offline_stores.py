@@ -1,9 +1,9 @@
-"""Finding and opening the stores of a stopped bridge, to be read alone.
+"""Find and open the stores of a stopped bridge, read only.
 
     folder: a data directory (timer-data), a timer topic's folder in it, or the folder of one partition
 
-While they are read the directory's lock is held together with other readers, so that no bridge starts meanwhile. A
-running bridge holds it alone: then they are not read, unless by force.
+Readers hold a shared lock on the directory, so no bridge starts meanwhile. A running bridge holds the exclusive lock:
+then its stores are read only with `force`.
 """
 
 import fcntl
@@ -27,18 +27,20 @@ _OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
 
 
 @contextmanager
-def reading(folder: Path, *, force: bool = False, remedy: str = "stop it first") -> Iterator[list[tuple[Shard, Path]]]:
-    """The stores at or below `folder`, while no bridge may start on them. Raises SettingsError, BridgeError.
+def locked_stores(
+    folder: Path, *, force: bool = False, remedy: str = "stop it first"
+) -> Iterator[list[tuple[Shard, Path]]]:
+    """Yield the stores at or below `folder`; no bridge can start on them meanwhile. Raises SettingsError, BridgeError.
 
-    `remedy`: what to do where one is running on them.
+    remedy: what the error says to do if a bridge is running on them.
     """
     if not folder.is_dir():
         raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
     lock = next((path for path in _lock_places(folder.resolve()) if path.is_file()), None)
     try:
         descriptor = -1 if lock is None else os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as wrong:
-        raise BridgeError(f"{lock}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
+    except OSError as error:
+        raise BridgeError(f"{lock}: {error.strerror}: run as the user that the bridge runs as") from error
     try:
         if lock is not None:
             _share(lock, descriptor, force=force, remedy=remedy)
@@ -79,37 +81,37 @@ def _shard(path: Path) -> Shard:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Errors of the store as errors for the command line."""
+def store_errors(path: Path) -> Iterator[None]:
+    """Turn the store's errors into BridgeErrors that name the folder and the remedy."""
     try:
         yield
     except EmptyStoreError:
         raise
     except NoStoreError as none:
         raise SettingsError(f"{path}: {none}") from none
-    except CorruptStoreError as wrong:
+    except CorruptStoreError as error:
         raise BridgeError(
-            f"{path} is damaged: {wrong}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
-        ) from wrong
-    except PermissionError as wrong:
-        raise BridgeError(f"{wrong.filename}: {wrong.strerror}: run as the user that the bridge runs as") from wrong
+            f"{path} is damaged: {error}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
+        ) from error
+    except PermissionError as error:
+        raise BridgeError(f"{error.filename}: {error.strerror}: run as the user that the bridge runs as") from error
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[StoppedStore]:
-    with explained(path), StoppedStore(ReadOnlyDisk(path)) as store:
+def open_store(path: Path) -> Iterator[StoppedStore]:
+    with store_errors(path), StoppedStore(ReadOnlyDisk(path)) as store:
         yield store
 
 
-def look_into(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, StoppedStore], object]) -> list[Shard]:
-    """`look` at each that holds anything. Returns those that nobody can look into: they have no checkpoint yet.
+def for_each_store(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, StoppedStore], object]) -> list[Shard]:
+    """Call `look` for each store that is not empty. Return those that cannot be read: they have no checkpoint yet.
 
-    Of one that did not end well stderr is told, as what came behind its checkpoint is not seen.
+    A store that was not closed cleanly gets a note on stderr, because what came after its checkpoint is not read.
     """
     unfinished = []
     for shard, path in stores:
         try:
-            with opened(path) as store:
+            with open_store(path) as store:
                 if not store.closed:
                     typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
                 look(shard, store)

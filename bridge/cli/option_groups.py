@@ -1,7 +1,9 @@
-"""Commands that share options: a dataclass is a group, each field of it an option.
+"""Let commands share options: a dataclass is a group, each of its fields an option.
 
-@dataclass class Where: bootstrap_servers: Servers = None ...
-app.command()(with_groups(cancel))      def cancel(id_: Id, where: Where)   ->   cancel ID --bootstrap-servers ...
+@dataclass class ClusterOptions: bootstrap_servers: Servers = None ...
+app.command()(with_groups(cancel))
+
+    def cancel(id_: Id, cluster: ClusterOptions)  ->  timer-bridge cancel ID --bootstrap-servers ...
 """
 
 import inspect
@@ -11,7 +13,10 @@ from typing import Any
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` as typer takes it: parameters that are dataclasses are written out as their fields."""
+    """Return `function` with each dataclass parameter replaced by its fields.
+
+    typer reads options from a signature alone and has no groups of its own.
+    """
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():

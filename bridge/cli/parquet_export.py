@@ -1,4 +1,4 @@
-"""Pending timers of stopped stores -> one Parquet file, in batches: memory for one batch, however many are pending."""
+"""Pending timers of stopped stores -> one Parquet file. Memory is bounded by one batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,24 +14,24 @@ from timer.format.body import unpack_headers
 from timer.format.unit import TIMER_ROW, Rows
 from timer.inspect.offline_store import StoppedStore, StoredTimer
 
-_MOST_ROWS = 16_384
-_MOST_BYTES = 16 << 20
+_MAX_ROWS = 16_384
+_MAX_BYTES = 16 << 20
 
 
 @contextmanager
 def pending_file(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
-    """To be called for each store; returns how many rows that made. `out` appears at the end, whole, or not at all."""
+    """Yield a function that writes one store and returns its rows. `out` appears at the end, complete or not at all."""
     partial = out.with_name(f"{out.name}.partial")
-    told: dict[Shard, Age] = {}
+    ages: dict[Shard, Age] = {}
     try:
         with pq.ParquetWriter(partial, PENDING, compression="zstd") as writer:
 
             def write(shard: Shard, store: StoppedStore) -> int:
-                told[shard] = age_of(store.checkpoint.progress)
+                ages[shard] = age_of(store.checkpoint.progress)
                 return _write(writer, batches(shard, store))
 
             yield write
-            writer.add_key_value_metadata({STORES: told_stores(told)})
+            writer.add_key_value_metadata({STORES: told_stores(ages)})
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
@@ -46,13 +46,13 @@ def _write(writer: pq.ParquetWriter, some: Iterator[pa.RecordBatch]) -> int:
 
 
 def batches(shard: Shard, store: StoppedStore) -> Iterator[pa.RecordBatch]:
-    """All live timers of one store as PENDING, in the order of its log."""
+    """Yield all pending timers of a store with the columns of PENDING, in log order."""
     for rows in _pieces(store.live()):
         yield _batch(shard, store.timers(rows))
 
 
 def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
-    """The same rows in pieces of bounded size; a single large body is a piece of its own."""
+    """Cut the rows into pieces of bounded size; a large body is a piece of its own."""
     kept = np.empty(0, TIMER_ROW)
     for rows in blocks:
         kept = np.concatenate([kept, rows])
@@ -64,8 +64,8 @@ def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
 
 
 def _fitting(rows: Rows) -> int:
-    fits = int(np.searchsorted(np.cumsum(rows["body_size"], dtype=np.int64), _MOST_BYTES, side="right"))
-    return max(1, min(_MOST_ROWS, fits))
+    fits = int(np.searchsorted(np.cumsum(rows["body_size"], dtype=np.int64), _MAX_BYTES, side="right"))
+    return max(1, min(_MAX_ROWS, fits))
 
 
 def _batch(shard: Shard, timers: list[StoredTimer]) -> pa.RecordBatch:

@@ -1,9 +1,9 @@
-"""`timer-bridge pending`: what is pending, asked of running bridges or read from the directory of a stopped one.
+"""`timer-bridge pending`: what is pending in running bridges, or in the directory of a stopped one.
 
 --http-port 8321                            the bridge on this machine
 --url http://a:8321 --url http://b:8321     the instances of a group, each of which knows its own partitions
 --data-dir timer-data                       a stopped one, as of its last checkpoint; all partitions in it
---select topic=orders --cancel              timers by what they are like (bridge.cli.bulk_command)
+--select topic=orders --cancel              all timers that match (bridge.cli.bulk_command)
 """
 
 import os
@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bridge.cli.output import shown
-from bridge.cli.pending_sources import Directory, PendingSource, RunningBridges
+from bridge.cli.output import escaped
+from bridge.cli.pending_sources import PendingSource, RunningInstances, StoppedBridge
 from bridge.config.durations import instant_text
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
@@ -34,11 +34,11 @@ _INSTEAD = {
     "json": "it is told as text alone",
     "bucket": "it has no histogram",
 }
-"""Options that are not heeded beside --select, each with what to do."""
+"""Options that --select does not combine with, each with the remedy."""
 
 
 def register(app: typer.Typer) -> None:
-    """Puts the command on `app`."""
+    """Add the command to `app`."""
     app.command("pending")(pending)
 
 
@@ -82,7 +82,9 @@ def pending(
     if len(actions) > 1:
         raise SettingsError("--cancel, --move-by, --release: give one of them")
     if select:
-        _demand_alone({"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket})
+        _refuse_beside_select(
+            {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
+        )
         action, more = actions[0] if actions else None, {} if move_by is None else {"by": move_by}
         _act_on(select, url or [], http_port, token_file, action, more, apply=apply)
         return
@@ -93,40 +95,40 @@ def pending(
         )
     source = _source(url or [], http_port, data_dir, token_file)
     if id_ is not None:
-        _tell_named(source, id_, as_json=as_json)
+        _show_named(source, id_, as_json=as_json)
         return
     try:
         bucket_ms = parse_bucket_ms(_BUCKET if bucket is None else bucket)
-    except ValueError as wrong:
-        raise SettingsError(f"--bucket: {wrong}") from wrong
-    told = source.pending(bucket_ms, topic)
+    except ValueError as error:
+        raise SettingsError(f"--bucket: {error}") from error
+    found = source.pending(bucket_ms, topic)
     if as_json:
-        typer.echo(told.model_dump_json(indent=2))
+        typer.echo(found.model_dump_json(indent=2))
     else:
-        _show(told, Console())
-    if source.not_seen:
-        typer.echo(f"note: {_not_seen(source)}", err=True)
+        _show(found, Console())
+    if source.unread_partitions:
+        typer.echo(f"note: {_unread_text(source)}", err=True)
 
 
-def _tell_named(source: PendingSource, id_: str, *, as_json: bool) -> None:
+def _show_named(source: PendingSource, id_: str, *, as_json: bool) -> None:
     named = source.named(id_)
     if as_json:
         typer.echo(named.model_dump_json(indent=2))
     elif named.timers:
         Console().print(_timers(named))
-    if not named.timers and source.not_seen:
-        raise BridgeError(f"nothing was found under {id_!r}, but {_not_seen(source)}")
+    if not named.timers and source.unread_partitions:
+        raise BridgeError(f"nothing was found under {id_!r}, but {_unread_text(source)}")
     if not named.timers:
         raise BridgeError(f"no timer is pending under {id_!r} there")
 
 
-def _not_seen(source: PendingSource) -> str:
-    names = ", ".join(source.not_seen)
+def _unread_text(source: PendingSource) -> str:
+    names = ", ".join(source.unread_partitions)
     return f"{names} could not be looked into, as not recovered yet: ask again when the bridge is ready"
 
 
-def _demand_alone(given: Mapping[str, object]) -> None:
-    """What narrows nothing must not seem to. Raises SettingsError."""
+def _refuse_beside_select(given: Mapping[str, object]) -> None:
+    """Refuse options that --select would ignore. Raises SettingsError."""
     for name, value in given.items():
         if value is not None:
             raise SettingsError(f"--{name}: leave it out where --select is given: {_INSTEAD[name]}")
@@ -145,7 +147,7 @@ def _act_on(
     from bridge.cli.bulk_command import act_on, parse_selector  # only here: it needs the API's models
 
     selector = parse_selector(select)
-    asked = _asked(urls, http_port)
+    asked = _urls(urls, http_port)
     if not asked:
         raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
     act_on(asked[0], token_file, selector, action, more, apply=apply)
@@ -155,50 +157,50 @@ def _source(urls: list[str], http_port: int | None, data_dir: Path | None, token
     if urls and data_dir is not None:
         raise SettingsError("--url asks a running bridge, --data-dir reads a stopped one: give one of them")
     if data_dir is not None:
-        return Directory(data_dir)
-    asked = _asked(urls, http_port)
+        return StoppedBridge(data_dir)
+    asked = _urls(urls, http_port)
     if not asked:
         raise SettingsError("give --http-port or --url of a running bridge, or --data-dir of a stopped one")
     token = None if token_file is None else read_token(token_file)
-    return RunningBridges(asked, token)
+    return RunningInstances(asked, token)
 
 
-def _asked(urls: list[str], http_port: int | None) -> list[str]:
-    """Who is: `urls`, else the bridge on this machine, if its port is given."""
+def _urls(urls: list[str], http_port: int | None) -> list[str]:
+    """Return `urls`, else that of the bridge on this machine if its port is given."""
     port = http_port if urls or http_port is not None else _port_of_environment()
     return urls or ([f"http://127.0.0.1:{port}"] if port else [])
 
 
 def _port_of_environment() -> int | None:
-    told = from_environment(os.environ).get("http_port")
+    port = from_environment(os.environ).get("http_port")
     try:
-        return int(str(told)) if told else None
+        return int(str(port)) if port else None
     except ValueError:
-        raise SettingsError(f"{_HTTP_PORT} is {told!r}: give a port, such as 8321") from None
+        raise SettingsError(f"{_HTTP_PORT} is {port!r}: give a port, such as 8321") from None
 
 
-# -- telling
+# -- output
 
 
-def _show(told: Pending, console: Console) -> None:
-    shards = ", ".join(f"{shard} {count}" for shard, count in told.shards.items())
-    console.print(f"{told.pending} pending at {instant_text(told.at_ms)}; by partition: {shown(shards or 'none')}")
-    if not told.topics:
+def _show(found: Pending, console: Console) -> None:
+    shards = ", ".join(f"{shard} {count}" for shard, count in found.shards.items())
+    console.print(f"{found.pending} pending at {instant_text(found.at_ms)}; by partition: {escaped(shards or 'none')}")
+    if not found.topics:
         return
-    console.print(f"next due: {instant_text(min(each.first_due_ms for each in told.topics.values()))}")
+    console.print(f"next due: {instant_text(min(each.first_due_ms for each in found.topics.values()))}")
     table = Table()
     for column in ("topic", "pending", "first due", "last due"):
         table.add_column(column, justify="right" if column == "pending" else "left", overflow="fold")
-    for topic, own in told.topics.items():
+    for topic, own in found.topics.items():
         first, last = instant_text(own.first_due_ms), instant_text(own.last_due_ms)
-        table.add_row(shown(topic), str(own.pending), first, last)
+        table.add_row(escaped(topic), str(own.pending), first, last)
     console.print(table)
-    console.print(_histogram(told))
+    console.print(_histogram(found))
 
 
-def _histogram(told: Pending) -> Table:
-    """The first rows of all topics together; the rest in one."""
-    buckets = told.histogram()
+def _histogram(found: Pending) -> Table:
+    """Return the first buckets of all topics together; the caption counts the rest."""
+    buckets = found.histogram()
     first, rest = buckets[:_ROWS], buckets[_ROWS:]
     table = Table(caption=f"{sum(each.timers for each in rest)} later" if rest else None)
     table.add_column("due from")
@@ -215,12 +217,12 @@ def _bar(bucket: Bucket, most: int) -> str:
 
 
 def _timers(named: Named) -> Table:
-    table = Table(title=shown(named.id), title_justify="left")
+    table = Table(title=escaped(named.id), title_justify="left")
     for column in ("state", "partition", "origin", "offset", "target", "due", "rolls"):
         table.add_column(column, overflow="fold")
     for timer in named.timers:
         target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
         offset = "" if timer.offset is None else str(timer.offset)
         due = instant_text(timer.due_ms)
-        table.add_row(timer.state, timer.shard, str(timer.origin), offset, shown(target), due, str(timer.rolls))
+        table.add_row(timer.state, timer.shard, str(timer.origin), offset, escaped(target), due, str(timer.rolls))
     return table

@@ -1,9 +1,7 @@
-"""`timer-bridge redrive`: what was parked on the rejected topic is looked at, and sent again when asked for."""
+"""`timer-bridge redrive`: list records of the rejected topic; with --apply, send them again."""
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,20 +9,20 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge.cli.client_commands import Config, Kafka, Servers, TimerTopic, kafka_settings
-from bridge.cli.output import shown
+from bridge.cli.output import escaped
 from bridge.config.durations import parse_instant_ms
 from bridge.config.settings import Settings, load_around
 from bridge.errors import BridgeError, SettingsError
 from bridge.observe import logs
 from bridge.redrive.rules import UNDELIVERABLE, Parked, RedrivePlan, Selection
+from bridge.redrive.session import redrive_session
 
 if TYPE_CHECKING:
-    from bridge.kafka import Patience
-    from bridge.kafka.redrive import ConfluentRedrive, RedriveResult
+    from bridge.kafka.redrive import RedriveResult
 
 
 def register(app: typer.Typer) -> None:
-    """Puts the command on `app`."""
+    """Add the command to `app`."""
     app.command()(redrive)
 
 
@@ -84,20 +82,20 @@ def redrive(
         from_ms=_instant("from", from_),
         to_ms=_instant("to", to),
     )
-    sent, stands = None, list[Parked]()
-    with redriving(settings) as work:
+    sent, sent_records = None, list[Parked]()
+    with redrive_session(settings) as work:
         if apply:
             work.begin(settings.replication_factor)
         found = work.look(selection)
-        found.cut(limit)
+        found.limit_to(limit)
         if apply:
             try:
-                sent = work.apply(found.selected, stands.extend)
+                sent = work.apply(found.selected, sent_records.extend)
             except BridgeError:
-                typer.echo(f"{len(stands)} of {len(found.selected)} sent before it ended", err=True)
+                typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before it ended", err=True)
                 raise
     if as_json:
-        typer.echo(json.dumps(_told(found, sent), indent=2))
+        typer.echo(json.dumps(_plan_json(found, sent), indent=2))
     else:
         _show(found, sent, settings)
     if sent is not None and sent.refused:
@@ -108,30 +106,14 @@ def redrive(
         )
 
 
-@contextmanager
-def redriving(settings: Settings, ending: "Patience | None" = None) -> "Iterator[ConfluentRedrive]":
-    """Waits for a broker as long as a start does, and to send for ever, but never beyond the end of `ending`."""
-    from bridge.kafka import ConfluentRedrive, Patience
-
-    patience = Patience(ending)
-    patience.give_up_in(settings.startup_timeout / 1000)
-    work = ConfluentRedrive(
-        settings.connection("redrive"), settings.rejected_topic, settings.redriven_topic, settings.rules(), patience
-    )
-    try:
-        yield work
-    finally:
-        work.close()
-
-
 def _instant(name: str, text: str | None) -> int | None:
     try:
         return None if text is None else parse_instant_ms(text)
-    except ValueError as wrong:
-        raise SettingsError(f"--{name}: {wrong}") from wrong
+    except ValueError as error:
+        raise SettingsError(f"--{name}: {error}") from error
 
 
-def _told(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, Any]:
+def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, Any]:
     return {
         "records": [row._asdict() for row in found.rows()],
         "selected": len(found.selected),
@@ -142,7 +124,7 @@ def _told(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, Any]:
         ],
         "other_timer_topics": dict(found.other_topics),
         "foreign": found.foreign,
-        "bare": [record.told_origin for record in found.bare],
+        "bare": [record.origin_text for record in found.bare],
     }
 
 
@@ -151,15 +133,15 @@ def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) 
     for name in ("parked", "sent before", "selected"):
         table.add_column(name, justify="right")
     for row in found.rows():
-        table.add_row(row.code, shown(row.topic), *map(str, row[2:]))
+        table.add_row(row.code, escaped(row.topic), *map(str, row[2:]))
     Console().print(table)
     for topic, count in sorted(found.other_topics.items()):
         doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
-        typer.echo(f"{count} more are of {shown(topic)}: give --timer-topic {shown(topic)}{doubt}", err=True)
+        typer.echo(f"{count} more are of {escaped(topic)}: give --timer-topic {escaped(topic)}{doubt}", err=True)
     if found.bare:
         typer.echo(
             f"{len(found.bare)} cannot be sent from there: they were too large for {settings.rejected_topic}, or"
-            f" undecodable: it tells only where they stand; the first at {found.bare[0].told_origin}",
+            f" undecodable: it tells only where they stand; the first at {found.bare[0].origin_text}",
             err=True,
         )
     if found.foreign:

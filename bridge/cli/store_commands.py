@@ -1,8 +1,8 @@
-"""`inspect`, `verify` and `export`: looking into the store of a stopped bridge. They only read.
+"""`inspect`, `verify` and `export`: read the store of a stopped bridge, and change nothing.
 
     DIR is a data directory (timer-data), a timer topic's folder in it, or the folder of one partition.
 
-Where a bridge is running on it they refuse, unless told to read all the same (`--force-read`).
+They refuse a directory that a running bridge uses, unless `--force-read` is given.
 """
 
 import json
@@ -16,8 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bridge.cli.offline_stores import explained, look_into, opened, reading
-from bridge.cli.output import shown
+from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
+from bridge.cli.output import escaped
 from bridge.cli.parquet_export import pending_file
 from bridge.config.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
@@ -37,7 +37,7 @@ ForceRead = Annotated[bool, typer.Option("--force-read", help="Read although a b
 
 
 def register(app: typer.Typer) -> None:
-    """Puts the three commands into `app`."""
+    """Add the three commands to `app`."""
     app.command("inspect")(inspect)
     app.command("verify")(verify)
     app.command("export")(export)
@@ -51,35 +51,35 @@ def inspect(
     force_read: ForceRead = False,
 ) -> None:
     """Show the store of a stopped bridge, as of its checkpoint: progress, logs, next ticks, timers."""
-    told: list[dict[str, Any]] = []
-    with reading(folder, force=force_read, remedy=_REMEDY) as stores:
+    reports: list[dict[str, Any]] = []
+    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
         for shard, path in stores:
             try:
-                with opened(path) as store:
-                    told.append({"store": str(shard), **_look(store, limit, id_)})
+                with open_store(path) as store:
+                    reports.append({"store": str(shard), **_describe(store, limit, id_)})
             except EmptyStoreError as empty:
-                told.append({"store": str(shard), "empty": str(empty)})
-    found = any(one.get("timers") for one in told)
+                reports.append({"store": str(shard), "empty": str(empty)})
+    found = any(one.get("timers") for one in reports)
     if as_json:
-        typer.echo(json.dumps({"stores": told}, indent=2))
+        typer.echo(json.dumps({"stores": reports}, indent=2))
     elif id_ is None or found:
-        _show(told, Console())
+        _show(reports, Console())
     if id_ is not None and not found:
         raise BridgeError(f"no timer is pending under {id_!r} in {folder}, as of the last checkpoint")
 
 
 def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
     """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
-    told: list[dict[str, Any]] = []
-    with reading(folder, force=force_read, remedy=_REMEDY) as stores:
+    reports: list[dict[str, Any]] = []
+    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
         for shard, path in stores:
-            seen = _seen(path)
-            told.append({"store": str(shard), **_verdict(seen)})
+            result = _verify(path)
+            reports.append({"store": str(shard), **_result_json(result)})
             if not as_json:
-                _say(shard, seen)
+                _print_result(shard, result)
     if as_json:
-        typer.echo(json.dumps({"stores": told}, indent=2))
-    if any(one.get("fault") for one in told):
+        typer.echo(json.dumps({"stores": reports}, indent=2))
+    if any(one.get("fault") for one in reports):
         typer.echo(
             "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka.",
             err=True,
@@ -87,29 +87,29 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
         raise typer.Exit(1)
 
 
-def _seen(path: Path) -> Verified | EmptyStoreError:
+def _verify(path: Path) -> Verified | EmptyStoreError:
     try:
-        with explained(path):
+        with store_errors(path):
             return verify_store(ReadOnlyDisk(path))
     except EmptyStoreError as empty:
         return empty
 
 
-def _verdict(seen: Verified | EmptyStoreError) -> dict[str, Any]:
-    return {"empty": str(seen)} if isinstance(seen, EmptyStoreError) else asdict(seen)
+def _result_json(result: Verified | EmptyStoreError) -> dict[str, Any]:
+    return {"empty": str(result)} if isinstance(result, EmptyStoreError) else asdict(result)
 
 
-def _say(shard: Shard, seen: Verified | EmptyStoreError) -> None:
-    if isinstance(seen, EmptyStoreError):
-        typer.echo(f"{shard}: {seen}")
+def _print_result(shard: Shard, result: Verified | EmptyStoreError) -> None:
+    if isinstance(result, EmptyStoreError):
+        typer.echo(f"{shard}: {result}")
         return
-    for note in seen.notes:
+    for note in result.notes:
         typer.echo(f"{shard}: note: {note}", err=True)
-    if seen.fault is None:
-        closed = "closed cleanly" if seen.closed else "not closed cleanly"
-        typer.echo(f"{shard}: sound: {seen}; {closed}")
+    if result.fault is None:
+        closed = "closed cleanly" if result.closed else "not closed cleanly"
+        typer.echo(f"{shard}: sound: {result}; {closed}")
     else:
-        typer.echo(f"{shard}: FAULT: {seen.fault}", err=True)
+        typer.echo(f"{shard}: FAULT: {result.fault}", err=True)
 
 
 def export(
@@ -126,14 +126,14 @@ def export(
     if out.resolve().is_relative_to(folder.resolve()):
         raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
     rows = flights = 0
-    with reading(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
+    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
 
         def take(shard: Shard, store: StoppedStore) -> None:
             nonlocal rows, flights
             rows += write(shard, store)
             flights += len(store.checkpoint.flights)
 
-        unfinished = look_into(stores, take)
+        unfinished = for_each_store(stores, take)
     typer.echo(f"{rows} pending timers written to {out}")
     if flights:
         typer.echo(f"note: {flights} rolled copies are on their way through Kafka, and not in it", err=True)
@@ -149,36 +149,36 @@ def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
     try:
         with pending_file(out) as write:
             yield write
-    except OSError as wrong:
-        raise BridgeError(f"{out}: {wrong.strerror or wrong}: give a file that can be written") from wrong
+    except OSError as error:
+        raise BridgeError(f"{out}: {error.strerror or error}: give a file that can be written") from error
 
 
-# -- telling
+# -- output
 
 
-def _look(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any]:
-    """What `inspect` tells of one store."""
+def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any]:
+    """Return what `inspect` prints of one store."""
     timers = store.soonest(limit) if id_ is None else store.with_id(id_.encode())
-    told = store.checkpoint
+    checkpoint = store.checkpoint
     if id_ is not None:
         return {"timers": [_timer(timer) for timer in timers]}
-    visit_ms, origin = told.progress.settled
+    visit_ms, origin = checkpoint.progress.settled
     return {
         "closed": store.closed,
         "checkpoint": {
-            "format": told.format,
-            "next_offset": told.progress.next_offset,
+            "format": checkpoint.format,
+            "next_offset": checkpoint.progress.next_offset,
             "settled": {"visit_ms": visit_ms, "origin": origin},
-            "low_offset": told.progress.low_offset,
-            "journal_offset": told.journal_offset,
-            "pending": told.pending,
-            "held": list(told.held),
-            "flights": [flight._asdict() for flight in told.flights],
-            "ended_flights": list(told.ended_flights),
-            "tick_ms": told.tick_ms,
-            "slots": told.slots,
-            "units_end": told.units_end,
-            "body_end": told.body_end,
+            "low_offset": checkpoint.progress.low_offset,
+            "journal_offset": checkpoint.journal_offset,
+            "pending": checkpoint.pending,
+            "held": list(checkpoint.held),
+            "flights": [flight._asdict() for flight in checkpoint.flights],
+            "ended_flights": list(checkpoint.ended_flights),
+            "tick_ms": checkpoint.tick_ms,
+            "slots": checkpoint.slots,
+            "units_end": checkpoint.units_end,
+            "body_end": checkpoint.body_end,
         },
         "files": [file._asdict() for file in store.files()],
         "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],
@@ -202,8 +202,8 @@ def _timer(timer: StoredTimer) -> dict[str, Any]:
     }
 
 
-def _show(told: list[dict[str, Any]], console: Console) -> None:
-    for one in told:
+def _show(reports: list[dict[str, Any]], console: Console) -> None:
+    for one in reports:
         console.rule(one["store"], align="left")
         if "empty" in one:
             console.print(one["empty"])
@@ -218,17 +218,21 @@ def _show(told: list[dict[str, Any]], console: Console) -> None:
 
 
 def _summary(one: dict[str, Any]) -> Table:
-    told, settled = one["checkpoint"], one["checkpoint"]["settled"]
+    checkpoint, settled = one["checkpoint"], one["checkpoint"]["settled"]
     rows: list[tuple[str, ...]] = [
-        ("C, next offset", str(told["next_offset"]), ""),
+        ("C, next offset", str(checkpoint["next_offset"]), ""),
         ("K, settled up to", *_key(settled["visit_ms"], settled["origin"])),
-        ("L, lowest live offset", str(told["low_offset"]), ""),
-        ("pending", str(told["pending"]), f"{len(told['held'])} held"),
-        ("copies on their way", str(len(told["flights"])), f"{len(told['ended_flights'])} of them ended"),
-        ("wheel", f"{told['slots']} slots of {told['tick_ms']} ms", ""),
+        ("L, lowest live offset", str(checkpoint["low_offset"]), ""),
+        ("pending", str(checkpoint["pending"]), f"{len(checkpoint['held'])} held"),
+        ("copies on their way", str(len(checkpoint["flights"])), f"{len(checkpoint['ended_flights'])} of them ended"),
+        ("wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""),
         ("closed cleanly", "yes" if one["closed"] else "no", ""),
     ]
-    for folder, ends in ((UNITS, f"{told['units_end']} units"), (IDS, ""), (BODIES, f"to {told['body_end']}")):
+    for folder, ends in (
+        (UNITS, f"{checkpoint['units_end']} units"),
+        (IDS, ""),
+        (BODIES, f"to {checkpoint['body_end']}"),
+    ):
         sizes = [file["size"] for file in one["files"] if file["name"].startswith(f"{folder}/")]
         rows.append((f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", ends))
     return _table("checkpoint", rows)
@@ -258,7 +262,7 @@ def _timers(timers: list[dict[str, Any]]) -> Table:
             str(timer["origin"]),
             instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else ""),
             timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
-            shown(timer["id"] or ""),
+            escaped(timer["id"] or ""),
             str(timer["rolls"]),
             str(sizes),
         )

@@ -1,11 +1,11 @@
-"""Timers from Python: schedule, cancel, replace, and a consumer's retry.
+"""Timers from Python: schedule, cancel, replace, move, and retry for consumers.
 
     with TimerProducer({"bootstrap.servers": "localhost:9092"}) as timers:
         timers.schedule("orders", b"hello", key=b"7", delay="5s")
         timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
         timers.cancel("reminder-7")
-        timers.pause("orders")                         # what is due waits, until timers.resume("orders")
-        timers.flush()                                 # raises if anything was not taken
+        timers.pause("orders")                         # due timers wait until timers.resume("orders")
+        timers.flush()                                 # raises if a request was not acknowledged
 
     producer.begin_transaction()                       # with a (transactional) producer of your own:
     producer.produce("timer.requests", b"hello", headers=headers_for("orders", delay="5s"))
@@ -13,8 +13,8 @@
     except Exception:                                  # in a consumer: again in 10 s, 30 s, ... 2 h, then DLQ.<group>
         timers.retry_later(message, group="billing").result(30)
 
-An id chooses the partition of the timer topic by murmur2, so that whatever has the same id meets there, from any
-language. That holds for as long as the topic has as many partitions: docs/growing.md says how to add some.
+An id chooses the partition of the timer topic by murmur2, so all requests with the same id meet there, from any
+language, as long as the number of partitions stays the same: docs/growing.md says how to add some.
 """
 
 import hmac
@@ -58,19 +58,19 @@ Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 MAX_RETRIES = 16
 FIRST_RETRY_LEVEL = 3
-"""RocketMQ's: the first retry waits 10 s, the sixteenth 2 h."""
+"""As in RocketMQ: the first retry waits 10 s, the sixteenth 2 h."""
 RETRIES = "timer-retries"
-"""On a message that comes back: how often it did so."""
+"""Header of a retried message: the number of retries."""
 RETRY_GROUP = "timer-retry-group"
 RETRY_OF = "timer-retry-of"
-"""topic/partition/offset of the message as it failed first."""
+"""Header: topic/partition/offset where the message failed first."""
 _RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
 
 _ANYTHING = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
 
 class Sent(NamedTuple):
-    """Where a record was acknowledged."""
+    """Position of an acknowledged record."""
 
     topic: str
     partition: int
@@ -78,34 +78,34 @@ class Sent(NamedTuple):
 
 
 class Outbox(Protocol):
-    """What sends. The real one: bridge.kafka.ConfluentOutbox."""
+    """Sends records. bridge.kafka.ConfluentOutbox implements it."""
 
     def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> "Future[Sent]":
-        """`partition` -1: the key's. The future raises bridge.errors.BridgeError where the broker does not take it."""
+        """Send a record; partition -1: chosen by the key. The future raises BridgeError if the broker refuses it."""
         ...
 
     def partitions(self, topic: str) -> int:
-        """How many the topic has. Raises BridgeError where there is no such topic, or no broker answers."""
+        """Return the number of partitions. Raises BridgeError if there is no such topic, or no broker answers."""
         ...
 
     def flush(self, timeout_s: float | None) -> None:
-        """Waits for all that was sent. Raises BridgeError if any of it since the last flush was not taken."""
+        """Wait for all acknowledgements. Raises BridgeError if a record since the last flush was refused."""
         ...
 
     @property
     def is_broken(self) -> bool:
-        """Nothing more can be sent by it."""
+        """True if it can send nothing more."""
         ...
 
     def close(self) -> None:
-        """Sends what is left, as far as it can, and ends."""
+        """Send what is queued, as far as possible, and close."""
         ...
 
 
 class Message(Protocol):
-    """What a consumer was given; confluent_kafka's Message is one."""
+    """A consumed message, such as confluent_kafka.Message."""
 
     def topic(self) -> Any: ...
     def partition(self) -> Any: ...
@@ -116,10 +116,10 @@ class Message(Protocol):
 
 
 class Retry(NamedTuple):
-    """A message on its way back: a request for the timer topic (`id` is not None), else a record for the DLQ."""
+    """A retry: a request for the timer topic (`id` is not None), or a record for the DLQ."""
 
     topic: str | None
-    """The DLQ; None: the timer topic."""
+    """The DLQ, or None for the timer topic."""
     id: bytes | None
     key: bytes | None
     value: bytes | None
@@ -139,30 +139,32 @@ def headers_for(
     expire_at: datetime | str | int | None = None,
     headers: Pairs = (),
 ) -> Headers:
-    """All headers of a request to deliver a record to `topic`; `headers` are the record's own, which arrive with it.
+    """Return all headers of a request to deliver a record to `topic`. `headers` are delivered with the record.
 
     Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m'; ms) and `level` (RocketMQ's 1 to 18).
-    With an `id`, send it to `partition_for(id, ...)`. `partition` and `delivered_key` are the delivered record's, where
-    they are not to be the partitioner's choice and the key of the request. What could not be released before
-    `expire_at` goes to the rejected topic instead, as `expired`. Raises ValueError, never later the bridge.
+    With an `id`, send the request to `partition_for(id, ...)`.
+
+    partition, delivered_key: of the delivered record; by default the partitioner's choice and the key of the request.
+    expire_at: a timer that could not be released before goes to the rejected topic, as `expired`.
+    Raises ValueError for everything that the bridge would refuse.
     """
-    ours: Headers = [(TOPIC, topic.encode()), _time(at, delay, level)]
+    ours: Headers = [(TOPIC, topic.encode()), _due_header(at, delay, level)]
     if id is not None:
-        ours.append((ID, _raw(id)))
+        ours.append((ID, _bytes(id)))
     if replace:
         ours.append((ACTION, b"replace"))
     if partition is not None:
         ours.append((PARTITION, b"%d" % partition))
     if delivered_key is not None:
-        ours.append((KEY, _raw(delivered_key)))
+        ours.append((KEY, _bytes(delivered_key)))
     if expire_at is not None:
         ours.append((EXPIRE_MS, b"%d" % _instant_ms("expire_at", expire_at)))
-    return _checked(ours) + _foreign(headers)
+    return _checked(ours) + _user_headers(headers)
 
 
 def cancel_headers(id: Text) -> Headers:  # noqa: A002
-    """All headers of a request to end what is pending under `id`; send it to `partition_for(id, ...)`."""
-    ours: Headers = [(ACTION, b"cancel"), (ID, _raw(id))]
+    """Return all headers of a request to cancel `id`; send it to `partition_for(id, ...)`."""
+    ours: Headers = [(ACTION, b"cancel"), (ID, _bytes(id))]
     return _checked(ours)
 
 
@@ -173,22 +175,22 @@ def move_headers(
     delay: timedelta | str | int | None = None,
     level: int | None = None,
 ) -> Headers:
-    """All headers of a request to give what is pending under `id` another time; send it to `partition_for(id, ...)`."""
-    ours: Headers = [(ACTION, MOVE), (ID, _raw(id)), _time(at, delay, level)]
+    """Return all headers of a request to move `id` to another due time; send it to `partition_for(id, ...)`."""
+    ours: Headers = [(ACTION, MOVE), (ID, _bytes(id)), _due_header(at, delay, level)]
     return _checked(ours)
 
 
 def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
-    """The partition of a timer topic with so many partitions where all that has this id meets."""
-    return partition_of(_raw(id), partitions)
+    """Return the partition for all requests with this id, on a timer topic with `partitions` partitions."""
+    return partition_of(_bytes(id), partitions)
 
 
 def retry_of(message: Message, *, group: str, topic: str | None = None, secret: Text = b"") -> Retry:
-    """What brings `message` back to `topic` (its own if None), later each time; behind the last time, to `DLQ.<group>`.
+    """Return the retry of `message` to `topic` (its own if None), each time later, at last to `DLQ.<group>`.
 
-    Its id is made of the group, the message's place and an HMAC of all that the message holds, so a second retry after
-    a crash replaces the first one. A sender that wants to cancel the retry has to know the `secret`, or the message if
-    the secret is empty. All consumers of a group need the same secret.
+    The id is made of the group, the message's offset and an HMAC of its content, so a second retry after a crash
+    replaces the first one. To cancel the retry one has to know the `secret`, or the message if the secret is empty. All
+    consumers of a group need the same secret.
     """
     dead = legal_topic(f"DLQ.{group}".encode())
     if dead is None or not group:
@@ -196,37 +198,37 @@ def retry_of(message: Message, *, group: str, topic: str | None = None, secret: 
     place = f"{message.topic()}/{message.partition()}/{message.offset()}"
     sent: dict[str, bytes | None] = dict(message.headers() or ())
     is_ours = sent.get(RETRY_GROUP) == group.encode()
-    times = _count(sent.get(RETRIES)) if is_ours else 0
+    times = _retry_count(sent.get(RETRIES)) if is_ours else 0
     first = (sent.get(RETRY_OF) or place.encode()) if is_ours else place.encode()
     kept: Headers = [pair for pair in message.headers() or () if pair[0] not in CONTROL | _RETRY_HEADERS]
-    if times >= MAX_RETRIES:
-        told: Headers = [(RETRIES, b"%d" % times), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
-        return Retry(dead, None, message.key(), message.value(), kept + told)
-    told = [(RETRIES, b"%d" % (times + 1)), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
-    id_ = f"retry/{group}/{place}/{_tag(message, f'{group}/{place}', _raw(secret))}".encode()
-    asked = headers_for(topic or message.topic(), level=FIRST_RETRY_LEVEL + times, id=id_, headers=kept + told)
+    is_dead = times >= MAX_RETRIES
+    kept += [(RETRIES, b"%d" % (times + (not is_dead))), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
+    if is_dead:
+        return Retry(dead, None, message.key(), message.value(), kept)
+    id_ = f"retry/{group}/{place}/{_tag(message, f'{group}/{place}', _bytes(secret))}".encode()
+    asked = headers_for(topic or message.topic(), level=FIRST_RETRY_LEVEL + times, id=id_, headers=kept)
     return Retry(None, id_, message.key(), message.value(), asked)
 
 
 def _tag(message: Message, place: str, secret: bytes) -> str:
-    made = hmac.new(secret, digestmod="sha256")
+    mac = hmac.new(secret, digestmod="sha256")
     pairs = [part for pair in message.headers() or () for part in pair]
     for part in (place, message.key(), message.value(), *pairs):
-        raw = None if part is None else _raw(part)
-        made.update(b"-" if raw is None else b"%d:%b" % (len(raw), raw))
-    return made.hexdigest()[:32]
+        raw = None if part is None else _bytes(part)
+        mac.update(b"-" if raw is None else b"%d:%b" % (len(raw), raw))
+    return mac.hexdigest()[:32]
 
 
 class TimerProducer:
     """Sends requests to one timer topic. Safe to use from several threads.
 
-    `config`: confluent_kafka's, at least `bootstrap.servers`; idempotent unless it says otherwise. Methods return at
-    once; the future tells where the request was acknowledged, or raises bridge.errors.BridgeError. What the bridge then
-    makes of it stands on the receipts topic.
+    config: that of confluent_kafka, at least `bootstrap.servers`; idempotent unless it says otherwise. Methods return
+    at once; the future returns the position of the acknowledged request, or raises bridge.errors.BridgeError. The
+    receipts topic says what the bridge did with the request.
 
-    While a timer topic grows (docs/growing.md): `partitions` is by how many ids are placed, as many as there are if
-    None; by `other_partitions` somebody else has placed, or will place, what has the same ids. What this one sends with
-    an id then ends what is pending there too.
+    While a timer topic grows (docs/growing.md): `partitions` is the number that ids are placed by, by default that of
+    the topic. `other_partitions` is the number that other producers place the same ids by: a request with an id then
+    also ends what is pending in that partition.
     """
 
     def __init__(
@@ -242,7 +244,7 @@ class TimerProducer:
     ) -> None:
         """`control_topic`: for `pause`, `resume` and `skip`. `retry_secret`: for `retry_later`, see `retry_of`.
 
-        `outbox` instead of Kafka is for tests. Raises SettingsError where `config` is not taken.
+        outbox: replaces Kafka in tests. Raises SettingsError if `config` is invalid.
         """
         if any(count is not None and count < 1 for count in (partitions, other_partitions)):
             raise SettingsError(
@@ -281,7 +283,7 @@ class TimerProducer:
         partition: int | None = None,
         expire_at: datetime | str | int | None = None,
     ) -> "Future[Sent]":
-        """Deliver `value` to `topic` then. An `id` ends what is pending under it. See `headers_for`."""
+        """Deliver `value` to `topic` at that time. An `id` replaces what is pending under it. See `headers_for`."""
         when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
         asked = headers_for(topic, **when, id=id, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
@@ -300,30 +302,30 @@ class TimerProducer:
         partition: int | None = None,
         expire_at: datetime | str | int | None = None,
     ) -> "Future[Sent]":
-        """As `schedule` with an id; differs in the receipt alone, which tells where nothing was pending."""
+        """As `schedule` with an id, but the receipt says if nothing was pending."""
         when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
         asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=headers)
         return self._send(id, key, value, asked)
 
     def replace_everywhere(self, id: Text, topic: str, value: Text | None, **asked: Any) -> "list[Future[Sent]]":  # noqa: A002
-        """As `replace`, which comes first, and a cancel to every other partition: see `cancel_everywhere`.
+        """Replace, then cancel in every other partition: see `cancel_everywhere`.
 
-        Waits until the replacement is acknowledged. Raises BridgeError where it is not, and ends nothing then.
+        Waits until the replacement is acknowledged. If it is not, raises BridgeError and cancels nothing.
         """
         replaced = self.replace(id, topic, value, **asked)
         return [replaced, *self.cancel_everywhere(id, but=replaced.result().partition)]
 
     def cancel(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
-        """End what is pending under `id`. Whether something was, its receipt tells.
+        """Cancel what is pending under `id`. The receipt says if something was.
 
-        `partition`: of the timer topic, for a timer that was placed otherwise than by its id; there alone.
+        partition: of the timer topic, for a timer that was not placed by its id; the cancel goes only there.
         """
         if partition is not None:
-            return self._ask(partition, id, cancel_headers(id))
+            return self._send_empty(partition, id, cancel_headers(id))
         return self._send(id, id, None, cancel_headers(id))
 
     def partition_of(self, id: Text) -> int:  # noqa: A002
-        """Where all that has this id meets. Raises BridgeError where no broker answers."""
+        """Return the partition for this id. Raises BridgeError if no broker answers."""
         return partition_for(id, self._partitions or self._outbox.partitions(self._timer_topic))
 
     def move(
@@ -335,35 +337,35 @@ class TimerProducer:
         level: int | None = None,
         partition: int | None = None,
     ) -> "Future[Sent]":
-        """What is pending under `id` becomes due then, earlier or later. Whether something was, its receipt tells.
+        """Move what is pending under `id` to another due time, earlier or later. The receipt says if something was.
 
-        `partition`: of the timer topic, for a timer that was placed otherwise than by its id.
+        partition: of the timer topic, for a timer that was not placed by its id.
         """
         headers = move_headers(id, at=at, delay=delay, level=level)
         if partition is not None:
-            return self._ask(partition, id, headers)
+            return self._send_empty(partition, id, headers)
         first = self.partition_of(id)
-        return _joined(self._ask(first, id, headers), self._ask_elsewhere(id, first, headers))
+        return _all_acknowledged(self._send_empty(first, id, headers), self._send_elsewhere(id, first, headers))
 
     def release(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
-        """What is pending under `id` becomes due now."""
+        """Make what is pending under `id` due now."""
         return self.move(id, delay=0, partition=partition)
 
     def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
-        """A cancel to each partition `but` one: for timers that were placed otherwise. Most receipts: `not-found`."""
+        """Cancel in each partition `but` one, for timers that were not placed by id. Most receipts are `not-found`."""
         numbers = (number for number in range(self._outbox.partitions(self._timer_topic)) if number != but)
-        return [self._ask(number, id, cancel_headers(id)) for number in numbers]
+        return [self._send_empty(number, id, cancel_headers(id)) for number in numbers]
 
     def pause(self, topic: str) -> "list[Future[Sent]]":
-        """Timers of this timer topic for `topic` wait until `resume`. Needs Write on the control topic."""
+        """Let timers of this timer topic for `topic` wait until `resume`. Needs Write on the control topic."""
         return [self._control(Paused(self._timer_topic, topic))]
 
     def resume(self, topic: str) -> "list[Future[Sent]]":
-        """What waits for `topic` goes on, as fast as its limit lets it. Needs Write on the control topic."""
+        """Release what waits for `topic`, within its rate limit. Needs Write on the control topic."""
         return [self._control(Paused(self._timer_topic, topic), on=False)]
 
     def skip(self, partition: int, offset: int) -> "Future[Sent]":
-        """Ask the bridge to reject the record at this place of the timer topic, which it cannot decode, and to go on.
+        """Let the bridge reject the record at this offset of the timer topic, which it cannot decode, and go on.
 
         Needs Write on the control topic. Raises ValueError if there is no such partition.
         """
@@ -377,10 +379,11 @@ class TimerProducer:
         return self._outbox.send(self._control_topic, 0, key, value, [])
 
     def retry_later(self, message: Message, *, group: str, topic: str | None = None) -> "Future[Sent]":
-        """Brings a message that could not be handled back, 16 times at most: 10 s, 30 s, ... 2 h; then `DLQ.<group>`.
+        """Send a message again after 10 s, 30 s, ... 2 h, at most 16 times; then to `DLQ.<group>`.
 
-        Levels 3 to 18, as RocketMQ's consumers do. Commit the message's offset when the future is done. It returns to
-        its own topic, where every group sees it: `timer-retry-group` tells for whom; or give the group a `topic`.
+        The delays are levels 3 to 18, as RocketMQ's consumers use. Commit the message's offset when the future is done.
+        The message returns to its own topic, where every group reads it and `timer-retry-group` names the one that
+        it is for; or give the group a `topic` of its own.
         """
         retry = retry_of(message, group=group, topic=topic, secret=self._retry_secret)
         if retry.topic is not None:
@@ -388,48 +391,48 @@ class TimerProducer:
         return self._send(retry.id, retry.key, retry.value, retry.headers)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until all is acknowledged. Raises BridgeError if any since the last flush was not taken."""
+        """Wait until all is acknowledged. Raises BridgeError if a request since the last flush was refused."""
         self._outbox.flush(timeout_s)
 
     @property
     def is_broken(self) -> bool:
-        """Behind a fatal error of its Kafka client nothing more is sent, and all futures raise: make a new one."""
+        """True after a fatal error of its Kafka client: all futures raise, so create a new producer."""
         return self._outbox.is_broken
 
     def close(self) -> None:
-        """Ends it, without a word about what was not taken: `flush` first."""
+        """Close it, without errors for unacknowledged requests: call `flush` first."""
         self._outbox.close()
 
-    def _ask(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":
-        """Send a request that has no value to a partition of the timer topic."""
-        return self._outbox.send(self._timer_topic, partition, _raw(id_), None, headers)
+    def _send_empty(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":
+        """Send a request without a value to a partition of the timer topic."""
+        return self._outbox.send(self._timer_topic, partition, _bytes(id_), None, headers)
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
-        topic, raw_key = self._timer_topic, None if key is None else _raw(key)
+        topic, raw_key = self._timer_topic, None if key is None else _bytes(key)
         partition = -1 if id_ is None else self.partition_of(id_)
-        # Before it: whoever sends again what was not acknowledged must not leave two.
-        ended = [] if id_ is None else self._ask_elsewhere(id_, partition, cancel_headers(id_))
-        raw_value = None if value is None else _raw(value)
-        return _joined(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
+        # First the cancel: a sender that repeats an unacknowledged request must not leave two timers.
+        ended = [] if id_ is None else self._send_elsewhere(id_, partition, cancel_headers(id_))
+        raw_value = None if value is None else _bytes(value)
+        return _all_acknowledged(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
 
-    def _ask_elsewhere(self, id_: Text, partition: int, headers: Headers) -> "list[Future[Sent]]":
-        """Send it to where this id stands by the other count, if that is not `partition` and is there yet."""
+    def _send_elsewhere(self, id_: Text, partition: int, headers: Headers) -> "list[Future[Sent]]":
+        """Send it also to the partition by the other count, if that is another one and exists."""
         if self._other_partitions is None:
             return []
         other = partition_for(id_, self._other_partitions)
         is_there = other != partition and other < self._outbox.partitions(self._timer_topic)
-        return [self._ask(other, id_, headers)] if is_there else []
+        return [self._send_empty(other, id_, headers)] if is_there else []
 
 
-def _joined(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") -> "Future[Sent]":
-    """Where `sent` was acknowledged, once all are; the first failure where one is not."""
+def _all_acknowledged(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") -> "Future[Sent]":
+    """Return a future for `sent` that is done once all are acknowledged, or with the first failure."""
     if not others:
         return sent
     whole: Future[Sent] = Future()
     whole.set_running_or_notify_cancel()
     waiting, lock = {sent, *others}, threading.Lock()
 
-    def told(future: "Future[Sent]") -> None:
+    def on_done(future: "Future[Sent]") -> None:
         with lock:
             waiting.discard(future)
             is_last = not waiting
@@ -442,7 +445,7 @@ def _joined(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") -> "Future[S
             whole.set_exception(failure)
 
     for each in (*others, sent):
-        each.add_done_callback(told)
+        each.add_done_callback(on_done)
     return whole
 
 
@@ -453,27 +456,27 @@ def _kafka(config: Mapping[str, Any]) -> Outbox:
 
 
 def _checked(ours: Headers) -> Headers:
-    """As they are. Raises ValueError where the bridge would refuse them."""
+    """Return the headers unchanged. Raises ValueError if the bridge would refuse them."""
     asked = parse(ours, 0, _ANYTHING)
     if isinstance(asked, Refusal):
         raise ValueError(f"{asked.code}: {asked.detail}")
     return ours
 
 
-def _raw(text: Text) -> bytes:
+def _bytes(text: Text) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _foreign(headers: Pairs) -> Headers:
+def _user_headers(headers: Pairs) -> Headers:
     kept: Headers = []
     for name, value in headers:
         if name in CONTROL:
             raise ValueError(f"header {name} is the bridge's: say it with an argument, or name yours otherwise")
-        kept.append((name, None if value is None else _raw(value)))
+        kept.append((name, None if value is None else _bytes(value)))
     return kept
 
 
-def _time(
+def _due_header(
     at: datetime | str | int | None, delay: timedelta | str | int | None, level: int | None
 ) -> tuple[str, bytes | None]:
     if (at is not None) + (delay is not None) + (level is not None) != 1:
@@ -484,15 +487,15 @@ def _time(
         return DELAY_LEVEL, b"%d" % (level or 0)
     try:
         return DELAY_MS, b"%d" % _delay_ms(delay)
-    except ValueError as wrong:
-        raise ValueError(f"delay: {wrong}") from wrong
+    except ValueError as error:
+        raise ValueError(f"delay: {error}") from error
 
 
 def _instant_ms(name: str, at: datetime | str | int) -> int:
     try:
         return _at_ms(at)
-    except ValueError as wrong:
-        raise ValueError(f"{name}: {wrong}") from wrong
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _at_ms(at: datetime | str | int) -> int:
@@ -500,17 +503,17 @@ def _at_ms(at: datetime | str | int) -> int:
         if at.tzinfo is None:
             raise ValueError(f"{at} has no zone: give it one, such as datetime.UTC")
         return _whole_ms(at - datetime(1970, 1, 1, tzinfo=UTC))
-    return parse_instant_ms(at) if isinstance(at, str) else _whole(at)
+    return parse_instant_ms(at) if isinstance(at, str) else _whole_number(at)
 
 
 def _delay_ms(delay: timedelta | str | int) -> int:
     if isinstance(delay, timedelta):
         return _whole_ms(delay)
-    return parse_duration_ms(delay) if isinstance(delay, str) else _whole(delay)
+    return parse_duration_ms(delay) if isinstance(delay, str) else _whole_number(delay)
 
 
-def _whole(ms: int) -> int:
-    """Of a float the part behind the point would be cut off, which is early."""
+def _whole_number(ms: int) -> int:
+    """Return an int as it is. Raises ValueError for a float, which would be cut off and so be early."""
     try:
         return index(ms)
     except TypeError:
@@ -518,10 +521,10 @@ def _whole(ms: int) -> int:
 
 
 def _whole_ms(span: timedelta) -> int:
-    """Rounded up, as a part of a millisecond less would be early."""
+    """Return whole milliseconds, rounded up so that nothing is early."""
     return -(-span // timedelta(milliseconds=1))
 
 
-def _count(value: bytes | None) -> int:
-    """0 where it is no number: somebody else's header, or none."""
+def _retry_count(value: bytes | None) -> int:
+    """Parse the retry count; 0 if it is missing or not a number."""
     return int(value) if value is not None and value.isdigit() and len(value) <= 9 else 0

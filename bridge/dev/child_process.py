@@ -1,7 +1,7 @@
-"""A server as a child process that ends with us: when we stop it, at Ctrl-C, and when we die without a word.
+"""A server as a child process that ends with us: when we stop it, at Ctrl-C, and when we are killed.
 
-child = Child([java, ...], folder, b"started")   its words go to folder/logs/console.log
-child.ready_or_ended.wait(60)                    child.ready tells which of the two
+child = Child([java, ...], folder, b"started")   its output goes to folder/logs/console.log
+child.ready_or_ended.wait(60)                    child.ready is True if it is ready
 """
 
 import contextlib
@@ -23,17 +23,17 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def kill_with_parent(command: Sequence[str]) -> list[str]:
-    """The command of a process that ends with the thread that starts it, however that ends."""
+    """Return the command of a process that ends together with the thread that starts it."""
     return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
-class Child:
-    """The process and the thread that started it, reads its words and waits for its end.
+class ChildProcess:
+    """A process, and a thread that starts it, reads its output and waits for its end.
 
-    `ready_or_ended` is set at the ready line or at the end, whichever comes first; `ready` tells which.
+    ready_or_ended: set at the ready line or at the end, whichever is first. ready: True after the ready line.
     """
 
-    def __init__(self, command: list[str], folder: Path, ready_words: bytes) -> None:
+    def __init__(self, command: list[str], folder: Path, ready_line: bytes) -> None:
         self.ready = False
         self.ready_or_ended = threading.Event()
         self._spawned = threading.Event()
@@ -42,7 +42,7 @@ class Child:
         self._console = folder / "logs" / "console.log"
         self._console.parent.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._ready_words = ready_words
+        self._ready_line = ready_line
         self._thread = threading.Thread(target=self._run, name=f"child in {folder.name}", daemon=True)
         self._thread.start()
         self._spawned.wait()
@@ -89,10 +89,10 @@ class Child:
         )
 
     def _copy(self, process: subprocess.Popen[bytes], console: int) -> None:
-        """To the file line by line, until the end: a full pipe would stop the child."""
+        """Copy the output to the file until the end: a full pipe would block the child."""
         assert process.stdout is not None
         for line in process.stdout:
             os.write(console, line)
-            if self._ready_words in line:
+            if self._ready_line in line:
                 self.ready = True
                 self.ready_or_ended.set()

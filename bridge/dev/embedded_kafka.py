@@ -1,14 +1,14 @@
-"""A single-node Kafka (KRaft) of one's own, for development, demo, bench and tests. Never for data that matters.
+"""An embedded single-node Kafka (KRaft) for development, demo, bench and tests. Never for data that matters.
 
-    <folder>/server.properties   written anew at each start
-    <folder>/data/               what survives a restart, a kill too
-    <folder>/logs/server.log     the broker's log        console.log: what the JVM itself said
+    <folder>/server.properties   written at each start
+    <folder>/data/               survives a restart and a kill
+    <folder>/logs/server.log     the broker's log        console.log: output of the JVM
 
     with EmbeddedKafka(Path(".run/kafka")) as kafka:
         Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
-How it ends, in every case: `stop()` asks, then kills its own pid; Ctrl-C reaches only us, as the broker is a session of
-its own, and `with` then stops it; when we die without a word, the kernel kills it (Linux: PR_SET_PDEATHSIG).
+It always ends with us. `stop()` sends SIGTERM, then SIGKILL. Ctrl-C reaches only us, because the broker has a session
+of its own, and `with` then stops it. If we are killed, the kernel kills it (Linux: PR_SET_PDEATHSIG).
 """
 
 import atexit
@@ -26,13 +26,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bridge.dev.child_process import Child
+from bridge.dev.child_process import ChildProcess
 from bridge.dev.kafka_jars import DEFAULT_CACHE, ensure_jars
 from bridge.errors import BridgeError
 
 HOST = "127.0.0.1"
-READY_WORDS = b"Kafka Server started"
-OLDEST_JAVA = 17
+READY_LINE = b"Kafka Server started"
+MIN_JAVA = 17
 
 # Below the ports that the system hands out to outgoing connections: a client that retries against a stopped broker
 # inside that range can end up connected to itself, and then the broker's port is taken.
@@ -59,7 +59,7 @@ PROPERTIES = {
     # A test should not wait for members that never come, nor for the abort of a dead producer's transaction.
     "group.initial.rebalance.delay.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # A misspelt topic is an error, as on a broker that is run with care.
+    # A misspelt topic is an error, as on a production broker.
     "auto.create.topics.enable": "false",
     "num.network.threads": "2",
     "num.io.threads": "4",
@@ -69,7 +69,7 @@ PROPERTIES = {
 
 G1 = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 SHORT_PAUSES = ("-XX:+UseZGC", "-XX:+AlwaysPreTouch")
-"""For who measures latency: a young collection of G1 was seen to hold a broker for 100 ms. -Xms is taken at once."""
+"""For latency measurements: a young collection of G1 was seen to pause a broker for 100 ms. -Xms is taken at once."""
 
 LOG4J2 = """
 status = error
@@ -91,7 +91,7 @@ logger.ready.appenderRef.ready.ref = ready
 
 
 class EmbeddedKafkaError(BridgeError):
-    """The embedded broker did not come up. The message says what to install or where to look."""
+    """The embedded broker did not start. The message says what to install or where to look."""
 
 
 class EmbeddedKafka:
@@ -114,7 +114,7 @@ class EmbeddedKafka:
         self._java_options = java_options
         self._extra = dict(properties or {})
         self._jars_cache = jars_cache
-        self._broker: Child | None = None
+        self._broker: ChildProcess | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -122,7 +122,7 @@ class EmbeddedKafka:
 
     @property
     def pid(self) -> int | None:
-        """The broker's process id; None while it does not run."""
+        """The broker's process id, None while it does not run."""
         return self._broker.pid if self._broker is not None and self._broker.alive else None
 
     @property
@@ -130,7 +130,7 @@ class EmbeddedKafka:
         return self.folder / "logs" / "server.log"
 
     def start(self, *, timeout_s: float = 180.0) -> None:
-        """Returns when the broker serves clients. Whatever goes wrong, no process is left behind."""
+        """Start the broker; return when it serves clients. After an error no process is left."""
         if self.pid is not None:
             return
         java = find_java()
@@ -139,7 +139,7 @@ class EmbeddedKafka:
         self._write_files()
         self._format(java, jars, timeout_s)
         command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
-        self._broker = Child(command, self.folder, READY_WORDS)
+        self._broker = ChildProcess(command, self.folder, READY_LINE)
         atexit.register(self.kill)
         try:
             self._await_ready(self._broker, timeout_s)
@@ -148,16 +148,16 @@ class EmbeddedKafka:
             raise
 
     def stop(self, *, timeout_s: float = 60.0) -> None:
-        """SIGTERM, and SIGKILL when that does not end it in time. To its own pid alone."""
+        """Send SIGTERM, and SIGKILL after `timeout_s`."""
         if self._broker is not None:
             self._broker.end(timeout_s)
-            self._forget()
+            self._clear()
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would do it; the data stay for the next start."""
+        """Send SIGKILL, like a power cut; the data stay for the next start."""
         if self._broker is not None:
             self._broker.kill()
-            self._forget()
+            self._clear()
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,19 +166,18 @@ class EmbeddedKafka:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._broker = None
         atexit.unregister(self.kill)
 
-    def _await_ready(self, broker: Child, timeout_s: float) -> None:
-        told = broker.ready_or_ended.wait(timeout_s)
-        if not told:
-            raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._last_words()}")
+    def _await_ready(self, broker: ChildProcess, timeout_s: float) -> None:
+        if not broker.ready_or_ended.wait(timeout_s):
+            raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._log_tails()}")
         if not broker.ready:
-            raise EmbeddedKafkaError(f"Kafka ended while it started.\n{self._last_words()}")
+            raise EmbeddedKafkaError(f"Kafka ended while it started.\n{self._log_tails()}")
 
-    def _last_words(self) -> str:
-        """The tails of both logs, for an error message."""
+    def _log_tails(self) -> str:
+        """Return the tails of both logs, for an error message."""
         return "\n".join(_tail(path) for path in (self.log_path, self.folder / "logs" / "console.log"))
 
     def _refuse_taken_ports(self) -> None:
@@ -201,7 +200,7 @@ class EmbeddedKafka:
         (self.folder / "log4j2.properties").write_text(LOG4J2.format(log=self.log_path))
 
     def _format(self, java: str, jars: Path, timeout_s: float) -> None:
-        """Kafka starts only on a folder that carries a cluster id. Done once: what is there is kept."""
+        """Write the cluster id, which Kafka needs to start, unless the folder has one."""
         if (self.folder / "data" / "meta.properties").exists():
             return
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -231,19 +230,19 @@ class EmbeddedKafka:
 
 @functools.cache
 def find_java() -> str:
-    """Java of the right age, from JAVA_HOME, else from PATH."""
+    """Return java from JAVA_HOME, else from PATH. Raises EmbeddedKafkaError if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    remedy = f"Kafka needs Java {OLDEST_JAVA} or later; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
+    remedy = f"Kafka needs Java {MIN_JAVA} or later; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
     if java is None:
         raise EmbeddedKafkaError(f"no java was found. {remedy}")
     try:
-        told = subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        ran = subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except OSError as error:
         raise EmbeddedKafkaError(f"{java} does not run: {error.strerror} (JAVA_HOME={home or ''}). {remedy}") from error
-    major = java_major(told.stderr)
-    if major is None or major < OLDEST_JAVA:
-        raise EmbeddedKafkaError(f"{java} is {told.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
+    major = java_major(ran.stderr)
+    if major is None or major < MIN_JAVA:
+        raise EmbeddedKafkaError(f"{java} is {ran.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
     return java
 
 
@@ -254,7 +253,7 @@ def java_major(version_text: str) -> int | None:
 
 
 def free_port(*, taken: set[int] | None = None) -> int:
-    """A port on which nothing listens just now; see `PORTS` for why the system is not asked for one."""
+    """Return a free port; see `PORTS` for why the system does not choose it."""
     candidates = [port for port in PORTS if port not in (taken or set())]
     for port in random.SystemRandom().sample(candidates, 200):
         if _bindable(port):
@@ -264,7 +263,7 @@ def free_port(*, taken: set[int] | None = None) -> int:
 
 def _bindable(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: an ended run is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: a stopped broker does not block it
         try:
             probe.bind((HOST, port))
         except OSError:

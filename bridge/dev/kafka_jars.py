@@ -1,4 +1,4 @@
-"""Kafka's own jars, fetched once into a cache: an embedded broker needs no download of a distribution.
+"""Kafka's jars, fetched once into a cache, so that the embedded broker needs no Kafka distribution.
 
 The list is what `org.apache.kafka:kafka_2.13` and a binding for slf4j resolve to.
 """
@@ -17,16 +17,16 @@ DEFAULT_CACHE = Path(".run/kafka-jars")
 JARS = JarList("Kafka", KAFKA_VERSION, Path(__file__).with_name("kafka-jars.txt"))
 
 
-class JarsError(BridgeError):
-    """The jars are not there and could not be fetched, or are not the pinned ones. The message says what to do."""
+class KafkaJarsError(BridgeError):
+    """The jars are missing and cannot be fetched, or are not the pinned ones. The message says what to do."""
 
 
 def ensure_jars(cache: Path = DEFAULT_CACHE, *, java: str = "java") -> Path:
-    """Return the folder with exactly the jars of `JARS`, fetched when missing. Raises JarsError."""
+    """Return the folder with exactly the jars of `JARS`, fetched when missing. Raises KafkaJarsError."""
     try:
         return ensure(JARS, cache, java=java)
-    except jars.JarsError as wrong:
-        raise JarsError(str(wrong)) from wrong
+    except jars.JarsError as error:
+        raise KafkaJarsError(str(error)) from error
 
 
 if __name__ == "__main__":  # python -m bridge.dev.kafka_jars [CACHE]: the build of compose/kafka uses it

@@ -1,4 +1,4 @@
-"""The page and its API of one bridge, from its settings."""
+"""Create the page and its API from the settings of a bridge."""
 
 import time
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from starlette.routing import BaseRoute
 from bridge.config.advertised_address import host_of, own_address
 from bridge.config.settings import Settings, is_loopback
 from bridge.errors import SettingsError
-from bridge.http.api.kafka import RealKafka
-from bridge.http.api.operations import Api, Parts
+from bridge.http.api.kafka import ConfluentKafkaPort
+from bridge.http.api.operations import Api, ApiContext
 from bridge.http.api.rejected import RejectedTopic
 from bridge.http.api.routes import routes
-from bridge.http.api.timer_requests import Requests
-from bridge.http.async_queries import Asker
+from bridge.http.api.timer_requests import RequestSender
+from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator, peer_key, read_tokens
-from bridge.http.html.views import Site
-from bridge.http.peer_client import Peers
-from bridge.http.peers import Neighbours
+from bridge.http.html.views import HtmlPages
+from bridge.http.peer_client import PeerNetworks
+from bridge.http.peers import Peers
 from bridge.observe.status import Status
 from bridge.ports import Clock
 from bridge.query.query_queue import QueryQueue
@@ -27,20 +27,20 @@ from bridge.query.query_queue import QueryQueue
 
 @contextmanager
 def page_routes(
-    settings: Settings, access: Authenticator, status: Status, desk: QueryQueue, clock: Clock
+    settings: Settings, access: Authenticator, status: Status, query_queue: QueryQueue, clock: Clock
 ) -> Iterator[list[BaseRoute]]:
-    """To be served beside the probes."""
-    kafka = RealKafka(settings)
-    asker = Asker(status, desk)
+    """Yield the routes of the API and the page, which are served beside the probes."""
+    kafka = ConfluentKafkaPort(settings)
+    queries = LoopQueries(status, query_queue)
     address = own_address(settings)
     installed = version("kafka-timer-bridge")
     api = Api(
-        Parts(
+        ApiContext(
             status=status,
-            asker=asker,
+            queries=queries,
             clock=clock,
-            neighbours=Neighbours(address, kafka, access, Peers(settings.peer_networks, is_loopback(host_of(address)))),
-            requests=Requests(kafka, settings.receipts_topic, settings.receipts),
+            peers=Peers(address, kafka, access, PeerNetworks(settings.peer_networks, is_loopback(host_of(address)))),
+            requests=RequestSender(kafka, settings.receipts_topic, settings.receipts),
             rejected=RejectedTopic(kafka, settings.rejected_topic, settings.rules()),
             data_dir=settings.data_dir,
             timer_topics=tuple(settings.timer_topics()),
@@ -48,14 +48,14 @@ def page_routes(
         )
     )
     try:
-        site = Site(api.operations, access, clock.now_ms)
+        site = HtmlPages(api.operations, access, clock.now_ms)
         yield [*routes(api.operations, access, installed), *site.routes()]
     finally:
         kafka.close()
 
 
 def access_of(settings: Settings) -> Authenticator:
-    """Raises SettingsError."""
+    """Read the tokens files. Raises SettingsError."""
     reading = settings.page_read_tokens
     operating = settings.page_operator_tokens
     tokens = [] if reading is None else read_tokens(reading, "read")

@@ -1,4 +1,4 @@
-"""Questions to the turn's thread from the loop that serves HTTP, and what is told where it does not answer."""
+"""Questions from the HTTP event loop to the loop's thread; without an answer, HTTP 503 with the reason."""
 
 import asyncio
 import time
@@ -14,50 +14,50 @@ from timer.errors import CorruptStoreError
 
 T = TypeVar("T")
 
-ANSWER_WITHIN_S = 10.0
-SEARCH_S = 0.02
-"""So long timers may have to wait for whoever asks."""
-LOOK_S = 0.005
-"""The same for metrics, which are asked for again and again."""
-_LONGEST_SEARCH_S = 60.0
+ANSWER_TIMEOUT_S = 10.0
+SEARCH_STEP_S = 0.02
+"""The longest that one step of a search may hold up the loop, and with it the timers."""
+METRICS_STEP_S = 0.005
+"""The same for metrics, which are read again and again."""
+_MAX_SEARCH_S = 60.0
 
 
-class Stepwise(Protocol):
-    """What takes longer than a turn may."""
+class SteppedSearch(Protocol):
+    """A search that takes several turns."""
 
-    def go_on(self, bridge: Bridge, now_ms: int, is_over: Callable[[], bool]) -> bool:
-        """True: it is done."""
+    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> bool:
+        """Do the next part. True if the search is done."""
         ...
 
 
-def soon_over(seconds: float = SEARCH_S) -> Callable[[], bool]:
-    """For a search, in one turn."""
+def deadline(seconds: float = SEARCH_STEP_S) -> Callable[[], bool]:
+    """Return a function that is True once `seconds` have passed: the time of a search in one turn."""
     end_s = time.monotonic() + seconds
     return lambda: time.monotonic() >= end_s
 
 
-class Asker:
-    """Raises HTTPException 503 with the reason."""
+class LoopQueries:
+    """Ask the loop's thread. Raises HTTPException 503 with the reason."""
 
-    def __init__(self, status: Status, desk: QueryQueue, within_s: float = ANSWER_WITHIN_S) -> None:
+    def __init__(self, status: Status, query_queue: QueryQueue, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._status = status
-        self._desk = desk
-        self._within_s = within_s
+        self._query_queue = query_queue
+        self._timeout_s = timeout_s
 
     async def ask(self, question: Callable[[Bridge], T]) -> T:
         try:
-            answer = asyncio.wrap_future(self._desk.put(question))
-            return await asyncio.wait_for(answer, self._within_s)
+            answer = asyncio.wrap_future(self._query_queue.submit(question))
+            return await asyncio.wait_for(answer, self._timeout_s)
         except BusyError:
             raise HTTPException(503, "too many ask at a time: ask again") from None
         except TimeoutError:
             raise HTTPException(503, self._status.ready().reason or "the bridge is busy: ask again") from None
-        except (CorruptStoreError, OSError) as wrong:
-            raise HTTPException(503, f"a store cannot be read: {wrong}") from wrong
+        except (CorruptStoreError, OSError) as error:
+            raise HTTPException(503, f"a store cannot be read: {error}") from error
 
-    async def search(self, search: Stepwise, now_ms: Callable[[], int]) -> None:
-        """Until it is done, over as many turns as it takes."""
-        end_s = time.monotonic() + _LONGEST_SEARCH_S
-        while not await self.ask(lambda bridge: search.go_on(bridge, now_ms(), soon_over())):
+    async def search(self, search: SteppedSearch, now_ms: Callable[[], int]) -> None:
+        """Run the search to its end, over as many turns as it takes."""
+        end_s = time.monotonic() + _MAX_SEARCH_S
+        while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
             if time.monotonic() >= end_s:
-                raise HTTPException(503, f"it is not found in {_LONGEST_SEARCH_S:.0f} s: ask for less, or again")
+                raise HTTPException(503, f"it is not found in {_MAX_SEARCH_S:.0f} s: ask for less, or again")

@@ -1,9 +1,9 @@
-"""Connections to the HTTP port: so few, and so short, that stores and brokers' sockets always get their file handles.
+"""Limit number and duration of HTTP connections, so that stores and broker sockets always get file handles.
 
 accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
 
-At the limit a newcomer takes the place of who has waited longest without a whole request: who only holds connections
-keeps no probe out. Where all are being answered, the newcomer is closed.
+At the limit a new connection replaces the one that has waited longest without a whole request, so idle connections keep
+no probe out. If all are being answered, the new one is closed.
 """
 
 import asyncio
@@ -18,96 +18,96 @@ from bridge.observe.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 64
-"""A process may open 1024 files as a rule; this leaves nearly all of them to stores and brokers."""
+MAX_CONNECTIONS = 64
+"""A process may usually open 1024 files; nearly all of them stay free for stores and brokers."""
 BACKLOG = 32
-"""So many are accepted at a time, beyond the limit for a moment; and so many errors of `accept` come at a time."""
+"""Connections accepted at a time, for a moment beyond the limit; also the most errors of `accept` at a time."""
 REQUEST_S = 10.0
-"""Beginning to end, with its body; 2 MB at most."""
+"""For a whole request with its body, 2 MB at most."""
 ANSWER_S = 120.0
 """Longer than the longest search."""
 
 
 class HttpConnection(H11Protocol):
-    """Subclassed with other limits where needed."""
+    """A connection with limits. Tests subclass it with other limits."""
 
-    most: ClassVar[int] = MOST_CONNECTIONS
+    max_connections: ClassVar[int] = MAX_CONNECTIONS
     request_s: ClassVar[float] = REQUEST_S
     answer_s: ClassVar[float] = ANSWER_S
 
-    _complaints: ClassVar[LogThrottle] = LogThrottle(log)
+    _log_throttle: ClassVar[LogThrottle] = LogThrottle(log)
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._since_s = self.loop.time()
-        self._end: asyncio.TimerHandle | None = None
+        self._waiting_since_s = self.loop.time()
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.most:
-            self._make_room()
-        self._expect(self.request_s)
+        if len(self.connections) > self.max_connections:
+            self._evict_idle()
+        self._start_timer(self.request_s)
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:  # the next request begins
-            self._expect(self.request_s)
+            self._start_timer(self.request_s)
         had_request = self._has_request
         super().data_received(data)
         if self._has_request and not had_request:
-            self._expect(self.answer_s)
+            self._start_timer(self.answer_s)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         is_busy = self._has_request or self.transport.get_write_buffer_size() > 0
-        self._expect(self.answer_s if is_busy else self.request_s)
+        self._start_timer(self.answer_s if is_busy else self.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     @property
     def _has_request(self) -> bool:
-        """A whole one."""
+        """True if a whole request has arrived."""
         return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
 
     @property
     def _is_answered(self) -> bool:
         return self._has_request and not self.cycle.response_complete
 
-    def _make_room(self) -> None:
+    def _evict_idle(self) -> None:
         others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
         idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
-        leaving = min(idle, key=lambda each: each._since_s, default=self)  # noqa: SLF001
-        told = "%d connections are open, more are asked for: those without a whole request are closed"
-        self._complaints.say(_now_ms(), "most", told, self.most)
-        leaving._abort()  # noqa: SLF001
+        evicted = min(idle, key=lambda each: each._waiting_since_s, default=self)  # noqa: SLF001
+        text = "%d connections are open, more are asked for: those without a whole request are closed"
+        self._log_throttle.say(_now_ms(), "most", text, self.max_connections)
+        evicted._abort()  # noqa: SLF001
 
-    def _expect(self, within_s: float) -> None:
-        self._forget()
+    def _start_timer(self, timeout_s: float) -> None:
+        self._cancel_timer()
         if self in self.connections:
-            self._since_s = self.loop.time()
-            self._end = self.loop.call_later(within_s, self._abort)
+            self._waiting_since_s = self.loop.time()
+            self._timer = self.loop.call_later(timeout_s, self._abort)
 
-    def _forget(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _abort(self) -> None:
         self.connections.discard(self)
         self.transport.abort()
 
 
-def tell_trouble(loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
-    """The loop's exception handler: a lack of file handles is said once a minute, not once for each who knocks."""
-    wrong = told.get("exception")
-    if isinstance(wrong, OSError) and "accept" in told.get("message", ""):
-        _accepting.say(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", wrong.strerror)
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Exception handler of the event loop: log a lack of file handles once a minute, not for each connection."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and "accept" in context.get("message", ""):
+        _accept_errors.say(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", error.strerror)
     else:
-        loop.default_exception_handler(told)
+        loop.default_exception_handler(context)
 
 
-_accepting = LogThrottle(log)
+_accept_errors = LogThrottle(log)
 
 
 def _now_ms() -> int:

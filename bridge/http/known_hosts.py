@@ -17,7 +17,7 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
 
 
 class KnownHosts:
-    """ASGI middleware. names: patterns (* and ?) beside localhost. any_address: True to answer more than loopback."""
+    """ASGI middleware. names: patterns (* and ?) beside localhost. any_address: True if every IP address is known."""
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, any_address: bool = True) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""One GET from an address that somebody announced: nothing that answers there can hold or mislead who asks.
+"""One GET from an address that a group member announced. What answers there cannot block or mislead the caller.
 
-No thread is taken but for looking up a name, no redirect is followed, no more than `most_bytes` are read, and whoever
-cancels it, as a time-out does, has ended it.
+A thread is used only to resolve a name, redirects are not followed, at most `max_bytes` are read, and a cancel (such as
+a timeout) ends it at once.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ from typing import NamedTuple
 import h11
 
 _CHUNK_BYTES = 1 << 16
-_HIGHEST_PORT = 65535
+_MAX_PORT = 65535
 
 
-class Fetched(NamedTuple):
+class PeerResponse(NamedTuple):
     status: int
     body: bytes
 
 
-class Peers(NamedTuple):
-    """Which IP addresses may be asked: those in `networks`; if there are none, those that an instance can have."""
+class PeerNetworks(NamedTuple):
+    """The IP addresses that may be asked: those in `networks`, or if that is empty, those that an instance can have."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     is_loopback: bool = True
-    """We announce a loopback address ourselves, so the others may."""
+    """True if we announce a loopback address ourselves, so others may too."""
 
-    def include(self, host: str) -> bool:
+    def allows(self, host: str) -> bool:
         address = ip_address(host)
         address = getattr(address, "ipv4_mapped", None) or address
         if self.networks:
@@ -38,11 +38,14 @@ class Peers(NamedTuple):
 
 
 async def fetch(
-    address: str, target: str, headers: dict[str, str], names: Executor, most_bytes: int, peers: Peers
-) -> Fetched:
-    """`names`: looks up names. Raises OSError, ValueError for what is no address, h11.ProtocolError for no HTTP."""
-    host, port = await _place(address, names)
-    if not peers.include(host):
+    address: str, target: str, headers: dict[str, str], resolver: Executor, max_bytes: int, allowed: PeerNetworks
+) -> PeerResponse:
+    """GET `target` from `address`, a host:port. `resolver`: its threads resolve names.
+
+    Raises OSError, ValueError if `address` is not host:port, h11.ProtocolError if the answer is not HTTP.
+    """
+    host, port = await _resolve(address, resolver)
+    if not allowed.allows(host):
         raise OSError(f"{host} is no address of an instance by peer_networks")
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -50,12 +53,12 @@ async def fetch(
         sent = list({"Host": address, "Connection": "close", "Accept": "application/json", **headers}.items())
         writer.write(connection.send(h11.Request(method="GET", target=target, headers=sent)) or b"")
         writer.write(connection.send(h11.EndOfMessage()) or b"")
-        return await _answer(reader, connection, most_bytes)
+        return await _read_response(reader, connection, max_bytes)
     finally:
         writer.transport.abort()
 
 
-async def _answer(reader: asyncio.StreamReader, connection: h11.Connection, most_bytes: int) -> Fetched:
+async def _read_response(reader: asyncio.StreamReader, connection: h11.Connection, max_bytes: int) -> PeerResponse:
     status, body = 0, bytearray()
     while True:
         event = connection.next_event()
@@ -65,23 +68,23 @@ async def _answer(reader: asyncio.StreamReader, connection: h11.Connection, most
             status = event.status_code
         elif isinstance(event, h11.Data):
             body += event.data
-            if len(body) > most_bytes:
-                raise OSError(f"it tells more than {most_bytes} bytes")
+            if len(body) > max_bytes:
+                raise OSError(f"it tells more than {max_bytes} bytes")
         elif isinstance(event, h11.EndOfMessage):
-            return Fetched(status, bytes(body))
+            return PeerResponse(status, bytes(body))
 
 
-async def _place(address: str, names: Executor) -> tuple[str, int]:
+async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:
     host, _, port_text = address.rpartition(":")
     host, port = host.removeprefix("[").removesuffix("]"), int(port_text)
-    if not host or not 0 < port <= _HIGHEST_PORT:
+    if not host or not 0 < port <= _MAX_PORT:
         raise ValueError(f"{address} is no host:port")
     try:
         return str(ip_address(host)), port
     except ValueError:
-        looked_up = asyncio.get_running_loop().run_in_executor(names, _look_up, host, port)
+        looked_up = asyncio.get_running_loop().run_in_executor(resolver, _getaddrinfo, host, port)
         return await looked_up, port
 
 
-def _look_up(host: str, port: int) -> str:
+def _getaddrinfo(host: str, port: int) -> str:
     return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])

@@ -1,14 +1,14 @@
-"""HTTP beside the loop: probes and what is pending, read only, in a thread of its own.
+"""HTTP server in a thread of its own: probes, metrics and what is pending, read only.
 
-    /health/live    200; 503 where the loop hangs: the process is to be started again    from Status, at once
-    /health/ready   200; 503 with the reason                                             from Status, at once
-    /pending        counts, first and last due, histogram; ?topic=, ?bucket=6h           from the turn's thread, by Desk
-    /pending?id=    the timers under one id; 404 where there is none; a token, if any    the same
-                    503 where there is none, but some partitions are not recovered yet
-    /metrics        Prometheus; see bridge.observe.metric_definitions   from Metrics, and by the query queue
+    /health/live    200; 503 if the loop hangs: restart the process          from Status, at once
+    /health/ready   200; 503 with the reason                                 from Status, at once
+    /pending        counts, first and last due, histogram; ?topic=, ?bucket  from the loop's thread, by QueryQueue
+    /pending?id=    the timers under one id; needs a token if there are any  the same
+                    404 if there is none; 503 if some partitions are still recovering
+    /metrics        Prometheus; see bridge.observe.metric_definitions        from Metrics, and the same
 
-Whoever reaches the port may read names of topics and numbers of timers, but no key, no value and no setting; whether an
-id is pending, only where there are no tokens.
+Without a token one can read names of topics and numbers of timers, but no key, value or setting. If there are tokens,
+a question about an id needs one.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bridge.errors import SettingsError
-from bridge.http.async_queries import ANSWER_WITHIN_S, LOOK_S, Asker, soon_over
-from bridge.http.connection_limits import BACKLOG, HttpConnection, tell_trouble
+from bridge.http.async_queries import ANSWER_TIMEOUT_S, METRICS_STEP_S, LoopQueries, deadline
+from bridge.http.connection_limits import BACKLOG, HttpConnection, log_loop_error
 from bridge.http.known_hosts import KnownHosts
 from bridge.loop.loop import Bridge
 from bridge.observe.metrics_snapshot import MetricsSnapshot, see
@@ -38,65 +38,68 @@ from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status, Verdict
 from bridge.ports import Clock
 from bridge.query.query_queue import QueryQueue
-from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, of_bridge, parse_bucket_ms
+from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 
 log = logging.getLogger(__name__)
 
-SEE_WITHIN_S = 2.0
-"""Longer than a turn waits for a message; those who scrape wait 10 s."""
-_END_S = 3
+METRICS_TIMEOUT_S = 2.0
+"""Longer than a turn waits for a message; Prometheus waits 10 s."""
+_SHUTDOWN_S = 3
 _ANY_ADDRESS = Middleware(KnownHosts)
-_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
 def application(
     status: Status,
-    desk: QueryQueue,
+    query_queue: QueryQueue,
     clock: Clock,
     exposition: Exposition,
-    answer_within_s: float = ANSWER_WITHIN_S,
-    others: Sequence[BaseRoute] = (),
-    demand: Callable[[Request], None] = lambda _: None,
+    answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    extra_routes: Sequence[BaseRoute] = (),
+    require_token: Callable[[Request], None] = lambda _: None,
     hosts: Middleware = _ANY_ADDRESS,
 ) -> Starlette:
-    """The routes, and `others` (bridge.http.api). None of them looks into the bridge itself.
+    """Return the server's routes and `extra_routes` (bridge.http.api). No route touches the bridge directly.
 
-    `demand`: who asks about one id has to pass it; raises HTTPException. `hosts`: KnownHosts, for all routes.
+    require_token: raises HTTPException if a question about one id needs a token. hosts: KnownHosts, for all routes.
     """
-    ask = Asker(status, desk, answer_within_s).ask
-    see_soon = Asker(status, desk, min(SEE_WITHIN_S, answer_within_s)).ask
+    ask = LoopQueries(status, query_queue, answer_timeout_s).ask
+    ask_soon = LoopQueries(status, query_queue, min(METRICS_TIMEOUT_S, answer_timeout_s)).ask
 
     async def live(_: Request) -> Response:
-        return _verdict(status.live(), status)
+        return _probe_response(status.live(), status)
 
     async def ready(_: Request) -> Response:
-        return _verdict(status.ready(), status)
+        return _probe_response(status.ready(), status)
 
     async def pending(request: Request) -> Response:
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
-            demand(request)
+            require_token(request)
             named, recovering = await ask(
                 lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), status.in_recovery())
             )
             code = 200 if named.timers else 503 if recovering else 404
-            return _told(InstanceNamed(**named.model_dump(), recovering=[*map(str, recovering)]), code)
+            return _json(InstanceNamed(**named.model_dump(), recovering=[*map(str, recovering)]), code)
         try:
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
-        except ValueError as wrong:
-            raise HTTPException(400, f"bucket: {wrong}") from wrong
-        told, recovering = await ask(
-            lambda bridge: (of_bridge(bridge, clock.now_ms(), bucket_ms, topic, soon_over()), status.in_recovery())
+        except ValueError as error:
+            raise HTTPException(400, f"bucket: {error}") from error
+        counts, recovering = await ask(
+            lambda bridge: (
+                pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()),
+                status.in_recovery(),
+            )
         )
-        return _told(InstancePending(**told.model_dump(), recovering=[*map(str, recovering)]), 200)
+        return _json(InstancePending(**counts.model_dump(), recovering=[*map(str, recovering)]), 200)
 
     async def metrics(request: Request) -> Response:
         def look(bridge: Bridge) -> MetricsSnapshot:
-            return see(bridge, exposition.targets, clock.now_ms(), soon_over(LOOK_S))
+            return see(bridge, exposition.targets, clock.now_ms(), deadline(METRICS_STEP_S))
 
-        with suppress(HTTPException):  # what was seen last stays
-            exposition.seen = await see_soon(look)
+        with suppress(HTTPException):  # without an answer, the last snapshot stays
+            exposition.seen = await ask_soon(look)
         body, content_type = exposition.text(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
@@ -106,14 +109,14 @@ def application(
             Route("/health/ready", ready),
             Route("/pending", pending),
             Route("/metrics", metrics),
-            *others,
+            *extra_routes,
         ],
         middleware=[hosts],
-        exception_handlers={HTTPException: _refused},
+        exception_handlers={HTTPException: _http_error},
     )
 
 
-def _verdict(verdict: Verdict, status: Status) -> Response:
+def _probe_response(verdict: Verdict, status: Status) -> Response:
     shards = {str(shard): each.phase for shard, each in sorted(status.shards().items())}
     places: dict[str, object] = {"shards": shards}
     if status.unavailable_targets:
@@ -123,21 +126,21 @@ def _verdict(verdict: Verdict, status: Status) -> Response:
     return JSONResponse({"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, **places}, 503)
 
 
-def _told(answer: BaseModel, status_code: int) -> Response:
+def _json(answer: BaseModel, status_code: int) -> Response:
     return Response(answer.model_dump_json(), status_code, media_type="application/json")
 
 
-async def _refused(_: Request, wrong: Exception) -> Response:
-    assert isinstance(wrong, HTTPException)
-    return JSONResponse({"reason": wrong.detail}, wrong.status_code, wrong.headers)
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"reason": error.detail}, error.status_code, error.headers)
 
 
 @contextmanager
 def serving(
     host: str, port: int, application_: Starlette, protocol: type[HttpConnection] = HttpConnection
 ) -> Iterator[None]:
-    """Answers until it is left. Raises SettingsError where the port is not to be had."""
-    with _listening(host, port) as listener:
+    """Serve until the end of the block. Raises SettingsError if the port cannot be opened."""
+    with _listen(host, port) as listener:
         config = uvicorn.Config(
             application_,
             http=protocol,
@@ -145,11 +148,11 @@ def serving(
             log_config=None,
             log_level="warning",
             access_log=False,
-            proxy_headers=False,  # anybody may write X-Forwarded-For
+            proxy_headers=False,  # any client can write X-Forwarded-For
             lifespan="off",
             ws="none",
             server_header=False,
-            timeout_graceful_shutdown=_END_S,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=asyncio.run, args=(_serve(server, listener),), name="http", daemon=True)
@@ -159,22 +162,22 @@ def serving(
             yield
         finally:
             server.should_exit = True
-            thread.join(2 * _END_S)
+            thread.join(2 * _SHUTDOWN_S)
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
-    asyncio.get_running_loop().set_exception_handler(tell_trouble)
+    asyncio.get_running_loop().set_exception_handler(log_loop_error)
     await server.serve([listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as wrong:
-        if wrong.errno in _TAKEN:
+    except OSError as error:
+        if error.errno in _PORT_ERRORS:
             raise SettingsError(
-                f"http_port {port} on {host}: {wrong.strerror}: give this bridge another --http-port, or 0 for none"
-            ) from wrong
+                f"http_port {port} on {host}: {error.strerror}: give this bridge another --http-port, or 0 for none"
+            ) from error
         raise SettingsError(
-            f"http_host {host}: {wrong.strerror}: give an address of this machine, such as 127.0.0.1 or 0.0.0.0"
-        ) from wrong
+            f"http_host {host}: {error.strerror}: give an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+        ) from error

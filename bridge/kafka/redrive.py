@@ -25,7 +25,17 @@ from bridge.kafka.topic_admin import ConfluentTopics
 from bridge.kafka.transactions.producer import Failed, TransactionalProducer, TransactionContents
 from bridge.kafka.transactions.rejection_finder import Culprits
 from bridge.ports import Outgoing
-from bridge.redrive.rules import Parked, RedrivePlan, Selection, chunks, mark_key, mark_of, marks_on, parked, request_of
+from bridge.redrive.rules import (
+    Parked,
+    RedrivePlan,
+    Selection,
+    all_markers,
+    chunks,
+    marker_key,
+    marker_of,
+    parked,
+    request_of,
+)
 from schemas.headers import Rules
 from schemas.origin import Shard
 
@@ -81,8 +91,8 @@ class ConfluentRedrive:
                 f"{self._rejected_topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run`"
                 f" makes it"
             )
-        marks = marks_on(self._marks_topic, self._topics.partitions(self._marks_topic), self._history)
-        found = RedrivePlan(selection, marks)
+        markers = all_markers(self._marks_topic, self._topics.partitions(self._marks_topic), self._history)
+        found = RedrivePlan(selection, markers)
         for place in (Shard(self._rejected_topic, number) for number in range(count)):
             first, end = self._history.bounds(place)
             if selection.from_ms is not None:
@@ -175,8 +185,10 @@ class ConfluentRedrive:
 
     def _batch(self, requests: list[tuple[Parked, Outgoing]]) -> TransactionContents:
         now_ms = time.time_ns() // 1_000_000
-        marks = [Outgoing(self._marks_topic, -1, mark_key(each), mark_of(each), [], now_ms) for each, _ in requests]
-        return TransactionContents([*(request for _, request in requests), *marks], {}, b"", self._culprits.narrow)
+        markers = [
+            Outgoing(self._marks_topic, -1, marker_key(each), marker_of(each), [], now_ms) for each, _ in requests
+        ]
+        return TransactionContents([*(request for _, request in requests), *markers], {}, b"", self._culprits.narrow)
 
     def _publish(self, batch: TransactionContents) -> Failed | None:
         producer = self._sound()

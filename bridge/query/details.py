@@ -1,7 +1,7 @@
-"""One timer, told whole: what lives under an id, with the headers of its request, and its value where it is asked for.
+"""One timer in full: with key and headers of its request, and on request its value.
 
-By the index of ids, so however many are pending. By the place of its request, where it has no id: then its shard's log
-is looked through, bit by bit. Bytes that are no UTF-8 are told in base64.
+A timer is found by its id through the index, which is fast, or by the offset of its request, for which the partition's
+log is scanned step by step. Bytes that are not UTF-8 are given in base64.
 """
 
 import base64
@@ -12,18 +12,18 @@ from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
 from bridge.query.search import NamedTimer, id_fields
-from bridge.query.summary import Timer, named_bodies, told_of
+from bridge.query.summary import Timer, named_bodies, timers_with_bodies
 from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
 from timer.format.body import Body, unpack_headers
 from timer.format.unit import Rows
 
-MOST_SHOWN_BYTES = 64 << 10
-"""Of a value."""
+MAX_SHOWN_BYTES = 64 << 10
+"""Of a value; the rest is cut off."""
 
 
 class Content(BaseModel):
-    """Some bytes of a sender's: `text`, or `base64` where they are no UTF-8."""
+    """Bytes of a message: `text`, or `base64` if they are not UTF-8."""
 
     bytes: int
     text: str | None = None
@@ -39,7 +39,7 @@ class Header(BaseModel):
 
 
 class TimerDetail(NamedTimer):
-    """A timer with what its request carried. While it is `rolling`, only its id is known of that."""
+    """A timer with the content of its request. While it is `rolling`, only the id is known."""
 
     key: Content | None = None
     headers: list[Header] = Field(default_factory=list)
@@ -49,7 +49,7 @@ class TimerDetail(NamedTimer):
 
 
 class Found(BaseModel):
-    """One timer for each shard at the most."""
+    """At most one timer for each partition."""
 
     at_ms: int
     timers: list[TimerDetail]
@@ -59,65 +59,65 @@ def content(raw: bytes | None) -> Content | None:
     """At most its first MOST_SHOWN_BYTES."""
     if raw is None:
         return None
-    shown, is_cut = raw[:MOST_SHOWN_BYTES], len(raw) > MOST_SHOWN_BYTES
+    shown, is_cut = raw[:MAX_SHOWN_BYTES], len(raw) > MAX_SHOWN_BYTES
     try:
-        text, _ = utf_8_decode(shown, "strict", not is_cut)  # a character may be cut in two
+        text, _ = utf_8_decode(shown, "strict", not is_cut)  # the cut may be inside a character
     except UnicodeDecodeError:
         return Content(bytes=len(raw), base64=base64.b64encode(shown).decode(), is_cut=is_cut)
     return Content(bytes=len(raw), text=text, is_cut=is_cut)
 
 
-def look_up(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> Found:
-    """In the shards that are ours and open."""
+def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> Found:
+    """Return the timers under an id in all partitions that are open here."""
     found = named_bodies(bridge, id_, now_ms)
     return Found(at_ms=now_ms, timers=[_detail(timer, body, id_, with_value=with_value) for timer, body in found])
 
 
 class OriginSearch:
-    """The timer whose first request has this offset. As search.Search: a step after each turn until done."""
+    """Find the timer whose first request has this offset, one step after each turn, as search.Search does."""
 
     def __init__(self, shard: Shard, origin: int, *, with_value: bool) -> None:
         self.found: Found | None = None
-        """None: the shard is not open here."""
+        """None if the partition is not open here."""
         self._shard = shard
         self._origin = origin
         self._with_value = with_value
         self._owned: OwnedPartition | None = None
         self._next: int | None = 0
 
-    def go_on(self, bridge: Bridge, now_ms: int, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """True: it is done. Raises CorruptStoreError."""
+    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Do the next step. True if the search is done. Raises CorruptStoreError."""
         owned = bridge.shards.get(self._shard)
         if owned is None:
             return True
-        if owned is not self._owned:  # opened anew: its units are others
+        if owned is not self._owned:  # opened again: its units are others
             self._owned, self._next = owned, 0
         while self._next is not None:
-            run, self._next = owned.store.list_pending(self._next)
-            rows = run[run["origin"] == self._origin]
+            scanned, self._next = owned.store.list_pending(self._next)
+            rows = scanned[scanned["origin"] == self._origin]
             if len(rows):
-                self._tell(owned, now_ms, [rows[:1]])
+                self._finish(owned, now_ms, [rows[:1]])
                 return True
-            if self._next is not None and is_over():
+            if self._next is not None and should_stop():
                 return False
-        self._tell(owned, now_ms, [])
+        self._finish(owned, now_ms, [])
         return True
 
-    def _tell(self, owned: OwnedPartition, now_ms: int, rows: list[Rows]) -> None:
+    def _finish(self, owned: OwnedPartition, now_ms: int, rows: list[Rows]) -> None:
         leaving = [body for body in owned.leaving() if body.origin == self._origin]
         rolling = [flight for flight in owned.flights.alive() if flight.origin == self._origin]
-        told = told_of(self._shard, owned, now_ms, leaving, rows, rolling)
-        timers = [_detail(timer, body, None, with_value=self._with_value) for timer, body in told]
+        found = timers_with_bodies(self._shard, owned, now_ms, leaving, rows, rolling)
+        timers = [_detail(timer, body, None, with_value=self._with_value) for timer, body in found]
         self.found = Found(at_ms=now_ms, timers=timers)
 
 
 def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:
-    """`id_`: as it was asked for."""
-    told = timer.model_dump() | id_fields(id_ if body is None else body.id)
+    """`id_`: the id of the question, for a timer without body."""
+    fields = timer.model_dump() | id_fields(id_ if body is None else body.id)
     if body is None:
-        return TimerDetail(**told)
+        return TimerDetail(**fields)
     return TimerDetail(
-        **told,
+        **fields,
         key=content(body.key),
         headers=[Header(name=name, value=content(value)) for name, value in unpack_headers(body.headers)],
         requested_ms=body.timestamp_ms,

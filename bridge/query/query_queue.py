@@ -1,10 +1,10 @@
-"""Questions to the bridge from other threads: the turn's thread alone may look into a store, so it answers.
+"""Questions from other threads. Only the loop's thread may read a store, so it answers them.
 
-asker's thread   future = desk.put(question)  ...................................... future.result()
-turn's thread    turn   desk.serve(bridge)   turn   desk.serve(bridge): question(bridge)   turn
+other thread    future = queue.submit(question)  .................................. future.result()
+loop's thread   turn   queue.run_next(bridge)   turn   queue.run_next(bridge): question(bridge)   turn
 
-One question is answered behind each turn, so that no number of askers keeps timers from leaving. Who asks ends the wait
-of the turn that is going on, so an idle bridge answers at once.
+One question runs after each turn, so questions cannot hold up deliveries. submit() wakes the loop, so an idle bridge
+answers at once.
 """
 
 from collections import deque
@@ -16,31 +16,31 @@ from bridge.loop.loop import Bridge
 
 T = TypeVar("T")
 
-_MOST_WAITING = 32
+_MAX_WAITING = 32
 
 
 class BusyError(Exception):
-    """Too many are waiting already."""
+    """The queue is full."""
 
 
 class QueryQueue:
-    """Any thread puts, one serves."""
+    """submit() is thread-safe; run_next() is for the loop's thread."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[Bridge], Any], Future[Any]]] = deque()
         self._wake: Callable[[], None] = lambda: None
 
-    def put(self, question: Callable[[Bridge], T]) -> "Future[T]":
-        """To be answered behind a turn; an asker that does not wait any longer cancels it. Raises BusyError."""
-        if len(self._waiting) >= _MOST_WAITING:
+    def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
+        """Run a question after the turn; cancel the future to withdraw it. Raises BusyError if the queue is full."""
+        if len(self._waiting) >= _MAX_WAITING:
             raise BusyError
         answer: Future[T] = Future()
         self._waiting.append((question, answer))
         self._wake()
         return answer
 
-    def serve(self, bridge: Bridge) -> None:
-        """Answers the first that somebody still waits for."""
+    def run_next(self, bridge: Bridge) -> None:
+        """Answer the first question that was not cancelled."""
         self._wake = bridge.wake
         while self._waiting:
             question, answer = self._waiting.popleft()
@@ -48,8 +48,8 @@ class QueryQueue:
                 continue
             try:
                 answer.set_result(question(bridge))
-            except Exception as wrong:  # noqa: BLE001  (the asker's: what a question finds wrong must not end the bridge)
-                answer.set_exception(wrong)
+            except Exception as error:  # noqa: BLE001  (it is the asker's: a failed question must not end the bridge)
+                answer.set_exception(error)
             break
         if self._waiting:
             bridge.wake()

@@ -1,10 +1,10 @@
-"""What is pending, told from outside: counts by real topic, when the first and the last are due, and how many when.
+"""Summary of the pending timers: counts by target topic, first and last due time, and a histogram.
 
-    running bridge (its own thread) -> of_bridge, named_in_bridge        what /pending answers
-    store of a stopped one          -> of_store, named_in_store          as of its checkpoint
-    several of either               -> joined
+    running bridge (loop's thread) -> pending_in_bridge, named_in_bridge        what /pending answers
+    store of a stopped bridge      -> pending_in_store, named_in_store          as of its checkpoint
+    several of either              -> merge_pending
 
-A timer that is on its way round through Kafka (rolling) is counted too. Times are epoch ms.
+A timer whose copy is in flight (rolling) is counted too. Times are epoch ms.
 """
 
 from collections import Counter
@@ -25,52 +25,54 @@ from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_range
 from timer.inspect.offline_store import StoppedStore
 
 State = Literal["pending", "due", "held", "leaving", "rolling"]
-"""Waits for its time; or its time has come; its place in the order has passed (a clock went back, it
-rests, or its target has to wait); in a transaction
-that is under way; or a copy of it is on its way back to the timer topic."""
+"""State of a timer.
+
+pending: not due yet. due: due, not released yet. leaving: in an uncommitted transaction. rolling: its copy is in
+flight. held: its key has passed (a clock went back, its roll cooldown lasts, or its target waits).
+"""
 
 
 class Bucket(BaseModel):
-    """So many timers are due from then on, up to the next bucket."""
+    """Number of timers that are due from `from_ms` on, up to the next bucket."""
 
     from_ms: int
     timers: int
 
 
 class TopicPending(BaseModel):
-    """None is due before `first_due_ms`, none behind `last_due_ms`: exact, or to the hour where to search took long."""
+    """First and last due time are exact, or rounded outward to the hour if the exact search took too long."""
 
     pending: int
     first_due_ms: int
     last_due_ms: int
     histogram: list[Bucket]
-    """Those that hold any, by due time."""
+    """The buckets that are not empty, by due time."""
 
 
 class TimerTopicBytes(BaseModel):
-    """Of a timer topic: bytes of its pending timers' bodies in the stores, and of the stores' files."""
+    """Bytes of a timer topic: bodies of its pending timers, and files of its stores."""
 
     pending_bytes: int
     store_bytes: int
 
 
 class Pending(BaseModel):
-    """Of the shards named in `shards`, each with its number of timers."""
+    """Pending timers of the partitions in `shards`, which has the number of timers of each."""
 
     at_ms: int
     pending: int
     topics: dict[str, TopicPending]
     shards: dict[str, int]
     timer_topics: dict[str, TimerTopicBytes] = Field(default_factory=dict)
-    """By timer topic, whichever real topics were asked for; empty for a stopped store."""
+    """By timer topic, for all target topics; empty for a stopped store."""
 
     def histogram(self) -> list[Bucket]:
-        """Of all topics."""
-        return joined_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
+        """Return the histogram of all topics together."""
+        return merge_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
 
 
 class Timer(BaseModel):
-    """`offset` is that of the request or of its latest copy; unknown while `rolling`, as that is not read yet."""
+    """`offset`: that of the request or its latest copy, None while `rolling`, because the copy is not read yet."""
 
     state: State
     shard: str
@@ -78,30 +80,30 @@ class Timer(BaseModel):
     offset: int | None
     topic: str
     partition: int | None
-    """The real topic's; None: the partitioner's choice."""
+    """Partition of the target topic; None if the partitioner chooses it."""
     due_ms: int
     rolls: int
 
     @classmethod
     def stored(
-        cls, shard: Shard, origin: int, due_ms: int, state: State, seen: Body | Peek, **more: str | None
+        cls, shard: Shard, origin: int, due_ms: int, state: State, stored: Body | Peek, **more: str | None
     ) -> Self:
-        """One that lives in the store; `more`: what a kind of its own adds."""
+        """Return a timer of the store. `more`: fields of a subclass."""
         return cls(
             state=state,
             shard=str(shard),
             origin=origin,
-            offset=seen.offset,
-            topic=seen.target,
-            partition=None if seen.partition < 0 else seen.partition,
+            offset=stored.offset,
+            topic=stored.target,
+            partition=None if stored.partition < 0 else stored.partition,
             due_ms=due_ms,
-            rolls=seen.rolls,
+            rolls=stored.rolls,
             **more,
         )
 
     @classmethod
     def rolling(cls, shard: Shard, flight: CopyInFlight) -> Self:
-        """One whose copy is on its way."""
+        """Return a timer whose copy is in flight."""
         return cls(
             state="rolling",
             shard=str(shard),
@@ -115,7 +117,7 @@ class Timer(BaseModel):
 
 
 class Named(BaseModel):
-    """What lives under an id; one timer for each shard at the most."""
+    """Pending timers under an id, at most one for each partition."""
 
     at_ms: int
     id: str
@@ -123,7 +125,7 @@ class Named(BaseModel):
 
 
 class OfInstance(BaseModel):
-    """`recovering`: partitions of an instance that are being rebuilt, so nobody knows yet what is pending there."""
+    """`recovering`: partitions of the instance that are still recovering, so their timers are unknown."""
 
     recovering: list[str] = Field(default_factory=list)
 
@@ -137,23 +139,26 @@ class InstanceNamed(Named, OfInstance):
 
 
 def parse_bucket_ms(text: str) -> int:
-    """Width of a bucket. Raises ValueError with what would be right."""
+    """Parse the width of a bucket. Raises ValueError with valid examples."""
     bucket_ms = parse_duration_ms(text)
     if bucket_ms == 0 or bucket_ms % HOUR_MS:
         raise ValueError(f"{text!r} is not to be had, as counts are kept by the hour: write 1h, 6h, 1d")
     return bucket_ms
 
 
-def of_bridge(
+def pending_in_bridge(
     bridge: Bridge,
     at_ms: int,
     bucket_ms: int = HOUR_MS,
     topic: str | None = None,
-    is_over: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Pending:
-    """All shards that are ours and open. `bucket_ms`: whole hours. `is_over` ends the search for first and last."""
-    told = _told(at_ms, bridge.due_ranges(is_over), bridge.due_hours(), bridge.pending, bucket_ms, topic)
-    return told.model_copy(update={"timer_topics": _joined_bytes(map(_bytes_of, bridge.shards.values()))})
+    """Return the summary of all partitions that are open here.
+
+    bucket_ms: whole hours. should_stop: ends the search for the exact first and last due time.
+    """
+    pending = _pending(at_ms, bridge.due_ranges(should_stop), bridge.due_hours(), bridge.pending, bucket_ms, topic)
+    return pending.model_copy(update={"timer_topics": _merge_bytes(map(_bytes_of, bridge.shards.values()))})
 
 
 def _bytes_of(owned: OwnedPartition) -> dict[str, TimerTopicBytes]:
@@ -161,7 +166,7 @@ def _bytes_of(owned: OwnedPartition) -> dict[str, TimerTopicBytes]:
     return {owned.shard.topic: TimerTopicBytes(pending_bytes=store.pending_bytes, store_bytes=store.size_bytes)}
 
 
-def _joined_bytes(parts: Iterable[Mapping[str, TimerTopicBytes]]) -> dict[str, TimerTopicBytes]:
+def _merge_bytes(parts: Iterable[Mapping[str, TimerTopicBytes]]) -> dict[str, TimerTopicBytes]:
     sums: dict[str, TimerTopicBytes] = {}
     for part in parts:
         for topic, own in part.items():
@@ -172,18 +177,18 @@ def _joined_bytes(parts: Iterable[Mapping[str, TimerTopicBytes]]) -> dict[str, T
     return dict(sorted(sums.items()))
 
 
-def of_store(
+def pending_in_store(
     shard: Shard, store: StoppedStore, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None
 ) -> Pending:
-    """One stopped store."""
-    counts, flights = store.dues(), _alive(store)
+    """Return the summary of a stopped store."""
+    counts, flights = store.dues(), _copies_in_flight(store)
     ranges = joined_ranges((counts.ranges(), ranges_of(flights)))
     hours = joined_hours((counts.hours(), hours_of(flights)))
     pending = sum(each.pending for each in ranges.values())
-    return _told(at_ms, ranges, hours, {shard: pending}, bucket_ms, topic)
+    return _pending(at_ms, ranges, hours, {shard: pending}, bucket_ms, topic)
 
 
-def _told(
+def _pending(
     at_ms: int,
     ranges: Mapping[str, DueRange],
     hours: Mapping[str, Mapping[int, int]],
@@ -206,40 +211,40 @@ def _told(
 
 
 def _histogram(counts: Mapping[int, int], bucket_ms: int) -> list[Bucket]:
-    return joined_buckets(
+    return merge_buckets(
         Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items()
     )
 
 
-def joined(parts: Iterable[Pending]) -> Pending:
-    """Of all of them, at least one, with buckets of one width."""
+def merge_pending(parts: Iterable[Pending]) -> Pending:
+    """Merge at least one summary; all have the same bucket width."""
     first, *others = all_ = list(parts)
     topics, shards = dict(first.topics), dict(first.shards)
     for part in others:
         shards |= part.shards
         for target, own in part.topics.items():
-            topics[target] = _both(topics[target], own) if target in topics else own
+            topics[target] = _merge_topic(topics[target], own) if target in topics else own
     total = sum(each.pending for each in topics.values())
     return Pending(
         at_ms=first.at_ms,
         pending=total,
         topics=dict(sorted(topics.items())),
         shards=shards,
-        timer_topics=_joined_bytes(part.timer_topics for part in all_),
+        timer_topics=_merge_bytes(part.timer_topics for part in all_),
     )
 
 
-def _both(one: TopicPending, other: TopicPending) -> TopicPending:
+def _merge_topic(one: TopicPending, other: TopicPending) -> TopicPending:
     return TopicPending(
         pending=one.pending + other.pending,
         first_due_ms=min(one.first_due_ms, other.first_due_ms),
         last_due_ms=max(one.last_due_ms, other.last_due_ms),
-        histogram=joined_buckets(one.histogram + other.histogram),
+        histogram=merge_buckets(one.histogram + other.histogram),
     )
 
 
-def joined_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """Those of one beginning are one."""
+def merge_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Add up the buckets with the same beginning."""
     counts: Counter[int] = Counter()
     for bucket in buckets:
         counts[bucket.from_ms] += bucket.timers
@@ -250,21 +255,23 @@ def joined_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
 
 
 def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
-    """In the shards that are ours and open; each is asked by its index of ids."""
+    """Look up an id in all partitions that are open here."""
     return Named(at_ms=at_ms, id=id_, timers=[timer for timer, _ in named_bodies(bridge, id_.encode(), at_ms)])
 
 
 def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
-    """The same, each with its body; None: it is rolling."""
-    return [found for shard, owned in bridge.shards.items() for found in _in_shard(shard, owned, id_, at_ms)]
+    """Look up an id; return each timer with its body, None while it is rolling."""
+    return [found for shard, owned in bridge.shards.items() for found in _named_in_partition(shard, owned, id_, at_ms)]
 
 
-def _in_shard(shard: Shard, owned: OwnedPartition, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
+def _named_in_partition(shard: Shard, owned: OwnedPartition, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
     leaving = (body for body in owned.leaving() if body.id == id_)
-    return told_of(shard, owned, at_ms, leaving, owned.store.find([id_]).values(), owned.flights.with_id(id_))
+    return timers_with_bodies(
+        shard, owned, at_ms, leaving, owned.store.find([id_]).values(), owned.flights.with_id(id_)
+    )
 
 
-def told_of(
+def timers_with_bodies(
     shard: Shard,
     owned: OwnedPartition,
     at_ms: int,
@@ -272,7 +279,7 @@ def told_of(
     rows: Iterable[Rows],
     flights: Iterable[CopyInFlight],
 ) -> list[tuple[Timer, Body | None]]:
-    """Each with its body, wherever it is; `rows` are of one timer each."""
+    """Return timers with their bodies, None while rolling. `rows`: one for each timer in the store."""
     store = owned.store
     found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in leaving]
     for row in rows:
@@ -283,24 +290,24 @@ def told_of(
 
 
 def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:
-    """In one stopped store."""
+    """Look up an id in a stopped store."""
     held = store.checkpoint.held
     found = [
         _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin in held))
         for timer in store.with_id(id_.encode())
     ]
     hash_ = id_hash(id_.encode())
-    found += [Timer.rolling(shard, flight) for flight in _alive(store) if flight.id_hash == hash_]
+    found += [Timer.rolling(shard, flight) for flight in _copies_in_flight(store) if flight.id_hash == hash_]
     return Named(at_ms=at_ms, id=id_, timers=found)
 
 
-def _alive(store: StoppedStore) -> list[CopyInFlight]:
-    told = store.checkpoint
-    return [flight for flight in told.flights if flight.origin not in told.ended_flights]
+def _copies_in_flight(store: StoppedStore) -> list[CopyInFlight]:
+    checkpoint = store.checkpoint
+    return [flight for flight in checkpoint.flights if flight.origin not in checkpoint.ended_flights]
 
 
 def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
-    """Of a timer in the store."""
+    """Return the state of a timer in the store."""
     if is_held:
         return "held"
     return "due" if due_ms <= at_ms else "pending"

@@ -1,14 +1,14 @@
-"""Which records of the rejected topic are sent again, in which order, and how it is remembered.
+"""Which rejected records are sent again, in which order, and how that is recorded.
 
     rejected record    request headers | timer-error | timer-error-detail | timer-origin
     sent again         request headers                        same key, value and partition of its timer topic
-    mark               {"parked": "timer.rejected/3/17", ...} in the same transaction: what is marked is not sent again
+    marker             {"parked": "timer.rejected/3/17", ...} in the same transaction: a marked record is not sent again
 
-1. What was undeliverable is sent again unless `codes` say otherwise. What its sender did wrong would only be refused
-   again, so it has to be asked for by its code.
-2. Requests with one id leave in the order in which they were sent, so that the last one stands; all others in the order
-   in which they were parked.
-3. A mark names the record's place, and what stood there: a topic that was deleted and made anew is a new one.
+1. By default, undeliverable requests are sent again. A request with a mistake of its sender would be refused again, so
+   it has to be selected by its code.
+2. Requests with the same id are sent in their original order, so that the last one wins; all others in the order in
+   which they were parked.
+3. A marker names the record's offset and its content, so markers of a deleted topic do not match its successor.
 """
 
 import json
@@ -36,47 +36,47 @@ from schemas.origin import Shard
 from schemas.profiles import read
 
 UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized", "too-large"})
-"""Codes that speak about the target: once that is mended, the same request does well."""
+"""Codes that are about the target: once the target is fixed, the same request succeeds."""
 
 _REASON = (ERROR, ERROR_DETAIL, ORIGIN)
 
 
 class Parked(NamedTuple):
-    """What is to be known of a rejected record. `place` is its partition there; `size` is of key, value and headers."""
+    """A rejected record. `place`: its partition on the rejected topic. `size`: bytes of key, value and headers."""
 
     place: Shard
     offset: int
     parked_ms: int
     code: str
     shard: Shard
-    """Where it was a request: what it is sent to again."""
+    """The partition of the request, which it is sent to again."""
     origin: int
     target: str
-    """The real topic, empty where the request does not tell."""
+    """The target topic, empty if the request names none."""
     id: bytes | None
     size: int
     is_bare: bool = False
-    """Too large for the rejected topic: key, value and headers stand where it was a request."""
+    """True if it was too large for the rejected topic: key, value and headers are only in the request."""
 
     @property
-    def told_origin(self) -> str:
+    def origin_text(self) -> str:
         return f"{self.shard}/{self.origin}"
 
 
 def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked | None:
-    """None where no bridge has put it there. `rules`: by timer topic, the first for all others."""
+    """Parse a rejected record; None if no bridge wrote it. `rules`: by timer topic, the first is for all others."""
     reason = record.headers[-len(_REASON) :]
     if tuple(name for name, _ in reason) != _REASON:
         return None
-    code, _, told = ((value or b"").decode(errors="replace") for _, value in reason)
-    topic, _, rest = told.partition("/")
+    code, _, origin_text = ((value or b"").decode(errors="replace") for _, value in reason)
+    topic, _, rest = origin_text.partition("/")
     partition, _, offset = rest.partition("/")
     if not (code and topic and is_number(partition) and is_number(offset)):
         return None
     key, headers = request_of(record, code)
     own_rules = rules.get(topic, next(iter(rules.values())))
-    asked = read(headers, record.timestamp_ms, own_rules, key, record.value)
-    schedule = asked.schedule if isinstance(asked, Claim) else asked
+    parsed = read(headers, record.timestamp_ms, own_rules, key, record.value)
+    schedule = parsed.schedule if isinstance(parsed, Claim) else parsed
     target = schedule.target if isinstance(schedule, Schedule) else (dict(headers).get(TOPIC) or b"").decode("latin-1")
     return Parked(
         place,
@@ -93,10 +93,10 @@ def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked |
 
 
 def request_of(record: Record, code: str) -> tuple[bytes | None, list[tuple[str, bytes | None]]]:
-    """Key and headers to be sent again.
+    """Return key and headers to send again.
 
-    The copy of a request in another product's words says by a null `timer-key` that it leaves without a key, which no
-    request of ours may say: it has none then.
+    In a rolled copy of a request in another product's headers, a null `timer-key` means delivery without a key. A
+    request may not carry it, so the request gets a null key instead.
     """
     headers = request_headers(record.headers, code)
     if code == "bad-header" or (KEY, None) not in headers:
@@ -105,10 +105,10 @@ def request_of(record: Record, code: str) -> tuple[bytes | None, list[tuple[str,
 
 
 def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None]]:
-    """Those of the request that was parked: without the reason, and without what a rolled copy told of itself.
+    """Return the headers of the parked request, without the reason and without the headers of a rolled copy.
 
-    Nor what one told that no journal knows, as progress was adopted since, or a forger: as a copy it would be refused
-    again. What is on a `bad-header` is its sender's.
+    A copy that the journal does not know (progress was adopted since, or it is forged) would be refused again, so it is
+    sent as a request. On a `bad-header` these headers are the sender's, so they stay.
     """
     kept = list(headers[: -len(_REASON)])
     if code != "bad-header" and [name for name, _ in kept[-2:]] == [ORIGIN, ROLLS]:
@@ -118,7 +118,7 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which ones. Empty sets and None: all; but without `codes`, only what is `UNDELIVERABLE`. Times are of parking."""
+    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking."""
 
     timer_topics: frozenset[str]
     codes: frozenset[str] = frozenset()
@@ -132,14 +132,14 @@ class Selection:
             record.shard.topic in self.timer_topics
             and record.code in (self.codes or UNDELIVERABLE)
             and (not self.targets or record.target in self.targets)
-            and (not self.origins or record.told_origin in self.origins)
+            and (not self.origins or record.origin_text in self.origins)
             and (self.from_ms is None or record.parked_ms >= self.from_ms)
             and (self.to_ms is None or record.parked_ms < self.to_ms)
         )
 
 
 class PlanRow(NamedTuple):
-    """How many records of one code and real topic: all, those sent again before, those to be sent now."""
+    """Number of records of one code and target topic: all, already sent again, and selected."""
 
     code: str
     topic: str
@@ -149,39 +149,39 @@ class PlanRow(NamedTuple):
 
 
 class RejectedLog(Protocol):
-    """What stands in topics, read_committed."""
+    """Reads committed records (read_committed)."""
 
     def bounds(self, shard: Shard) -> tuple[int, int]: ...
 
     def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
-def marks_on(topic: str, partitions: int | None, log: RejectedLog) -> frozenset[bytes]:
-    """Of all that was sent again. `partitions`: None where there is no such topic, so nothing was."""
+def all_markers(topic: str, partitions: int | None, log: RejectedLog) -> frozenset[bytes]:
+    """Return all markers. `partitions`: None if the topic does not exist, so nothing was sent again."""
     places = [Shard(topic, number) for number in range(partitions or 0)]
-    return frozenset(mark for place in places for mark in marks_in(log, place, *log.bounds(place)))
+    return frozenset(marker for place in places for marker in read_markers(log, place, *log.bounds(place)))
 
 
-def marks_in(log: RejectedLog, place: Shard, from_offset: int, to_offset: int) -> Iterator[bytes]:
+def read_markers(log: RejectedLog, place: Shard, from_offset: int, to_offset: int) -> Iterator[bytes]:
     for records in log.requests(place, from_offset, to_offset):
         yield from (record.value for record in records if record.value is not None)
 
 
 class RedrivePlan:
-    """What a look at the rejected topic comes to; `marks` are those of what was sent again before."""
+    """The records to send, collected from the rejected topic. `markers`: those of records sent again before."""
 
-    def __init__(self, selection: Selection, marks: Container[bytes]) -> None:
+    def __init__(self, selection: Selection, markers: Container[bytes]) -> None:
         self._selection = selection
-        self._marks = marks
+        self._markers = markers
         self._parked: Counter[tuple[str, str]] = Counter()
         self._redriven: Counter[tuple[str, str]] = Counter()
         self.selected: list[Parked] = []
         self.other_topics: Counter[str] = Counter()
-        """Records of timer topics that were not asked for."""
+        """Number of records of timer topics that are not selected."""
         self.foreign = 0
-        """Records that no bridge has put there."""
+        """Number of records that no bridge wrote."""
         self.bare: list[Parked] = []
-        """Those that cannot be sent from there."""
+        """Selected records that cannot be sent, as they lack their contents."""
 
     def add(self, record: Parked | None) -> None:
         if record is None:
@@ -192,22 +192,22 @@ class RedrivePlan:
             return
         kind = (record.code, record.target)
         self._parked[kind] += 1
-        if mark_of(record) in self._marks:
+        if marker_of(record) in self._markers:
             self._redriven[kind] += 1
         elif self._selection.takes(record):
             (self.bare if record.is_bare else self.selected).append(record)
 
-    def cut(self, limit: int | None) -> None:
-        """At most `limit` of them, in the order in which they leave."""
-        self.selected = in_order(self.selected)[:limit]
+    def limit_to(self, limit: int | None) -> None:
+        """Sort the selected records in the order of sending, and keep at most `limit`."""
+        self.selected = in_send_order(self.selected)[:limit]
 
     def rows(self) -> list[PlanRow]:
         selected = Counter((record.code, record.target) for record in self.selected)
         return [PlanRow(*kind, n, self._redriven[kind], selected[kind]) for kind, n in sorted(self._parked.items())]
 
 
-def in_order(records: Iterable[Parked]) -> list[Parked]:
-    """By the time of parking, but none before an older request with its id, whatever the clocks were."""
+def in_send_order(records: Iterable[Parked]) -> list[Parked]:
+    """Sort by time of parking, but never a request before an older one with the same id, whatever the clocks say."""
     latest_ms: dict[tuple[Shard, bytes], int] = {}
     placed: list[tuple[int, Parked]] = []
     for record in sorted(records, key=lambda each: (each.shard, each.origin)):
@@ -220,7 +220,7 @@ def in_order(records: Iterable[Parked]) -> list[Parked]:
 
 
 def chunks(records: Iterable[Parked], *, most: int, most_bytes: int) -> Iterator[list[Parked]]:
-    """In order, each no longer than `most` records and, but for a single one, no larger than `most_bytes`."""
+    """Cut into chunks of at most `most` records and `most_bytes`; a larger record is a chunk of its own."""
     chunk: list[Parked] = []
     room = most_bytes
     for record in records:
@@ -233,14 +233,19 @@ def chunks(records: Iterable[Parked], *, most: int, most_bytes: int) -> Iterator
         yield chunk
 
 
-def mark_key(record: Parked) -> bytes:
+def marker_key(record: Parked) -> bytes:
     return f"{record.place}/{record.offset}".encode()
 
 
-def mark_of(record: Parked) -> bytes:
+def marker_of(record: Parked) -> bytes:
     """The value of the record's mark: the same bytes for the same record."""
-    mark = {"v": 1, "parked": mark_key(record).decode(), "parked_ms": record.parked_ms, "origin": record.told_origin}
-    return json.dumps(mark).encode()
+    marker = {
+        "v": 1,
+        "parked": marker_key(record).decode(),
+        "parked_ms": record.parked_ms,
+        "origin": record.origin_text,
+    }
+    return json.dumps(marker).encode()
 
 
 def _size(record: Record) -> int:

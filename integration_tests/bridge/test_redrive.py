@@ -51,7 +51,7 @@ class Place:
         """One `redrive --apply`; how many it sent."""
         redrive = self.redrive()
         found = redrive.look(self.everything)
-        found.cut(None)
+        found.limit_to(None)
         sent = redrive.apply(found.selected).count
         redrive.close()
         return sent
@@ -118,7 +118,7 @@ def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -
         place.park(b"%d" % number, number, partition=number % 2)
     first = place.redrive()
     found = first.look(place.everything)
-    found.cut(None)
+    found.limit_to(None)
     stands: list[Parked] = []
     assert first.apply(found.selected[:100], stands.extend).count == 100
     assert place.all_of_it() == 500
@@ -135,7 +135,7 @@ def test_what_a_dead_one_left_in_the_middle_is_sent_by_the_next(place: Place) ->
         place.park(b"%d" % number, number)
     dead = place.redrive()
     found = dead.look(place.everything)
-    found.cut(None)
+    found.limit_to(None)
     assert dead._producer is not None
     assert dead._producer.fill(dead._batch(dead._requests(found.selected))) is None  # and never committed
     assert place.all_of_it() == 5
@@ -149,7 +149,7 @@ def test_one_that_the_timer_topic_does_not_take_keeps_nobody_back(place: Place) 
         place.park(b"%d" % number, number)
     redrive = place.redrive()
     found = redrive.look(place.everything)
-    found.cut(None)
+    found.limit_to(None)
     sent = redrive.apply(found.selected)
     redrive.close()
     assert (sent.count, [(record.origin, code) for record, code in sent.refused]) == (3, [(0, "too-large")])

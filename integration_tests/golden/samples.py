@@ -13,7 +13,7 @@ from bridge.intake.copies_in_flight import copy_of
 from bridge.intake.decide import ReceiptDraft
 from bridge.ports import Record
 from bridge.publish.records import bare, deliver, park, receipt, refuse
-from bridge.redrive.rules import Parked, mark_key, mark_of
+from bridge.redrive.rules import Parked, marker_key, marker_of
 from integration_tests.golden import store
 from integration_tests.golden.records import lines, lines_of, text
 from schemas.control import Paused, Skipped, control_record
@@ -172,7 +172,7 @@ def rejected() -> bytes:
 def redriven() -> bytes:
     """Key and value of the mark of a redriven record."""
     parked = Parked(REJECTED, 17, NOW_MS, "unknown-topic", SHARD, 10, "orders", b"id-1", 99)
-    return lines([{"key": text(mark_key(parked)), "value": text(mark_of(parked))}])
+    return lines([{"key": text(marker_key(parked)), "value": text(marker_of(parked))}])
 
 
 def export() -> bytes:
@@ -206,5 +206,5 @@ STORE = "store.v3"
 
 def written() -> dict[str, bytes]:
     """Return all files of `formats/` that this version writes."""
-    of_store = {f"{STORE}/{name}": data for name, data in store.files().items()}
-    return {name: write() for name, write in WRITTEN.items()} | of_store
+    pending_in_store = {f"{STORE}/{name}": data for name, data in store.files().items()}
+    return {name: write() for name, write in WRITTEN.items()} | pending_in_store

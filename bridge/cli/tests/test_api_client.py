@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from pydantic import BaseModel
 
-from bridge.cli.api_client import RunningBridge
+from bridge.cli.api_client import ApiClient
 from bridge.errors import BridgeError
 
 
@@ -51,7 +51,7 @@ def answering(code: int, location: str = "") -> Iterator[tuple[str, list[str | N
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_a_redirect_is_an_error_and_no_other_host_sees_the_token(code: int) -> None:
     with answering(200) as (elsewhere, seen), answering(code, elsewhere) as (url, _):
-        bridge = RunningBridge(url, "--http-port", "a-secret-token")
+        bridge = ApiClient(url, "--http-port", "a-secret-token")
         for ask in (bridge.get, bridge.post):
             with pytest.raises(BridgeError, match=f"{url}: answered {code}, redirects are not followed; give --url"):
                 ask("/pending", {}, Nothing)

@@ -11,7 +11,7 @@ from bridge.cli.app import app
 from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError, SettingsError
 from bridge.http.api import operations as api
-from bridge.http.api.timer_requests import Requests
+from bridge.http.api.timer_requests import RequestSender
 from bridge.http.auth.sessions import Token
 from bridge.tests.simulation.http_fakes import Place
 
@@ -66,14 +66,14 @@ def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatc
     assert released.stdout == "release: 10 requests sent; 10 moved\n"
     place.run(300)
     assert count(place) == 0
-    monkeypatch.setattr(api, "MOST_ACTED_ON", 0)
+    monkeypatch.setattr(api, "MAX_PER_SELECTION", 0)
     place.producer.schedule("orders", "v", delay="2h", id="one more")
     place.run(300)
     refused = pending(place, "--select", "topic=orders", "--move-by", "1h", "--apply", token=token)
     assert "1 match, 0 go at a time: narrow the selector" in str(refused.exception)
 
 
-def test_timers_without_an_id_are_counted_and_told_to_be_left(place: Place, token: Path) -> None:
+def test_timers_without_an_id_are_counted_and_reported(place: Place, token: Path) -> None:
     place.producer.schedule("orders", "v", key="k1", delay="3h").result(0)
     place.run(300)
     dry = pending(place, "--select", "key=k1", "--cancel", token=token)
@@ -85,24 +85,26 @@ def test_timers_without_an_id_are_counted_and_told_to_be_left(place: Place, toke
 
 
 def test_many_are_acted_on_part_by_part(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
+    monkeypatch.setattr(api, "MAX_PER_SELECTION", 8)
     done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
     assert count(place) == 0
 
 
-def test_what_comes_after_the_count_is_left_alone(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "MOST_ACTED_ON", 8)
-    sending = Requests.send
+def test_timers_that_arrive_after_the_count_are_left_alone(
+    place: Place, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MAX_PER_SELECTION", 8)
+    sending = RequestSender.send
 
-    def send(requests: Requests, *given: Any, **more: Any) -> Any:
+    def send(requests: RequestSender, *given: Any, **more: Any) -> Any:
         if count(place) == 20:  # in front of all parts, and behind
             for number, delay in enumerate(("1h", "3h")):
                 place.producer.schedule("orders", "v", delay=delay, id=f"late-{number}").result(0)
             place.run(300)
         return sending(requests, *given, **more)
 
-    monkeypatch.setattr(Requests, "send", send)
+    monkeypatch.setattr(RequestSender, "send", send)
     done = pending(place, "--select", "topic=orders", "--cancel", "--apply", token=token)
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["8", "8", "4"]
     assert "more match that were not counted" in str(done.exception)
@@ -121,7 +123,7 @@ def test_what_comes_after_the_count_is_left_alone(place: Place, token: Path, mon
         (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
     ],
 )
-def test_a_wrong_selection_is_told_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
+def test_an_invalid_selection_is_refused_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
     found = pending(place, *arguments)
     assert isinstance(found.exception, SettingsError)
     assert told in str(found.exception)
@@ -137,9 +139,7 @@ def test_a_wrong_selection_is_told_with_the_remedy(place: Place, arguments: list
         (["--bucket", "1h"], "--bucket: leave it out where --select is given: "),
     ],
 )
-def test_what_a_selection_does_not_heed_is_refused_and_nothing_is_done(
-    place: Place, token: Path, beside: list[str], told: str
-) -> None:
+def test_options_that_a_selection_ignores_are_refused(place: Place, token: Path, beside: list[str], told: str) -> None:
     place.producer.schedule("bills", "v", key="k1", delay="2h", id="bill")
     place.run(300)
     found = pending(place, *beside, "--select", "key=k1", "--cancel", "--apply", token=token)
@@ -148,7 +148,7 @@ def test_what_a_selection_does_not_heed_is_refused_and_nothing_is_done(
     assert count(place) == 21
 
 
-def test_whoever_may_not_is_told_what_is_missing(place: Place, tmp_path: Path, token: Path) -> None:
+def test_a_missing_or_read_only_token_is_reported(place: Place, tmp_path: Path, token: Path) -> None:
     found = pending(place, "--select", "topic=orders")
     assert "--token-file" in str(found.exception)
     reader = tmp_path / "reader"

@@ -1,4 +1,4 @@
-"""What `send`, `cancel` and `replace` say about a wrong call, before they look for a broker, and where they send to."""
+"""Errors of `send`, `cancel` and `replace` before they connect, and where they send to."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +46,7 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["resume", "__x"], "bad-target"),
     ],
 )
-def test_a_wrong_call_is_told_with_its_remedy(arguments: list[str], told: str) -> None:
+def test_a_wrong_call_is_refused_with_the_remedy(arguments: list[str], told: str) -> None:
     ended = CliRunner().invoke(app, [*arguments, *NOBODY])
     assert isinstance(ended.exception, SettingsError), ended.output
     with pytest.raises(SettingsError, match=told):
@@ -78,7 +78,7 @@ def test_a_message_ends_where_its_line_does_and_nowhere_else(raw: bytes, lines: 
 
 
 def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
-    """To which the commands send from now on."""
+    """The outbox that the commands send to from now on."""
     kafka = FakeKafka(Timeline())
     for topic in (*topics, CONTROL):
         kafka.create(topic)

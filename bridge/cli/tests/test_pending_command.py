@@ -1,4 +1,4 @@
-"""`timer-bridge pending` on the directory of a stopped bridge; test_web.py asks running ones."""
+"""`timer-bridge pending` on the directory of a stopped bridge. bridge/http/tests/test_server.py asks running ones."""
 
 import json
 import socket
@@ -47,7 +47,7 @@ def run(*arguments: object, **environment: str | None) -> Result:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Three partitions: one with timers of all kinds, one with copies on their way, one that never got anything."""
+    """Three partitions: timers in all states, copies in flight, and empty."""
     root = tmp_path / "timer-data"
     folder = DataDir(root)
     for partition in (0, 1, 2):
@@ -69,7 +69,7 @@ def living(data_dir: Path, partition: int) -> list[Body]:
         return [timer.body for timer in opened.soonest(10**6)]
 
 
-def test_case_34_all_partitions_are_joined_with_what_is_on_its_way(data_dir: Path) -> None:
+def test_case_34_all_partitions_and_copies_in_flight_are_merged(data_dir: Path) -> None:
     result = run("--data-dir", data_dir, "--json")
     told: dict[str, Any] = json.loads(result.stdout)
     first, second = living(data_dir, 0), living(data_dir, 1)
@@ -141,13 +141,13 @@ def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_di
     assert told.value.exit_code == 2
 
 
-def test_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
+def test_pending_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:
     with disk_in(tmp_path) as disk:
         full_history(disk)
     assert "timer.requests/0 was not closed cleanly: as of its last checkpoint" in run("--data-dir", tmp_path).stderr
 
 
-def test_a_store_that_was_never_checkpointed_is_not_told_to_be_empty(tmp_path: Path) -> None:
+def test_a_store_without_a_checkpoint_is_not_reported_as_empty(tmp_path: Path) -> None:
     never_checkpointed(tmp_path)
     assert "note: timer.requests/0 could not be looked into" in run("--data-dir", tmp_path).stderr
     with pytest.raises(BridgeError, match=r"nothing was found under 'x', but timer.requests/0 could not be looked"):
@@ -157,8 +157,8 @@ def test_a_store_that_was_never_checkpointed_is_not_told_to_be_empty(tmp_path: P
 @pytest.mark.parametrize(
     "answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"], ids=["ssh", "half"]
 )
-def test_what_does_not_answer_as_a_bridge_is_told(answer: bytes) -> None:
-    """Another server's port, or a bridge that ends amid its answer."""
+def test_a_server_that_is_not_a_bridge_is_reported(answer: bytes) -> None:
+    """Another server's port, or a bridge that ends during its answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -187,7 +187,7 @@ def test_what_does_not_answer_as_a_bridge_is_told(answer: bytes) -> None:
         (("--http-port", "1", "--bucket", "5m"), "--bucket: '5m' is not to be had"),
     ],
 )
-def test_a_wrong_call_is_told_with_its_remedy(arguments: tuple[str, ...], told: str) -> None:
+def test_a_wrong_call_is_refused_with_the_remedy(arguments: tuple[str, ...], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         run(*arguments)
 
@@ -198,7 +198,7 @@ def test_the_port_of_the_environment_is_asked_unless_a_directory_is_given(data_d
     assert "pending at" in run("--data-dir", data_dir, TIMER_BRIDGE_HTTP_PORT="1").stdout
 
 
-def test_a_port_of_the_environment_that_is_none_is_told_and_that_of_a_kubernetes_service_left_alone(
+def test_an_invalid_port_in_the_environment_is_refused_and_that_of_a_kubernetes_service_ignored(
     data_dir: Path,
 ) -> None:
     of_a_service = "tcp://10.0.0.1:8321"
@@ -209,7 +209,7 @@ def test_a_port_of_the_environment_that_is_none_is_told_and_that_of_a_kubernetes
         run(TIMER_BRIDGE_HTTP_PORT="x")
 
 
-def test_a_selection_without_a_bridge_to_ask_is_told_what_to_give() -> None:
+def test_a_selection_without_a_bridge_is_refused() -> None:
     ended = CliRunner().invoke(app, ["pending", "--select", "topic=orders"])
     assert ended.exit_code != 0
     assert "give --http-port or --url of a running bridge" in str(ended.exception)

@@ -1,4 +1,4 @@
-"""`inspect`, `verify` and `export` as an operator meets them: a data directory, a terminal, an exit code."""
+"""`inspect`, `verify` and `export` as an operator runs them: data directory, output, exit code."""
 
 import json
 import zlib
@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from bridge.cli import parquet_export as pending_export
 from bridge.cli import store_commands
-from bridge.cli.offline_stores import reading
+from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.tests.test_histories import SHARD, World
@@ -48,7 +48,7 @@ def files_below(folder: Path) -> dict[Path, bytes]:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """As a bridge leaves it that owned two partitions, of which the second never got anything."""
+    """The data directory of a stopped bridge with two partitions, the second one empty."""
     root = tmp_path / "timer-data"
     folder = DataDir(root)
     for partition in (0, 1):
@@ -64,12 +64,12 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(data_dir: Path) -> Path:
-    """The folder of the partition that holds timers."""
+    """The folder of the partition with timers."""
     return data_dir / "timer.requests" / "0"
 
 
 def living(store: Path) -> dict[int, tuple[int, Any]]:
-    """By origin: visit and body."""
+    """Return visit and body of each timer, by origin."""
     with StoppedStore(ReadOnlyDisk(store)) as opened:
         return {t.body.origin: (t.visit_ms, t.body) for t in opened.soonest(10**6)}
 
@@ -108,7 +108,7 @@ def test_verify_looks_at_every_store_though_one_is_damaged(data_dir: Path, store
     assert "timer.requests/1" in result.stdout
 
 
-def test_verify_tells_the_same_as_json(data_dir: Path, store: Path) -> None:
+def test_verify_prints_the_same_as_json(data_dir: Path, store: Path) -> None:
     (store / "timer" / sorted(path.name for path in (store / "timer").iterdir())[0]).unlink()
     result = run("verify", data_dir, "--json")
     damaged, empty = json.loads(result.stdout)["stores"]
@@ -119,7 +119,7 @@ def test_verify_tells_the_same_as_json(data_dir: Path, store: Path) -> None:
     assert empty["empty"].startswith("no checkpoint was written yet")
 
 
-def test_verify_of_a_killed_bridge_tells_what_is_taken_back(tmp_path: Path) -> None:
+def test_verify_of_a_killed_bridge_prints_what_is_truncated(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path / "timer.requests" / "3")
     full_history(disk).checkpoints()
     history = full_history(disk)
@@ -133,7 +133,7 @@ def test_verify_of_a_killed_bridge_tells_what_is_taken_back(tmp_path: Path) -> N
     assert "after the checkpoint; the next start cuts them" in result.stderr
 
 
-def test_what_a_bridge_leaves_behind_is_sound(tmp_path: Path) -> None:
+def test_the_store_of_a_stopped_bridge_is_sound(tmp_path: Path) -> None:
     world = World()
     world.send("a", 500, id_="a")
     world.send("b", 700, id_="b")
@@ -163,7 +163,7 @@ def test_inspect_shows_progress_logs_ticks_and_timers(data_dir: Path, store: Pat
     assert files_below(data_dir) == before
 
 
-def test_inspect_as_json_tells_the_same_to_programs(data_dir: Path, store: Path) -> None:
+def test_inspect_prints_the_same_as_json(data_dir: Path, store: Path) -> None:
     told = json.loads(run("inspect", data_dir, "--json", "--limit", 4).stdout)["stores"]
     assert [one["store"] for one in told] == ["timer.requests/0", "timer.requests/1"]
     assert "empty" in told[1]
@@ -196,7 +196,7 @@ def test_inspect_finds_one_timer_by_its_id(store: Path) -> None:
     assert "id-38" not in result.stdout
 
 
-def test_inspect_shows_what_a_sender_wrote_and_does_not_do_it(tmp_path: Path) -> None:
+def test_inspect_escapes_message_content(tmp_path: Path) -> None:
     disk, batch = RealDisk(tmp_path / "timer.requests" / "0"), Batch()
     history = History(disk)
     id_ = b"\x1b]0;title\x07\x1b[2J[red]\r\n\xff"
@@ -229,7 +229,7 @@ def disk_in(root: Path, partition: int = 0) -> Iterator[Disk]:
 
 
 def never_checkpointed(root: Path) -> None:
-    """A store as a bridge leaves it that ended amid its rebuild."""
+    """The store of a bridge that ended during a rebuild."""
     with disk_in(root) as disk:
         History(disk).receives(100, 200)
 
@@ -274,9 +274,9 @@ def test_export_goes_through_the_log_in_batches(store: Path, tmp_path: Path, mon
     with StoppedStore(ReadOnlyDisk(store)) as opened:
         in_log_order = [origin for rows in opened.live() for origin in rows["origin"].tolist()]
     assert whole["origin_offset"].to_pylist() == in_log_order
-    monkeypatch.setattr(pending_export, "_MOST_ROWS", 7)
+    monkeypatch.setattr(pending_export, "_MAX_ROWS", 7)
     assert exported(store, tmp_path / "rows.parquet").equals(whole)
-    monkeypatch.setattr(pending_export, "_MOST_BYTES", 100)
+    monkeypatch.setattr(pending_export, "_MAX_BYTES", 100)
     assert exported(store, tmp_path / "bytes.parquet").equals(whole)
     groups = {n: pq.ParquetFile(tmp_path / f"{n}.parquet").metadata.num_row_groups for n in ("whole", "rows", "bytes")}
     assert groups == {"whole": 1, "rows": -(-len(in_log_order) // 7), "bytes": groups["bytes"]}
@@ -288,8 +288,8 @@ def test_export_of_a_partition_without_timers_is_an_empty_table(data_dir: Path, 
     assert (table.num_rows, table.schema.equals(PENDING)) == (0, True)
 
 
-def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
-    """Also of one in which nothing is pending: another file may have a former owner's, in which something was."""
+def test_export_records_the_progress_of_each_store(tmp_path: Path) -> None:
+    """Also of an empty store: another file may have the store of a former owner, which was not empty."""
     with disk_in(tmp_path / "timer-data", 3) as disk:
         history = History(disk)
         history.receives(100, 200)
@@ -301,7 +301,7 @@ def test_export_tells_how_far_each_store_had_come(tmp_path: Path) -> None:
     assert stores_in(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (0, 2, *settled, 0)}
 
 
-def test_export_of_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp_path: Path) -> None:
+def test_export_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:
     with disk_in(tmp_path / "timer-data") as disk:
         full_history(disk)
     result = run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
@@ -309,7 +309,7 @@ def test_export_of_what_a_killed_bridge_left_is_told_to_be_of_its_checkpoint(tmp
 
 
 def test_export_of_a_store_that_was_never_checkpointed_says_what_the_file_lacks(tmp_path: Path) -> None:
-    """What is said to be all that is pending is what an operator deletes the topic by."""
+    """An operator may delete the topic because of this file, so it must not seem complete."""
     never_checkpointed(tmp_path / "timer-data")
     with pytest.raises(BridgeError, match=r"^timer\.requests/0: not in the file") as told:
         run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
@@ -388,8 +388,8 @@ def test_a_running_bridge_keeps_readers_out_unless_forced(command: str, data_dir
 
 
 def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:
-    with reading(data_dir):
-        with reading(data_dir) as stores:
+    with locked_stores(data_dir):
+        with locked_stores(data_dir) as stores:
             assert [shard for shard, _ in stores] == [Shard("timer.requests", 0), Shard("timer.requests", 1)]
         with pytest.raises(SettingsError, match="another bridge runs on it"):
             DataDir(data_dir)

@@ -1,4 +1,4 @@
-"""The client: its headers by tables, and whole histories with a bridge behind it, without a broker."""
+"""The client: tables of headers, and histories with a bridge and no broker."""
 
 import json
 from concurrent.futures import Future
@@ -27,7 +27,7 @@ RULES = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
 
 class FakeOutbox(MemoryOutbox):
-    """A topic that is missing is told as a broker tells it, and what is too large."""
+    """An outbox that refuses unknown topics and large records, as a broker does."""
 
     MOST_BYTES = 2000
 
@@ -40,15 +40,15 @@ class FakeOutbox(MemoryOutbox):
     def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> "Future[Sent]":
-        wrong = None
+        error = None
         if topic not in self.kafka.topics:
-            wrong = f"{topic}: there is no such topic"
+            error = f"{topic}: there is no such topic"
         elif len(value or b"") > self.MOST_BYTES:
-            wrong = f"{topic}: Broker: Message size too large"
-        if wrong is None:
+            error = f"{topic}: Broker: Message size too large"
+        if error is None:
             return super().send(topic, partition, key, value, headers)
         future: Future[Sent] = Future()
-        future.set_exception(BridgeError(wrong))
+        future.set_exception(BridgeError(error))
         return future
 
     def flush(self, timeout_s: float | None) -> None:
@@ -59,7 +59,7 @@ class FakeOutbox(MemoryOutbox):
 
 
 class Message(NamedTuple):
-    """As a consumer is given it."""
+    """A consumed message."""
 
     entry: Entry
     of: str = "orders"
@@ -103,7 +103,7 @@ class Message(NamedTuple):
         ({"level": 0}, 0),
     ],
 )
-def test_a_time_is_said_in_any_way_and_never_rounded_down(given: dict[str, Any], due_ms: int) -> None:
+def test_a_time_of_any_type_is_never_rounded_down(given: dict[str, Any], due_ms: int) -> None:
     assert parse(headers_for("orders", **given), 0, RULES) == Schedule("orders", due_ms, -1)
 
 
@@ -131,18 +131,18 @@ def test_a_time_is_said_in_any_way_and_never_rounded_down(given: dict[str, Any],
         ({"delay": 1, "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
     ],
 )
-def test_what_the_bridge_would_refuse_is_told_at_once(given: dict[str, Any], told: str) -> None:
+def test_a_request_that_the_bridge_would_refuse_raises_at_once(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         headers_for("orders", **given)
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "__consumer_offsets", "café"])
-def test_a_topic_that_can_be_no_target_is_told_at_once(topic: str) -> None:
+def test_an_illegal_topic_raises_at_once(topic: str) -> None:
     with pytest.raises(ValueError, match="bad-target"):
         headers_for(topic, delay=1)
 
 
-def test_everything_that_can_be_said() -> None:
+def test_all_headers() -> None:
     foreign: list[tuple[str, bytes | str | None]] = [("trace", "1"), ("trace", b"1"), ("none", None)]
     found = headers_for(
         "orders", delay=7, id="ä", replace=True, partition=3, delivered_key=b"other", headers=iter(foreign)
@@ -154,7 +154,7 @@ def test_everything_that_can_be_said() -> None:
         cancel_headers(b"")
 
 
-def test_an_expiry_is_said_as_a_time_is() -> None:
+def test_an_expiry_is_given_as_a_time() -> None:
     found = headers_for("orders", at=7, expire_at="1970-01-01T00:00:00.009Z")
     assert parse(found, 0, RULES) == Schedule("orders", 7, -1)
     assert dict(found)["timer-expire-ms"] == b"9"
@@ -169,7 +169,7 @@ def test_a_transactional_producer_is_the_callers_own() -> None:
         TimerProducer({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "mine"})
 
 
-def test_a_setting_that_librdkafka_does_not_know_is_told() -> None:
+def test_an_unknown_librdkafka_setting_raises() -> None:
     with pytest.raises(SettingsError, match=r"no\.such\.setting"):
         TimerProducer({"no.such.setting": "1"})
 
@@ -232,7 +232,7 @@ def test_a_cancel_meets_its_timer_whatever_the_keys_are(place: Place, number: in
     assert place.values() == ([] if number % 2 else [b"here"])
 
 
-def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> None:
+def test_a_timer_not_placed_by_its_id_is_cancelled_everywhere(place: Place) -> None:
     astray = (partition_for("x", 4) + 1) % 4
     place.kafka.produce("timer.requests", b"gone", headers=headers_for("orders", delay=500, id="x"), partition=astray)
     place.bridge.run(100)
@@ -254,7 +254,7 @@ def test_a_timer_that_was_placed_otherwise_is_met_everywhere(place: Place) -> No
     ],
     ids=["no time", "no topic", "a header of ours", "too large"],
 )
-def test_a_replacement_that_is_none_ends_nothing_elsewhere(
+def test_an_invalid_replacement_cancels_nothing(
     place: Place, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     astray = (partition_for("x", 4) + 1) % 4
@@ -266,7 +266,7 @@ def test_a_replacement_that_is_none_ends_nothing_elsewhere(
     assert place.values() == [b"old"]
 
 
-def test_a_replacement_ends_what_was_placed_otherwise(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_cancels_timers_not_placed_by_their_id(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for partition in range(4):
         headers = headers_for("orders", delay=500, id="x")
         place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
@@ -281,7 +281,7 @@ def test_a_replacement_ends_what_was_placed_otherwise(place: Place, monkeypatch:
     assert sorted(kinds) == ["cancelled"] * 3 + ["replaced"]
 
 
-def test_a_cancel_for_one_partition_goes_nowhere_else(place: Place) -> None:
+def test_a_cancel_for_one_partition_goes_only_there(place: Place) -> None:
     headers = headers_for("orders", delay=500, id="x")
     for partition in range(4):
         place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
@@ -380,7 +380,7 @@ def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") ->
 
 
 def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: Place) -> None:
-    """What a sender without Read on the real topic knows: group, topic, partition, offset, and how ids are made."""
+    """What a sender without Read on the target topic knows: group, topic, partition, offset, and how ids are made."""
     place.timers = TimerProducer({}, outbox=place.outbox, retry_secret="of all consumers of billing")
     entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("none", None)])
     fails(place, entry)
@@ -391,7 +391,7 @@ def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: P
     assert len(place.delivered()) == 2
 
 
-def test_the_id_of_a_retry_tells_all_that_the_message_holds_apart_and_stays_the_same(place: Place) -> None:
+def test_the_id_of_a_retry_depends_on_the_whole_message(place: Place) -> None:
     entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("a", b"bc"), ("d", None)])
     others = [
         *(replace(entry, value=None), replace(entry, value=b""), replace(entry, key=b"kv", value=b"")),
@@ -422,7 +422,7 @@ def test_a_group_may_have_a_topic_for_its_retries(place: Place) -> None:
     assert [entry.value for entry in place.delivered("RETRY.billing")] == [b"v"]
 
 
-def test_without_a_topic_for_dead_letters_the_future_says_so(place: Place) -> None:
+def test_without_a_dead_letter_topic_the_future_raises(place: Place) -> None:
     headers = [("timer-retries", b"16"), ("timer-retry-group", b"billing")]
     entry = place.kafka.produce("orders", b"v", headers=headers)
     with pytest.raises(BridgeError, match=r"DLQ\.billing"):
@@ -430,12 +430,12 @@ def test_without_a_topic_for_dead_letters_the_future_says_so(place: Place) -> No
 
 
 @pytest.mark.parametrize("count", [b"", b"x", b"-1", None, b"9" * 40])
-def test_a_count_that_is_none_begins_anew(place: Place, count: bytes | None) -> None:
+def test_an_invalid_retry_count_is_zero(place: Place, count: bytes | None) -> None:
     entry = place.kafka.produce("orders", b"v", headers=[("timer-retries", count), ("timer-retry-group", b"billing")])
     assert dict(retry_of(Message(entry), group="billing").headers)["timer-retries"] == b"1"
 
 
 @pytest.mark.parametrize("group", ["", "a b", "é", "x" * 246])
-def test_a_group_whose_dead_letters_could_go_nowhere_is_told_at_once(place: Place, group: str) -> None:
+def test_a_group_without_a_legal_dead_letter_topic_raises_at_once(place: Place, group: str) -> None:
     with pytest.raises(ValueError, match="legal topic"):
         retry_of(Message(place.kafka.produce("orders", b"v")), group=group)

@@ -12,7 +12,7 @@ from bridge.config.topic_setup import OwnTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
 from bridge.kafka import ConfluentTopics
 from bridge.observe.metrics import Metrics
-from bridge.watch_thread import Growth, Watch
+from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 
 
 class Cluster:
@@ -59,21 +59,21 @@ def test_partitions_that_were_added_get_journals_and_the_limits_are_shared_out_a
     settings = load({"bootstrap_servers": "127.0.0.1:1", "partitions": 3, "max_pending": 6}, {}, None)
     topics = OwnTopics(settings, cast(ConfluentTopics, cluster), Metrics())
     before = settings.turn_options(topics.prepare())
-    growth = Growth(topics, settings.turn_options, before)
-    growth.look()
+    growth = PartitionGrowth(topics, settings.turn_options, before)
+    growth.check()
     assert growth.options is before
     cluster.grow("timer.requests", 6)
     cluster.is_down = True
-    growth.look()
+    growth.check()
     assert growth.options is before
     cluster.is_down = False
-    growth.look()
+    growth.check()
     assert (before.max_pending, growth.options.max_pending, growth.options.partitions) == (2, 1, 6)
     assert cluster.topics["timer.journal"][0] == 6
     cluster.grow("timer.requests", 7)
-    watch = Watch(growth.look)
+    watch = BackgroundChecks(growth.check)
     watch.close()
-    watch.look()
+    watch.check()
     assert "new partitions of a timer topic: not prepared as they should be: max_pending = 6" in caplog.text
     assert growth.options.partitions == 6
 

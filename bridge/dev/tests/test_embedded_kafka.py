@@ -10,7 +10,7 @@ import pytest
 
 from bridge.dev import embedded_kafka as embedded
 from bridge.dev.embedded_kafka import HOST, PORTS, EmbeddedKafka, EmbeddedKafkaError, find_java, free_port, java_major
-from bridge.dev.kafka_jars import JarsError, ensure_jars
+from bridge.dev.kafka_jars import KafkaJarsError, ensure_jars
 from schemas import maven_jars as jars
 from schemas.maven_jars import JarList
 
@@ -40,7 +40,7 @@ def fake_java(folder: Path, *lines: str) -> Path:
         ("command not found", None),
     ],
 )
-def test_java_tells_its_age(text: str, major: int | None) -> None:
+def test_the_version_of_java_is_parsed(text: str, major: int | None) -> None:
     assert java_major(text) == major
 
 
@@ -99,7 +99,7 @@ def test_no_process_stays_when_kafka_ends_while_it_starts(tmp_path: Path, monkey
         (["echo no such disk >&2; exit 1"], r"could not be formatted for Kafka(.|\n)*no such disk"),
     ],
 )
-def test_a_start_that_takes_too_long_or_has_no_disk_is_told(
+def test_a_start_without_time_or_disk_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], told: str
 ) -> None:
     monkeypatch.setattr(embedded, "find_java", lambda: str(fake_java(tmp_path, *lines)))
@@ -110,7 +110,7 @@ def test_a_start_that_takes_too_long_or_has_no_disk_is_told(
     assert kafka.pid is None
 
 
-def test_where_no_port_is_free_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_port_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_bindable", lambda port: False)
     with pytest.raises(EmbeddedKafkaError, match=f"no free port between {PORTS.start} and {PORTS.stop}"):
         free_port()
@@ -124,7 +124,7 @@ def test_stop_and_kill_without_a_start_do_nothing(tmp_path: Path) -> None:
 
 
 def jar_list(folder: Path, **jars: bytes) -> JarList:
-    """Of jars `x:NAME:1` with these contents."""
+    """Return a list of jars `x:NAME:1` with these contents."""
     file = folder / "jars.txt"
     pinned = [f"x:{name}:1 {sha512(content).hexdigest()}" for name, content in jars.items()]
     file.write_text("\n".join(["# organisation:name:version and SHA-512", *pinned, ""]))
@@ -132,7 +132,7 @@ def jar_list(folder: Path, **jars: bytes) -> JarList:
 
 
 def fetching_java(folder: Path, **jars: str) -> str:
-    """Ivy's place of a java that brings these."""
+    """Return a fake java that fetches these jars."""
     make = 'while [ $# -gt 1 ]; do shift; done; folder=$(dirname "$1"); mkdir -p "$folder"; cd "$folder"'
     write = [f"printf %s '{content}' > {name}-1.jar" for name, content in jars.items()]
     return str(fake_java(folder, make, *write))
@@ -180,11 +180,11 @@ def test_a_jar_without_a_sum_is_refused(tmp_path: Path) -> None:
 
 def test_a_failed_fetch_shows_the_last_words_of_ivy(tmp_path: Path) -> None:
     java = fake_java(tmp_path, "echo UNRESOLVED DEPENDENCIES; exit 1")
-    with pytest.raises(JarsError, match="UNRESOLVED DEPENDENCIES"):
+    with pytest.raises(KafkaJarsError, match="UNRESOLVED DEPENDENCIES"):
         ensure_jars(tmp_path / "cache", java=str(java))
 
 
 def test_without_pyspark_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(JarsError, match=r"pip install 'kafka-timer-bridge\[spark\]'"):
+    with pytest.raises(KafkaJarsError, match=r"pip install 'kafka-timer-bridge\[spark\]'"):
         ensure_jars(tmp_path / "cache")

@@ -1,6 +1,6 @@
-"""What changes something: each action is a row here, and so an operation of the API, a button, a choice for selections.
+"""Actions that change timers. Each is a row here, and becomes an API operation, a button and a choice for selections.
 
-Each is sent as a request of its own, to the partition where the timer was seen, else with the client's partitioning:
+Each is sent as a request of its own, to the partition where the timer was found, else by the client's partitioning:
 
     about "timer"   POST /api/v1/timer/<name>, and with `each` /api/v1/selection/<name>     timer.html, counted.html
     about "topic"   POST /api/v1/topic/<name>, to each timer topic if none is named         overview.html
@@ -24,19 +24,19 @@ from bridge.http.api.requests import (
 )
 from bridge.query.search import NamedTimer
 
-Sending = Callable[[TimerProducer, Any], "list[Future[Sent]]"]
+SendAction = Callable[[TimerProducer, Any], "list[Future[Sent]]"]
 
 
 class FormField(NamedTuple):
-    """What a form asks for, beside what it is about."""
+    """An input of a form, besides the timer or topic."""
 
     name: str
     label: str
     hint: str = ""
 
 
-NO_ID = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
-"""What to do about timers that no request can name."""
+NO_ID_REMEDY = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
+"""What to do about timers without an id, which no request can name."""
 
 
 def has_id(timer: NamedTimer) -> bool:
@@ -44,28 +44,28 @@ def has_id(timer: NamedTimer) -> bool:
 
 
 class Action(NamedTuple):
-    """`one` sends what the API was asked for. `each`: for a timer of a selection; None: not for selections."""
+    """`send`: for an API request. `send_each`: for one timer of a selection, None if selections are not allowed."""
 
     name: str
     label: str
     summary: str
-    asked: type[ActionAsked]
-    one: Sending
+    request_model: type[ActionAsked]
+    send: SendAction
     about: Literal["timer", "topic"] = "timer"
-    asked_of_selection: type[SelectionActed] = SelectionActed
-    each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
-    reaches: Callable[[NamedTimer], bool] = has_id
-    """Whether a request can name it."""
-    stays: bool = False
-    """What it acted on still matches its selection: it acts on all of it, or on nothing."""
+    selection_model: type[SelectionActed] = SelectionActed
+    send_each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
+    can_name: Callable[[NamedTimer], bool] = has_id
+    """True if a request can name the timer."""
+    still_matches: bool = False
+    """True if timers still match their selection after the action. It then acts on all of them, or on none."""
     has_receipts: bool = True
     entries: tuple[FormField, ...] = ()
     entries_of_selection: tuple[FormField, ...] = ()
 
     @property
     def has_place(self) -> bool:
-        """It may be told the partition."""
-        return issubclass(self.asked, PlacedAsked)
+        """True if the request may name a partition."""
+        return issubclass(self.request_model, PlacedAsked)
 
 
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
@@ -75,12 +75,12 @@ def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
 
 
 def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
-    """Where it stands: what has the same id elsewhere is another timer."""
+    """Cancel in its own partition only: the same id elsewhere is another timer."""
     return [timers.cancel(_id(timer), partition=timer.place.shard.partition)]
 
 
 def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]":
-    """Nothing is ended before the replacement is acknowledged."""
+    """Send the replacement; after its acknowledgement, cancel what it replaces in another partition."""
     id_ = asked.raw()
     given: dict[str, Any] = {
         "key": asked.key,
@@ -132,26 +132,26 @@ def _resume(timers: TimerProducer, asked: TopicAsked) -> "list[Future[Sent]]":
 ACTIONS = {
     action.name: action
     for action in (
-        Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, each=_cancel_each),
+        Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
         Action(
             "move",
             "Move",
             "Give what is pending under an id another due time.",
             MoveAsked,
             _move,
-            asked_of_selection=SelectionMoved,
-            each=_move_each,
-            stays=True,
+            selection_model=SelectionMoved,
+            send_each=_move_each,
+            still_matches=True,
             entries=(FormField("delay", "to, from now", "2h30m"),),
             entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
         ),
-        Action("release", "Release now", "Let it be due now.", ReleaseAsked, _release, each=_release_each),
+        Action("release", "Release now", "Let it be due now.", ReleaseAsked, _release, send_each=_release_each),
         Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
         Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic", has_receipts=False),
         Action("resume", "Resume", "Let them go on.", TopicAsked, _resume, "topic", has_receipts=False),
     )
 }
-"""By name, as they stand on the page."""
-ABOUT_TIMERS = tuple(action for action in ACTIONS.values() if action.about == "timer")
-ABOUT_TOPICS = tuple(action for action in ACTIONS.values() if action.about == "topic")
-ABOUT_SELECTIONS = tuple(action for action in ABOUT_TIMERS if action.each is not None)
+"""By name, in the order of the page."""
+TIMER_ACTIONS = tuple(action for action in ACTIONS.values() if action.about == "timer")
+TOPIC_ACTIONS = tuple(action for action in ACTIONS.values() if action.about == "topic")
+SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.send_each is not None)

@@ -1,4 +1,4 @@
-"""What the process takes of its machine: room on the disk, and memory."""
+"""Disk space and memory that the process uses."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ _BLOCK_BYTES = 512
 
 
 def disk_of(folder: Path) -> Disk:
-    """`used_bytes` is what the folder takes; files that go while it is looked at are left out."""
+    """Return the usage of `folder` and its disk; a file that is removed meanwhile does not count."""
     whole = shutil.disk_usage(folder)
     used = 0
     for place, _, names in os.walk(folder):
@@ -23,7 +23,7 @@ def disk_of(folder: Path) -> Disk:
 
 
 def resident_bytes() -> int | None:
-    """None where there is no /proc."""
+    """Return the resident memory, None on a system without /proc."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except OSError:

@@ -1,37 +1,37 @@
-"""KafkaSide over librdkafka. Clients are made when they are first needed, and a broker is waited for a few seconds."""
+"""KafkaPort over librdkafka: clients are created on first use, and a broker has 10 s to answer."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bridge.cli.redrive_commands import redriving
 from bridge.client import TimerProducer
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
-from bridge.http.api.ports import GroupView, Resent, TopicReader
+from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
 from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Patience
-from bridge.redrive.marker_index import Marks, MarksTopic
+from bridge.redrive.marker_index import MarkerIndex, MarkerReader
 from bridge.redrive.rules import Parked, Selection
+from bridge.redrive.session import redrive_session
 
 _WAIT_S = 10.0
 _SEND_TIMEOUT_MS = 15_000
 
 
-class RealKafka:
-    """Of one bridge's settings."""
+class ConfluentKafkaPort:
+    """KafkaPort by the settings of a bridge."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._ending = Patience()
-        """Its end is that of all who wait, and stays: a reader's own begins anew each time."""
+        """Ends all waits on close. `_patience`, for readers, starts again with each read."""
         self._patience = Patience(self._ending)
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._redriving = threading.Lock()
         self._group: ConfluentGroup | None = None
-        self._reader: _Reader | None = None
+        self._reader: _HistoryReader | None = None
         self._producers: dict[str, TimerProducer] = {}
-        self._marks = MarksTopic(settings.redriven_topic)
+        self._markers = MarkerReader(settings.redriven_topic)
 
     def group(self) -> GroupView:
         with self._lock:
@@ -46,7 +46,7 @@ class RealKafka:
             raise BridgeError("others ask Kafka just now, and it takes long: ask again")
         try:
             if self._reader is None:
-                self._reader = _Reader(self._settings, self._patience)
+                self._reader = _HistoryReader(self._settings, self._patience)
             self._patience.give_up_in(_WAIT_S)
             yield self._reader
         finally:
@@ -57,8 +57,8 @@ class RealKafka:
             known = self._producers.get(timer_topic)
             if known is not None and not known.is_broken:
                 return known
-            where = {"bootstrap.servers": self._settings.bootstrap_servers}
-            config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **where}
+            servers = {"bootstrap.servers": self._settings.bootstrap_servers}
+            config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **servers}
             made = self._producers[timer_topic] = TimerProducer(
                 config, timer_topic=timer_topic, control_topic=self._settings.control_topic
             )
@@ -66,29 +66,29 @@ class RealKafka:
             known.close()
         return made
 
-    def redriven(self) -> Marks:
+    def redriven(self) -> MarkerIndex:
         with self.reader() as reader:
-            return self._marks.read_on(reader)
+            return self._markers.update(reader)
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
         chosen = {(each.place, each.offset) for each in records}
         if not chosen:
-            return Resent(0, ())
+            return RedriveCount(0, ())
         selection = Selection(
             timer_topics=frozenset(self._settings.timer_topics()),
             codes=frozenset(each.code for each in records),
-            origins=frozenset(each.told_origin for each in records),
+            origins=frozenset(each.origin_text for each in records),
             from_ms=min(each.parked_ms for each in records),
         )
         if not self._redriving.acquire(blocking=False):
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")
         try:
-            with redriving(self._settings, self._ending) as work:
+            with redrive_session(self._settings, self._ending) as work:
                 work.begin(self._settings.replication_factor)
                 found = work.look(selection)
-                found.cut(None)
+                found.limit_to(None)
                 sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen], on_sent)
-            return Resent(sent.count, sent.refused)
+            return RedriveCount(sent.count, sent.refused)
         finally:
             self._redriving.release()
 
@@ -100,7 +100,7 @@ class RealKafka:
             self._reader.close()
 
 
-class _Reader(ConfluentHistory):
+class _HistoryReader(ConfluentHistory):
     def __init__(self, settings: Settings, patience: Patience) -> None:
         connection = settings.connection()
         super().__init__(connection, {}, patience)

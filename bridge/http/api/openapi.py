@@ -1,4 +1,4 @@
-"""The operations of the API as an OpenAPI 3.1 document, from their models."""
+"""Describe the operations as an OpenAPI 3.1 document, made from their models."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,19 +15,19 @@ _REFUSALS = {
     "401": "No token, or one that is not known.",
     "403": "The token may only read.",
     "429": "Too many wrong tokens: try again after Retry-After seconds.",
-    "503": "The bridge, a neighbour or Kafka does not answer: ask again.",
+    "503": "The bridge, another instance or Kafka does not answer: ask again.",
 }
 
 
 def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
-    """As it is told at /api/v1/openapi.json."""
+    """Return the document that /api/v1/openapi.json serves."""
     all_ = list(operations)
-    models = {model for each in all_ for model in (each.asked, each.answer)} | {Refused}
+    models = {model for each in all_ for model in (each.request_model, each.response_model)} | {Refused}
     refs, definitions = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     schemas = {model: refs[model, "validation"] for model in models}
     paths: dict[str, dict[str, Any]] = {}
     for each in all_:
-        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, schemas)
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation_object(each, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Kafka timer bridge", "version": version},
@@ -40,13 +40,14 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, schemas: dict[type[BaseModel], Any]) -> dict[str, Any]:
+def _operation_object(operation: Operation, schemas: dict[type[BaseModel], Any]) -> dict[str, Any]:
+    answer = {"application/json": {"schema": schemas[operation.response_model]}}
     refused = {"application/json": {"schema": schemas[Refused]}}
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "responses": {
-            "200": {"description": "Well.", "content": {"application/json": {"schema": schemas[operation.answer]}}},
+            "200": {"description": "Well.", "content": answer},
             **{
                 status: {"description": why, "content": refused}
                 for status, why in (_REFUSALS | dict(operation.refusals)).items()
@@ -54,18 +55,18 @@ def _described(operation: Operation, schemas: dict[type[BaseModel], Any]) -> dic
         },
     }
     if operation.method == "GET":
-        told["parameters"] = _parameters(operation.asked)
+        described["parameters"] = _parameters(operation.request_model)
     else:
-        told["requestBody"] = {
+        described["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": schemas[operation.asked]}},
+            "content": {"application/json": {"schema": schemas[operation.request_model]}},
         }
-    return told
+    return described
 
 
-def _parameters(asked: type[BaseModel]) -> list[dict[str, Any]]:
-    """Of a model whose fields are all plain."""
-    schema = asked.model_json_schema()
+def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return the query parameters; no field of the model is nested."""
+    schema = model.model_json_schema()
     required = schema.get("required", [])
     return [
         {

@@ -1,4 +1,4 @@
-"""An operation of the API: a row of a table, from which routes and OpenAPI are made."""
+"""An API operation: a table row from which the route and its OpenAPI entry are made."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,20 @@ API = "/api/v1"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`asked`: the query of a GET, the JSON of a POST. `run` raises HTTPException, BridgeError or ValueError."""
+    """`run` raises HTTPException, BridgeError (503) or ValueError (400).
+
+    request_model: the query of a GET, the JSON of a POST.
+    """
 
     name: str
     method: Literal["GET", "POST"]
     path: str
     summary: str
-    asked: type[BaseModel]
-    answer: type[BaseModel]
+    request_model: type[BaseModel]
+    response_model: type[BaseModel]
     run: Callable[[Caller, Any], Awaitable[BaseModel]]
     role: Role = "read"
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """Statuses of its own."""
-    is_nothing: Callable[[Any], bool] = lambda _: False
-    """Whether the answer is told as 404."""
+    """HTTP errors that only this operation has, each with its description."""
+    is_empty: Callable[[Any], bool] = lambda _: False
+    """True if the answer is sent with status 404."""

@@ -1,11 +1,11 @@
-"""The operations of /api/v1: reads of the whole group, actions through the timer topic. The page asks the same ones.
+"""The operations of /api/v1: reads of the whole group, and actions through the timer topic. The page uses the same.
 
-Api.operations    the table                     service.routes(operations, access, version)   as HTTP
+Api.operations is the table; routes.routes() makes HTTP routes of it.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from bridge.client import Sent, TimerProducer
-from bridge.http.api.actions import ABOUT_SELECTIONS, ACTIONS, Action, has_id
+from bridge.http.api.actions import ACTIONS, SELECTION_ACTIONS, Action, has_id
 from bridge.http.api.host_stats import disk_of, resident_bytes
 from bridge.http.api.operation import API, Operation
 from bridge.http.api.rejected import RejectedTopic
@@ -46,36 +46,36 @@ from bridge.http.api.responses import (
     Redriven,
     RejectedRecords,
 )
-from bridge.http.api.selection_token import mark_of, marks_in, token_of
-from bridge.http.api.timer_requests import Came, Requests
-from bridge.http.async_queries import Asker, soon_over
+from bridge.http.api.selection_token import digest_of_timer, digests_in, token_of
+from bridge.http.api.timer_requests import RequestSender, SendResult
+from bridge.http.async_queries import LoopQueries, deadline
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
-from bridge.http.peers import Neighbours
+from bridge.http.peers import Peers
 from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import joined_traffic
 from bridge.observe.status import Status
 from bridge.ports import Clock
-from bridge.query.details import OriginSearch, look_up
-from bridge.query.search import NamedTimer, Search, joined_listings
-from bridge.query.summary import Pending, joined, of_bridge
+from bridge.query.details import OriginSearch, find_by_id
+from bridge.query.search import NamedTimer, Search, merge_listings
+from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 
-Requesting: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
+SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
 
-MOST_ACTED_ON = 20_000
-"""Timers of one count, and of one action on it: what is more is left for the next one."""
+MAX_PER_SELECTION = 20_000
+"""Timers of one count and of one action on it; the others are left for the next one."""
 _FIRST_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the API works with."""
+class ApiContext:
+    """The dependencies of the API."""
 
     status: Status
-    asker: Asker
+    queries: LoopQueries
     clock: Clock
-    neighbours: Neighbours
-    requests: Requests
+    peers: Peers
+    requests: RequestSender
     rejected: RejectedTopic
     data_dir: Path
     timer_topics: tuple[str, ...]
@@ -84,12 +84,12 @@ class Parts:
 
 
 class Api:
-    """Methods are the operations; they raise HTTPException, BridgeError (503) or ValueError (400)."""
+    """Each public method is an operation. It raises HTTPException, BridgeError (503) or ValueError (400)."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._status, self._asker, self._clock = parts.status, parts.asker, parts.clock
-        self._neighbours = parts.neighbours
+    def __init__(self, parts: ApiContext) -> None:
+        self._context = parts
+        self._status, self._queries, self._clock = parts.status, parts.queries, parts.clock
+        self._peers = parts.peers
         self.operations = self._reads() + self._changes()
 
     def _reads(self) -> list[Operation]:
@@ -102,23 +102,23 @@ class Api:
                 self.timer,
                 "What is pending under an id, or came by the request at a place.",
                 refusals={"404": "All instances have answered, and nothing is pending under it."},
-                is_nothing=lambda found: not (found.timers or found.missing or found.is_local),
+                is_empty=lambda found: not (found.timers or found.missing or found.is_local),
             ),
             _operation(self.rejected, "Rejected records with their reason, the latest first."),
         ]
 
     def _changes(self) -> list[Operation]:
         return [
-            *(self._acting(action) for action in ACTIONS.values()),
+            *(self._action_operation(action) for action in ACTIONS.values()),
             _operation(self.count, "How many a selection comes to, before it is acted on.", "POST", "selection/"),
-            *(self._acting_on_selection(action) for action in ABOUT_SELECTIONS),
+            *(self._selection_operation(action) for action in SELECTION_ACTIONS),
             _operation(self.redrive, "Send rejected records again, each once.", "POST", "rejected/", role="operate"),
         ]
 
     # -- reads
 
     async def overview(self, caller: Caller, _: NoParameters) -> Overview:
-        instances, missing = await self._neighbours.ask_all(caller, f"{API}/instance", Read(), Instance, self._instance)
+        instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self._instance)
         traffic = joined_traffic(each.traffic for each in instances)
         owned = [
             Owned(partition=name, owner=each.address, **state.model_dump())
@@ -143,16 +143,16 @@ class Api:
         return await self._instance()
 
     async def _instance(self) -> Instance:
-        """Also of one whose loop waits for a broker."""
+        """Return the state of this instance, also while its loop waits for a broker."""
         counts: dict[str, int] = {}
         paused: set[str] = set()
         with suppress(HTTPException):
-            pending, paused = await self._asker.ask(lambda bridge: (bridge.pending, _paused(bridge)))
+            pending, paused = await self._queries.ask(lambda bridge: (bridge.pending, _paused(bridge)))
             counts = {str(shard): count for shard, count in pending.items()}
         now_ms = self._clock.now_ms()
         return Instance(
-            address=self._neighbours.address,
-            version=self._parts.version,
+            address=self._peers.address,
+            version=self._context.version,
             at_ms=now_ms,
             not_ready=self._status.ready().reason,
             partitions={
@@ -162,50 +162,50 @@ class Api:
             paused_topics=sorted(paused),
             unavailable_topics=dict(self._status.unavailable_targets),
             traffic=self._status.traffic.lately(now_ms),
-            disk=await asyncio.to_thread(disk_of, self._parts.data_dir),
+            disk=await asyncio.to_thread(disk_of, self._context.data_dir),
             resident_bytes=resident_bytes(),
         )
 
     async def pending(self, caller: Caller, asked: PendingAsked) -> GroupPending:
         async def own() -> Pending:
             now_ms = self._clock.now_ms()
-            return await self._asker.ask(
-                lambda bridge: of_bridge(bridge, now_ms, asked.bucket, asked.topic, soon_over())
+            return await self._queries.ask(
+                lambda bridge: pending_in_bridge(bridge, now_ms, asked.bucket, asked.topic, deadline())
             )
 
-        parts, missing = await self._neighbours.ask_all(caller, f"{API}/pending", asked, Pending, own)
-        whole = joined(parts)
+        parts, missing = await self._peers.ask_all(caller, f"{API}/pending", asked, Pending, own)
+        whole = merge_pending(parts)
         next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
         return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
 
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:
-            wanted = asked.wanted(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket)
-            search = Search(wanted)
-            await self._asker.search(search, self._clock.now_ms)
+            filter_ = asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket)
+            search = Search(filter_)
+            await self._queries.search(search, self._clock.now_ms)
             return GroupListing(**search.listing().model_dump(), partitions=[str(shard) for shard in search.shards])
 
-        parts, missing = await self._neighbours.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
-        whole = joined_listings(parts, self._clock.now_ms(), asked.limit)
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
+        whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
         partitions = [name for part in parts for name in part.partitions]
         return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
-        def look(bridge: Bridge) -> GroupFound:
-            found = look_up(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
+        def find(bridge: Bridge) -> GroupFound:
+            found = find_by_id(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
             return GroupFound(**found.model_dump(), partitions=[str(shard) for shard in bridge.shards])
 
         async def own() -> GroupFound:
-            return await (self._asker.ask(look) if asked.origin is None else self._at_origin(asked))
+            return await (self._queries.ask(find) if asked.origin is None else self._at_origin(asked))
 
-        parts, missing = await self._neighbours.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
         if asked.origin is not None:
             shard, _ = asked.place()
             missing = [each for each in missing if each.partition == str(shard)]
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
-        if asked.value and not caller.is_passed:
-            audit.note(caller, "read value", asked.named(), {"timers": len(timers)})
+        if asked.value and not caller.is_from_peer:
+            audit.log_action(caller, "read value", asked.named(), {"timers": len(timers)})
         return GroupFound(
             at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
         )
@@ -213,44 +213,48 @@ class Api:
     async def _at_origin(self, asked: TimerAsked) -> GroupFound:
         shard, offset = asked.place()
         search = OriginSearch(shard, offset, with_value=asked.value)
-        await self._asker.search(search, self._clock.now_ms)
+        await self._queries.search(search, self._clock.now_ms)
         if search.found is None:
             return GroupFound(at_ms=self._clock.now_ms(), timers=[], partitions=[])
         return GroupFound(**search.found.model_dump(), partitions=[str(shard)])
 
     async def rejected(self, _: Caller, asked: RejectedAsked) -> RejectedRecords:
-        return await asyncio.to_thread(self._parts.rejected.latest, asked)
+        return await asyncio.to_thread(self._context.rejected.latest, asked)
 
     # -- changes
 
-    def _acting(self, action: Action) -> Operation:
+    def _action_operation(self, action: Action) -> Operation:
         async def act(caller: Caller, asked: ActionAsked) -> Acted:
-            with audit.noted(caller, action.name, asked.model_dump(exclude_none=True)) as came:
+            with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
                 topics = self._topics_for(action, asked.timer_topic)
-                came["sent"] = []
-                parts: list[tuple[str, Requesting]] = [
-                    (each, lambda timers: action.one(timers, asked)) for each in topics
+                results["sent"] = []
+                parts: list[tuple[str, SendRequests]] = [
+                    (each, lambda timers: action.send(timers, asked)) for each in topics
                 ]
-                sent = await self._send(action, parts, came["sent"].append)
-                told = Acted(action=action.name, **sent._asdict())
-                came.update(told.model_dump(exclude={"action"}))
-            return told
+                sent = await self._send(action, parts, results["sent"].append)
+                acted = Acted(action=action.name, **sent._asdict())
+                results.update(acted.model_dump(exclude={"action"}))
+            return acted
 
         path = f"{API}/{action.about}/{action.name}"
-        return Operation(action.name, "POST", path, action.summary, action.asked, Acted, act, "operate")
+        return Operation(action.name, "POST", path, action.summary, action.request_model, Acted, act, "operate")
 
-    async def _send(self, action: Action, parts: list[tuple[str, Requesting]], on_sent: Callable[[str], None]) -> Came:
-        """By timer topic."""
-        whole = Came([], Counter(), 0)
+    async def _send(
+        self, action: Action, parts: list[tuple[str, SendRequests]], on_sent: Callable[[str], None]
+    ) -> SendResult:
+        """Send the requests, timer topic by timer topic."""
+        whole = SendResult([], Counter(), 0)
         for topic, requests in parts:
             part = await asyncio.to_thread(
-                self._parts.requests.send, topic, requests, on_sent, has_receipts=action.has_receipts
+                self._context.requests.send, topic, requests, on_sent, has_receipts=action.has_receipts
             )
-            whole = Came(whole.sent + part.sent, whole.outcomes + part.outcomes, whole.unanswered + part.unanswered)
+            whole = SendResult(
+                whole.sent + part.sent, whole.outcomes + part.outcomes, whole.unanswered + part.unanswered
+            )
         return whole
 
     def _topics_for(self, action: Action, named: str | None) -> tuple[str, ...]:
-        topics = self._parts.timer_topics
+        topics = self._context.timer_topics
         if named not in (None, *topics):
             raise ValueError(f"{named} is no timer topic of this bridge: give one of {', '.join(topics)}")
         if named is not None:
@@ -273,46 +277,42 @@ class Api:
         )
 
     async def _selected(self, caller: Caller, asked: SelectionAsked) -> GroupListing:
-        wanted = TimersAsked(**asked.selector.model_dump(), limit=MOST_ACTED_ON, after=asked.after)
-        return await self.timers(caller, wanted)
+        filter_ = TimersAsked(**asked.selector.model_dump(), limit=MAX_PER_SELECTION, after=asked.after)
+        return await self.timers(caller, filter_)
 
-    def _acting_on_selection(self, action: Action) -> Operation:
+    def _selection_operation(self, action: Action) -> Operation:
         async def act(caller: Caller, asked: SelectionActed) -> ActedOnSelection:
-            counted = marks_in(asked, self._clock.now_ms())
-            with audit.noted(caller, f"{action.name} selection", _without_token(asked)) as came:
+            counted = digests_in(asked, self._clock.now_ms())
+            with audit.logged_action(caller, f"{action.name} selection", _without_token(asked)) as results:
                 found = await self._selected(caller, asked)
-                _demand_all(found)
-                if action.stays and found.matching > MOST_ACTED_ON:
-                    raise ValueError(f"{found.matching} match, {MOST_ACTED_ON} go at a time: narrow the selector")
-                chosen = [timer for timer in found.timers if mark_of(timer) in counted]
-                if action.stays and len(chosen) < len(found.timers):
-                    later = len(found.timers) - len(chosen)
-                    raise HTTPException(409, f"{later} match now that were not counted: nothing was sent, count again")
-                named = [timer for timer in chosen if action.reaches(timer)]
-                parts = [(topic, _each(action, part, asked)) for topic, part in _by_topic(named).items()]
-                came.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
-                sent = await self._send(action, parts, came["sent"].append)
-                told = ActedOnSelection(
+                chosen = _choose(action, found, counted)
+                named = [timer for timer in chosen if action.can_name(timer)]
+                parts = [(topic, _send_chosen(action, part, asked)) for topic, part in _by_topic(named).items()]
+                results.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
+                sent = await self._send(action, parts, results["sent"].append)
+                acted = ActedOnSelection(
                     action=action.name,
                     **sent._asdict(),
                     without_id=len(chosen) - len(named),
                     left=found.matching - len(chosen),
                 )
-                came.update(told.model_dump(exclude={"action"}))
-            return told
+                results.update(acted.model_dump(exclude={"action"}))
+            return acted
 
         name, path = f"{action.name}_selection", f"{API}/selection/{action.name}"
         summary = f"{action.summary} For all timers of a selection that was counted."
         changed = {"409": "Partitions have not answered; or, for a move, some match that were not counted."}
-        kinds = action.asked_of_selection, ActedOnSelection
+        kinds = action.selection_model, ActedOnSelection
         return Operation(name, "POST", path, summary, *kinds, act, "operate", changed)
 
     async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
-        with audit.noted(caller, "redrive", asked.model_dump()) as came:
-            came["sent_again"] = []
-            told = await asyncio.to_thread(self._parts.rejected.redrive, asked.records, came["sent_again"].append)
-            came.update(told.model_dump())
-        return told
+        with audit.logged_action(caller, "redrive", asked.model_dump()) as results:
+            results["sent_again"] = []
+            redriven = await asyncio.to_thread(
+                self._context.rejected.redrive, asked.records, results["sent_again"].append
+            )
+            results.update(redriven.model_dump())
+        return redriven
 
 
 def _operation(
@@ -322,13 +322,25 @@ def _operation(
     below: str = "",
     **more: Any,
 ) -> Operation:
-    """Return the row of a method: its name, and its question and its answer as their types are declared."""
+    """Return the table row of a method: its name, and its models from the type hints."""
     _, asked, answer = get_type_hints(run).values()
     return Operation(run.__name__, method, f"{API}/{below}{run.__name__}", summary, asked, answer, run, **more)
 
 
-def _demand_all(found: GroupListing) -> None:
-    """A timer that is not told would stay, and nobody would know."""
+def _choose(action: Action, found: GroupListing, counted: Container[bytes]) -> list[NamedTimer]:
+    """Return the timers that were counted. Raises ValueError, HTTPException if the action would miss timers."""
+    _require_all_partitions(found)
+    if action.still_matches and found.matching > MAX_PER_SELECTION:
+        raise ValueError(f"{found.matching} match, {MAX_PER_SELECTION} go at a time: narrow the selector")
+    chosen = [timer for timer in found.timers if digest_of_timer(timer) in counted]
+    if action.still_matches and len(chosen) < len(found.timers):
+        later = len(found.timers) - len(chosen)
+        raise HTTPException(409, f"{later} match now that were not counted: nothing was sent, count again")
+    return chosen
+
+
+def _require_all_partitions(found: GroupListing) -> None:
+    """Refuse if a partition has not answered: its timers would be left out unnoticed. Raises HTTPException."""
     if found.missing:
         names = ", ".join(each.partition for each in found.missing)
         why = found.missing[0].why
@@ -340,17 +352,17 @@ def _without_token(asked: SelectionActed) -> dict[str, Any]:
 
 
 def _by_topic(timers: list[NamedTimer]) -> dict[str, list[NamedTimer]]:
-    """By timer topic."""
+    """Group timers by timer topic."""
     found: dict[str, list[NamedTimer]] = {}
     for timer in timers:
         found.setdefault(timer.place.shard.topic, []).append(timer)
     return found
 
 
-def _each(action: Action, chosen: list[NamedTimer], asked: SelectionActed) -> Requesting:
-    each = action.each
-    assert each is not None
-    return lambda timers: (future for timer in chosen for future in each(timers, timer, asked))
+def _send_chosen(action: Action, chosen: list[NamedTimer], asked: SelectionActed) -> SendRequests:
+    send_each = action.send_each
+    assert send_each is not None
+    return lambda timers: (future for timer in chosen for future in send_each(timers, timer, asked))
 
 
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""What the page asks of Kafka, in its own words; each call may wait for a broker, so it is made from a thread.
+"""What the API needs of Kafka. Each call may wait for a broker, so it is made from a thread.
 
-real: bridge.http.api.kafka     in tests: over a Kafka in memory
+bridge.http.api.kafka implements it; tests use a Kafka in memory.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -15,49 +15,49 @@ from schemas.origin import Shard
 
 
 class GroupView(NamedTuple):
-    """Every partition of the timer topics, and who has which."""
+    """All partitions of the timer topics, and the members that own them."""
 
     shards: frozenset[Shard]
     members: Sequence[Member]
 
 
 class TopicReader(Protocol):
-    """What stands, read_committed."""
+    """Reads committed records (read_committed)."""
 
     def partitions(self, topic: str) -> int | None: ...
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
-        """The first offset that is kept, and the last stable one."""
+        """Return the first available offset and the last stable one."""
         ...
 
     def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Resent:
-    """Of a redrive: how many were sent, and which the timer topic does not take, with the code."""
+class RedriveCount:
+    """Result of a redrive: the number sent, and the records that the timer topic does not accept, with the code."""
 
     sent: int
     refused: Sequence[tuple[Parked, str]]
 
 
-class KafkaSide(Protocol):
-    """Raises BridgeError, which says what to do. Any thread."""
+class KafkaPort(Protocol):
+    """Thread-safe. Raises BridgeError with the remedy."""
 
     def group(self) -> GroupView: ...
 
     def reader(self) -> AbstractContextManager[TopicReader]:
-        """For one at a time; others wait."""
+        """Yield the reader; one caller at a time has it, others wait."""
         ...
 
     def producer(self, timer_topic: str) -> TimerProducer: ...
 
     def redriven(self) -> Container[bytes]:
-        """Marks of what was sent again."""
+        """Return the markers of all records that were sent again."""
         ...
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
-        """`on_sent` is told of those that stand, also where it ends before the others."""
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
+        """Send the records again. `on_sent` gets those that were committed, also if a later one fails."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What the API is asked, by query or as JSON. Raises ValueError, which pydantic tells."""
+"""Request models of the API: queries and JSON bodies. Validators raise ValueError for pydantic to report."""
 
 import base64
 import hashlib
@@ -10,15 +10,15 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bridge.config.durations import parse_duration_ms, parse_instant_ms
-from bridge.query.search import SearchPosition, Wanted
+from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
 from schemas.headers import MAX_INT64
 from schemas.origin import Shard
 from timer.index.due_counts import HOUR_MS
 
-MOST_LISTED = 20_000
-_MOST_REJECTED = 1000
-_MOST_BUCKETS = 1000
+MAX_LISTED = 20_000
+_MAX_REJECTED = 1000
+_MAX_BUCKETS = 1000
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -35,7 +35,7 @@ def _instant(value: object) -> object:
 
 
 def _parsed_by(parse: Callable[[str], int]) -> BeforeValidator:
-    """Parse text; a number is taken as it is."""
+    """Parse text; pass numbers through."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
@@ -57,7 +57,7 @@ class PendingAsked(Read):
 
 
 class Selector(Question):
-    """Which pending timers. What is left out does not matter."""
+    """Which pending timers. A field that is left out matches all."""
 
     topic: str | None = Field(None, description="The real topic.")
     key_prefix: str | None = Field(None, description="The request's key begins so.")
@@ -69,9 +69,9 @@ class Selector(Question):
     def is_empty(self) -> bool:
         return self == Selector()
 
-    def wanted(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> Wanted:
+    def filter_(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> TimerFilter:
         name, equals, value = (self.header or "").partition("=")
-        return Wanted(
+        return TimerFilter(
             topic=self.topic or None,
             key_prefix=(self.key_prefix or "").encode(),
             header=(name, value.encode() if equals else None) if name else None,
@@ -83,13 +83,13 @@ class Selector(Question):
         )
 
     def digest(self) -> str:
-        told = json.dumps(self.model_dump(), sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        text = json.dumps(self.model_dump(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class TimersAsked(Selector, Read):
     after: After = Field(None, description="`after` of the page before.")
-    limit: int = Field(100, ge=0, le=MOST_LISTED, description="0: only how many there are.")
+    limit: int = Field(100, ge=0, le=MAX_LISTED, description="0: only how many there are.")
     bucket: Annotated[int | None, _parsed_by(parse_duration_ms)] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
     )
@@ -98,8 +98,8 @@ class TimersAsked(Selector, Read):
     def _bounded(self) -> "TimersAsked":
         if self.bucket is None:
             return self
-        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MOST_BUCKETS * self.bucket:
-            raise ValueError(f"bucket: give due_from and due_to, at most {_MOST_BUCKETS} buckets apart")
+        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MAX_BUCKETS * self.bucket:
+            raise ValueError(f"bucket: give due_from and due_to, at most {_MAX_BUCKETS} buckets apart")
         return self
 
 
@@ -132,11 +132,11 @@ class TimerAsked(_Named, Read):
         return self
 
     def named(self) -> dict[str, str]:
-        """How it is named."""
+        """Return the field that names the timer."""
         return self.model_dump(include={"id", "id_base64", "origin"}, exclude_none=True)
 
     def place(self) -> tuple[Shard, int]:
-        """Of its first request."""
+        """Return partition and offset of its first request. Raises ValueError."""
         shard, _, offset = (self.origin or "").rpartition("/")
         topic, _, partition = shard.rpartition("/")
         if not (topic and _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)):
@@ -165,7 +165,7 @@ class CancelAsked(PlacedAsked):
 
 
 class ReleaseAsked(PlacedAsked):
-    """Nothing more."""
+    """No further fields."""
 
 
 class MoveAsked(PlacedAsked):
@@ -174,7 +174,7 @@ class MoveAsked(PlacedAsked):
 
 
 class TopicAsked(ActionAsked):
-    """Left out, `timer_topic` is each of them."""
+    """Without `timer_topic`, all timer topics."""
 
     topic: str = Field(min_length=1, description="The real topic.")
 
@@ -226,12 +226,12 @@ class SelectionMoved(SelectionActed):
 class RejectedAsked(Question):
     code: str | None = None
     topic: str | None = Field(None, description="The real topic.")
-    limit: int = Field(100, ge=1, le=_MOST_REJECTED)
+    limit: int = Field(100, ge=1, le=_MAX_REJECTED)
 
 
 class RedriveAsked(Question):
-    records: list[str] = Field(min_length=1, max_length=_MOST_REJECTED, description="As they are named in `parked`.")
+    records: list[str] = Field(min_length=1, max_length=_MAX_REJECTED, description="As they are named in `parked`.")
 
 
 class NoParameters(Question):
-    """Nothing is asked."""
+    """No parameters."""

@@ -1,6 +1,6 @@
-"""What the API tells. Times are epoch ms. A partition is named `topic/partition`, a record `topic/partition/offset`.
+"""Response models of the API. Times are epoch ms. Partitions are `topic/partition`, records `topic/partition/offset`.
 
-Answers about all instances say what is `missing`: partitions that nobody answered for, and why.
+Answers about all instances list as `missing` the partitions that no instance answered for, with the reason.
 """
 
 from pydantic import BaseModel, Field
@@ -40,7 +40,7 @@ class PartitionState(BaseModel):
 
 
 class Instance(BaseModel):
-    """One bridge, told by itself."""
+    """One bridge instance, described by itself."""
 
     address: str
     version: str
@@ -96,7 +96,7 @@ class GroupFound(Found):
 
 
 class Acted(BaseModel):
-    """`outcomes`: receipts by their kind, as far as they came in time."""
+    """`outcomes`: receipts by kind, if they arrived in time."""
 
     action: str
     sent: list[str] = Field(description="The requests on the timer topic.")
@@ -105,7 +105,7 @@ class Acted(BaseModel):
 
 
 class Counted(BaseModel):
-    """What a selection comes to. `token` is to be given back with the action."""
+    """The count of a selection. Send `token` with the action."""
 
     matching: int
     taken: int = Field(

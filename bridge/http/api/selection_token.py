@@ -1,9 +1,9 @@
-"""What was counted, as a token: an action takes the timers that stand in it, and no other.
+"""A token that lists the counted timers: an action on a selection takes these and no other.
 
     1798142400123.9f86d081884c7d65.<8 bytes for each timer, base64>         time, selector, timers: 213 kB for 20,000
 
-A timer is named by partition, origin and due time, so one that was moved or replaced since is another one. Nobody
-remembers a count: any instance takes the token of any other.
+A timer is identified by partition, origin and due time, so one that was moved or replaced since is not in it. No state
+is kept for a count: any instance accepts the token of any other.
 """
 
 import base64
@@ -14,17 +14,17 @@ from bridge.http.api.requests import SelectionActed, Selector
 from bridge.query.search import NamedTimer
 
 GOOD_FOR_MS = 24 * 3_600_000
-"""Millions are counted for hours, page by page, before the first of them is acted on."""
-_MARK_BYTES = 8
+"""Counting millions, page by page, takes hours before the first action."""
+_DIGEST_BYTES = 8
 
 
 def token_of(selector: Selector, timers: Iterable[NamedTimer], now_ms: int) -> str:
-    marks = b"".join(mark_of(timer) for timer in timers)
-    return f"{now_ms}.{selector.digest()}.{base64.urlsafe_b64encode(marks).decode()}"
+    digests = b"".join(digest_of_timer(timer) for timer in timers)
+    return f"{now_ms}.{selector.digest()}.{base64.urlsafe_b64encode(digests).decode()}"
 
 
-def marks_in(asked: SelectionActed, now_ms: int) -> frozenset[bytes]:
-    """Of the timers that were counted. Raises ValueError."""
+def digests_in(asked: SelectionActed, now_ms: int) -> frozenset[bytes]:
+    """Return the digests of the counted timers. Raises ValueError."""
     at_ms, _, rest = asked.token.partition(".")
     digest, _, text = rest.partition(".")
     if digest != asked.selector.digest() or not (at_ms.isdecimal() and at_ms.isascii()):
@@ -32,11 +32,11 @@ def marks_in(asked: SelectionActed, now_ms: int) -> frozenset[bytes]:
     if not 0 <= now_ms - int(at_ms) <= GOOD_FOR_MS:
         raise ValueError("the count is too old: count again")
     try:
-        marks = base64.b64decode(text, altchars=b"-_", validate=True)
+        digests = base64.b64decode(text, altchars=b"-_", validate=True)
     except ValueError:
         raise ValueError("the token is not whole: count again, and give all of the token that is told") from None
-    return frozenset(marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES))
+    return frozenset(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
 
 
-def mark_of(timer: NamedTimer) -> bytes:
-    return blake2b(str(timer.place).encode(), digest_size=_MARK_BYTES).digest()
+def digest_of_timer(timer: NamedTimer) -> bytes:
+    return blake2b(str(timer.place).encode(), digest_size=_DIGEST_BYTES).digest()

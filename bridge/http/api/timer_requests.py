@@ -1,9 +1,9 @@
-"""Requests are sent, and their receipts waited for: what truly came of them.
+"""Send requests to a timer topic and wait for their receipts, which say what the bridge did.
 
-    ends of timer.receipts -> requests are sent, acknowledged -> receipts behind those ends that answer them
+    read the end offsets of timer.receipts -> send requests, wait for acknowledgements -> read the receipts after them
 
-A receipt comes when the bridge has committed what it did, so within a second where nothing is in its way. Where none is
-seen in time, the request is `unanswered`: it stands all the same.
+The bridge commits a receipt together with the request's effect, usually within a second. A request without a receipt in
+time counts as `unanswered`; it was sent all the same.
 """
 
 import logging
@@ -17,20 +17,20 @@ from pydantic import ValidationError
 
 from bridge.client import Sent, TimerProducer
 from bridge.errors import BridgeError
-from bridge.http.api.ports import KafkaSide, TopicReader
+from bridge.http.api.ports import KafkaPort, TopicReader
 from schemas.origin import Shard
 from schemas.receipts import Mode, Receipt
 
 log = logging.getLogger(__name__)
 
-_ACKNOWLEDGED_WITHIN_S = 30.0
-_RECEIPTS_WITHIN_S = 15.0
-_NAP_S = 0.05
-_PER_S = 1000
-"""Many take longer."""
+_ACKNOWLEDGED_TIMEOUT_S = 30.0
+_RECEIPTS_TIMEOUT_S = 15.0
+_POLL_S = 0.05
+_RECEIPTS_PER_S = 1000
+"""Requests for each further second of waiting."""
 
 
-class Came(NamedTuple):
+class SendResult(NamedTuple):
     """`sent`: topic/partition/offset of each request. `outcomes`: receipts by kind."""
 
     sent: list[str]
@@ -38,22 +38,22 @@ class Came(NamedTuple):
     unanswered: int
 
 
-class Requests:
-    """`receipts`: which are sent by the bridge. Blocks; any thread."""
+class RequestSender:
+    """`receipts`: which receipts the bridge sends. Thread-safe, blocks."""
 
     def __init__(
         self,
-        kafka: KafkaSide,
+        kafka: KafkaPort,
         receipts_topic: str,
         receipts: Mode,
-        within_s: float = _RECEIPTS_WITHIN_S,
-        nap: Callable[[float], None] = time.sleep,
+        timeout_s: float = _RECEIPTS_TIMEOUT_S,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._kafka = kafka
         self._receipts_topic = receipts_topic
         self._receipts = receipts
-        self._within_s = within_s
-        self._nap = nap
+        self._timeout_s = timeout_s
+        self._sleep = sleep
 
     def send(
         self,
@@ -62,41 +62,41 @@ class Requests:
         on_sent: Callable[[str], None],
         *,
         has_receipts: bool = True,
-    ) -> Came:
-        """Raises BridgeError where one is not acknowledged, ValueError where one is not a request.
+    ) -> SendResult:
+        """Send requests. Raises BridgeError if one is not acknowledged, ValueError if one is invalid.
 
-        `on_sent` is told of each that was acknowledged, also where another was not.
+        on_sent: gets the name of each acknowledged request, also if another one fails.
         """
         producer = self._kafka.producer(timer_topic)
         if not has_receipts or self._receipts == "none":
             sent = _acknowledged(requests(producer), on_sent)
-            return Came(sent, Counter(), len(sent))
+            return SendResult(sent, Counter(), len(sent))
         with self._kafka.reader() as reader:
             places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
             ends = {place: reader.bounds(place)[1] for place in places}
-        return self._answered(ends, _acknowledged(requests(producer), on_sent))
+        return self._await_receipts(ends, _acknowledged(requests(producer), on_sent))
 
-    def _answered(self, ends: dict[Shard, int], sent: list[str]) -> Came:
-        """What was sent stands by now: a broker in trouble only means that fewer answers are seen."""
+    def _await_receipts(self, ends: dict[Shard, int], sent: list[str]) -> SendResult:
+        """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""
         asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
-        end_s = time.monotonic() + self._within_s + len(sent) / _PER_S
+        end_s = time.monotonic() + self._timeout_s + len(sent) / _RECEIPTS_PER_S
         while waiting and ends:
             try:
-                with self._kafka.reader() as reader:  # anew: each has a few seconds, and others get a turn
-                    for told in self._new_receipts(reader, ends):
-                        if told.request in asked:
-                            outcomes[told.kind] += 1
-                            waiting.discard(told.request)
-            except BridgeError as wrong:
-                log.warning("receipts are not read: %s", wrong)
+                with self._kafka.reader() as reader:  # for a short time only, so that others can read too
+                    for receipt in self._new_receipts(reader, ends):
+                        if receipt.request in asked:
+                            outcomes[receipt.kind] += 1
+                            waiting.discard(receipt.request)
+            except BridgeError as error:
+                log.warning("receipts are not read: %s", error)
             if time.monotonic() >= end_s:
                 break
             if waiting:
-                self._nap(_NAP_S)
-        return Came(sent, outcomes, len(waiting))
+                self._sleep(_POLL_S)
+        return SendResult(sent, outcomes, len(waiting))
 
     def _new_receipts(self, reader: TopicReader, ends: dict[Shard, int]) -> Iterator[Receipt]:
-        """Those behind `ends`, which move on with them."""
+        """Yield the receipts after `ends`, and advance `ends`."""
         for place, begin in ends.items():
             end = max(begin, reader.bounds(place)[1])
             for records in reader.requests(place, begin, end):
@@ -106,25 +106,25 @@ class Requests:
 
 
 def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], None]) -> list[str]:
-    """All that went out are waited for. Raises the first failure."""
+    """Wait for all requests that were sent. Raises the first failure."""
     out: list[Future[Sent]] = []
     failures: list[Exception] = []
     try:
         out.extend(futures)
-    except (BridgeError, ValueError) as wrong:
-        failures.append(wrong)
+    except (BridgeError, ValueError) as error:
+        failures.append(error)
     sent: list[str] = []
-    within_s = _ACKNOWLEDGED_WITHIN_S
+    timeout_s = _ACKNOWLEDGED_TIMEOUT_S
     for future in out:
         try:
-            place = "/".join(map(str, future.result(within_s)))
+            place = "/".join(map(str, future.result(timeout_s)))
         except TimeoutError:
-            within_s = 0.0
+            timeout_s = 0.0
             failures.append(
                 BridgeError("no broker has acknowledged it in time: look whether it was sent, then do it again")
             )
-        except BridgeError as wrong:
-            failures.append(wrong)
+        except BridgeError as error:
+            failures.append(error)
         else:
             sent.append(place)
             on_sent(place)
@@ -136,5 +136,5 @@ def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], No
 def _receipt(value: bytes | None) -> Receipt | None:
     try:
         return Receipt.model_validate_json(value or b"")
-    except ValidationError:  # somebody else's
+    except ValidationError:  # not written by a bridge
         return None

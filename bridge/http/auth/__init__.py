@@ -1,1 +1,1 @@
-"""Who may use the REST API and the page: tokens, sessions, the audit log."""
+"""Authentication for the REST API and the page: tokens, sessions, the audit log."""

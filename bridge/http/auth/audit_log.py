@@ -1,11 +1,10 @@
-"""Who did what, in the log, well or not; logger `bridge.audit`, whatever `log_level` says.
+"""Audit log: each action with its caller and result, also if it failed. Logger `bridge.audit`, at any `log_level`.
 
     who=ada where="10.1.2.3" act=5f2c9e01 did=cancel what={"id": "r-7"} came={"sent": ["timer.requests/3/81200"], ...}
     who=ada where="10.1.2.3" act=5f2c9e01 did=cancel more={"ids": ["r-108", ...]}
 
-One line for each action. A list goes on in further lines of its `act`, a hundred a line. What people wrote, and an
-address, stand in JSON, so that nobody can begin a line of their own.
-Keys and values are logged as sizes, headers as names.
+One line for each action. A long list continues in further lines with the same `act`, 100 items a line. User text and
+the address are JSON, so they cannot start a forged line. Keys and values are logged as sizes, headers as names.
 """
 
 import json
@@ -20,8 +19,7 @@ from bridge.http.auth.sessions import Caller
 log = logging.getLogger("bridge.audit")
 log.setLevel(logging.INFO)
 
-_A_LINE = 100
-"""Of a list."""
+_ITEMS_PER_LINE = 100
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
     "header": lambda text: text.partition("=")[0],
@@ -30,44 +28,44 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
 """How fields with message data are logged."""
 
 
-def note(caller: Caller, did: str, what: dict[str, Any], came: dict[str, Any]) -> None:
-    what = _redacted(what)
-    head = f"who={caller.name} where={json.dumps(caller.where)} act={secrets.token_hex(4)} did={did}"
-    log.info("%s what=%s came=%s", head, _told(_begun(what)), _told(_begun(came)))
-    for name, each in (what | came).items():
+def log_action(caller: Caller, action: str, request: dict[str, Any], result: dict[str, Any]) -> None:
+    request = _redacted(request)
+    head = f"who={caller.name} where={json.dumps(caller.address)} act={secrets.token_hex(4)} did={action}"
+    log.info("%s what=%s came=%s", head, _json(_truncated(request)), _json(_truncated(result)))
+    for name, each in (request | result).items():
         if isinstance(each, list):
-            for at in range(_A_LINE, len(each), _A_LINE):
-                log.info("%s more=%s", head, _told({name: each[at : at + _A_LINE]}))
+            for at in range(_ITEMS_PER_LINE, len(each), _ITEMS_PER_LINE):
+                log.info("%s more=%s", head, _json({name: each[at : at + _ITEMS_PER_LINE]}))
 
 
 @contextmanager
-def noted(caller: Caller, did: str, what: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What came of it is put into the dict, as it comes; what is raised is told beside that."""
-    came: dict[str, Any] = {}
+def logged_action(caller: Caller, action: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a dict for the results; log it at the end, with the error if one is raised."""
+    result: dict[str, Any] = {}
     try:
-        yield came
-    except BaseException as wrong:
-        failed = getattr(wrong, "detail", None) or str(wrong) or type(wrong).__name__
-        note(caller, did, what, came | {"failed": failed})
+        yield result
+    except BaseException as error:
+        failed = getattr(error, "detail", None) or str(error) or type(error).__name__
+        log_action(caller, action, request, result | {"failed": failed})
         raise
-    note(caller, did, what, came)
+    log_action(caller, action, request, result)
 
 
-def _redacted(what: dict[str, Any]) -> dict[str, Any]:
-    """Return `what`, where nothing is None, without the content of messages."""
-    known = {name: _redacted(each) if isinstance(each, dict) else each for name, each in what.items()}
+def _redacted(request: dict[str, Any]) -> dict[str, Any]:
+    """Return `request` without the content of messages. It has no None."""
+    known = {name: _redacted(each) if isinstance(each, dict) else each for name, each in request.items()}
     return {name: _SHOWN[name](each) if name in _SHOWN else each for name, each in known.items()}
 
 
-def _told(what: dict[str, Any]) -> str:
-    return json.dumps(what, default=str)
+def _json(request: dict[str, Any]) -> str:
+    return json.dumps(request, default=str)
 
 
-def _begun(what: dict[str, Any]) -> dict[str, Any]:
-    """With the beginning of each list."""
+def _truncated(request: dict[str, Any]) -> dict[str, Any]:
+    """Return it with only the first items of each list."""
     return {
-        name: [*each[:_A_LINE], f"and {len(each) - _A_LINE} more"]
-        if isinstance(each, list) and len(each) > _A_LINE
+        name: [*each[:_ITEMS_PER_LINE], f"and {len(each) - _ITEMS_PER_LINE} more"]
+        if isinstance(each, list) and len(each) > _ITEMS_PER_LINE
         else each
-        for name, each in what.items()
+        for name, each in request.items()
     }

@@ -1,12 +1,12 @@
-"""Who may. Tokens stand in files; what is handed out instead of them tells nothing of them.
+"""Tokens from files, and what is derived from them: sessions, CSRF keys and peer tokens, which do not reveal a token.
 
-    tokens file       ops-ada:sha256:9f86...   one a line, by `timer-bridge token ops-ada`; or name:token; a line
-                                               without a name has that of its file
+    tokens file       ops-ada:sha256:9f86...   one a line, made by `timer-bridge token ops-ada`; or name:token;
+                                               without a name, that of the file
     API               Authorization: Bearer <token>
-    page              a cookie           a random session id; sessions are in this process, until logout or 8 h
-    neighbour         Authorization: Pass name.end.signature of what is asked where    a read alone, for 30 s
+    page              a cookie with a random session id; sessions are in memory, until logout or 8 h
+    peer              Authorization: Pass <name>.<end>.<signature>, for one read at one address, 30 s long
 
-No tokens: everybody who reaches the port may do everything, so that is for loopback alone (bridge.config.settings).
+Without tokens every client may do everything, so that is allowed on loopback only (bridge.config.settings).
 """
 
 import hashlib
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 Role = Literal["read", "operate"]
 
 SESSION_S = 8 * 3600
-MOST_SESSIONS = 1000
-"""The oldest one ends when there are more."""
-_PASS_S = 30
-_SHORTEST = 16
+MAX_SESSIONS = 1000
+"""Beyond that the oldest session ends."""
+_PEER_TOKEN_S = 30
+_MIN_TOKEN_CHARS = 16
 _DIGEST = re.compile(rf"{HASHED}([0-9a-f]{{64}})")
 
 
@@ -44,27 +44,27 @@ class Token(NamedTuple):
     role: Role
     digest: bytes
     is_hashed: bool = False
-    """The file holds the digest alone."""
+    """True if the file holds only the digest."""
 
 
 class Caller(NamedTuple):
-    """Who asks, and from which address. `is_passed`: a neighbour asks for them."""
+    """Who sent a request, and from which address. `is_from_peer`: another instance sent it for the caller."""
 
     name: str
     role: Role
-    where: str = ""
-    is_passed: bool = False
+    address: str = ""
+    is_from_peer: bool = False
 
     @property
     def may_operate(self) -> bool:
         return self.role == "operate"
 
 
-ANYBODY = Caller("anybody", "operate")
+ANONYMOUS = Caller("anybody", "operate")
 
 
 def read_tokens(path: Path, role: Role) -> list[Token]:
-    """Raises SettingsError, never with what is in the file."""
+    """Read a tokens file. Raises SettingsError, never with the content of the file."""
     lines = [line.strip() for line in read_private(path, "tokens").splitlines() if line.strip()]
     tokens = [_token(path, number, line, role) for number, line in enumerate(lines, 1)]
     if not tokens:
@@ -80,27 +80,28 @@ def _token(path: Path, number: int, line: str, role: Role) -> Token:
         raise SettingsError(f"tokens {path}, line {number}: a name is made of letters, digits, _ and -")
     if found := _DIGEST.fullmatch(secret):
         return Token(name, role, bytes.fromhex(found[1]), is_hashed=True)
-    if secret.startswith(HASHED) or len(secret) < _SHORTEST:
+    if secret.startswith(HASHED) or len(secret) < _MIN_TOKEN_CHARS:
         raise SettingsError(
             f"tokens {path}, line {number}: no {HASHED} with 64 hexadecimal digits, and as a token shorter than"
-            f" {_SHORTEST} characters; make a line with `timer-bridge token NAME`"
+            f" {_MIN_TOKEN_CHARS} characters; make a line with `timer-bridge token NAME`"
         )
     return Token(name, role, digest_of(secret))
 
 
 def peer_key(tokens: Iterable[Token]) -> bytes:
-    """Return the key that instances sign with for each other, of all `tokens` together.
+    """Return the key, derived from all `tokens`, that instances sign peer tokens with.
 
-    A pass goes to whatever address a member announces. scrypt makes a guess at the secret behind it slow: 32 MB, 0.1 s.
+    A peer token goes to any address that a member announces. scrypt slows down guessing the secret: 32 MB, 0.1 s a try.
     """
     source = b"".join(sorted(each.digest for each in tokens))
     return hashlib.scrypt(source, salt=b"timer-bridge peers", n=1 << 15, r=8, p=1, maxmem=64 << 20, dklen=32)
 
 
 class Authenticator:
-    """`now_s`: epoch seconds, alike on all instances. `address`: that by which others ask us. `key`: see `peer_key`.
+    """Authenticate callers by token, session or peer token.
 
-    Raises SettingsError where two tokens have one name.
+    now_s: epoch seconds, synchronized across instances. address: our advertised one. key: see `peer_key`.
+    Raises SettingsError if two tokens have the same name.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Authenticator:
     ) -> None:
         self.now_s = now_s
         self.wrong_tokens = WrongTokens(now_s)
-        self.complaints = LogThrottle(log)
+        self.log_throttle = LogThrottle(log)
         self._address = address
         self._key = key or secrets.token_bytes(32)
         self._tokens: dict[str, Token] = {}
@@ -123,8 +124,8 @@ class Authenticator:
     def is_open(self) -> bool:
         return not self._tokens
 
-    def by_secret(self, secret: str) -> Caller | None:
-        """Takes as long whatever was given."""
+    def caller_by_token(self, secret: str) -> Caller | None:
+        """Return who has this token, in constant time."""
         given, found = digest_of(secret), None
         for token in self._tokens.values():
             if hmac.compare_digest(token.digest, given):
@@ -133,7 +134,7 @@ class Authenticator:
 
     def log_in(self, caller: Caller) -> str:
         """Return the id of a new session."""
-        if len(self._sessions) >= MOST_SESSIONS:
+        if len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         id_ = secrets.token_urlsafe(32)
         self._sessions[id_] = caller, self.now_s() + SESSION_S
@@ -142,30 +143,30 @@ class Authenticator:
     def log_out(self, session: str) -> None:
         self._sessions.pop(session, None)
 
-    def by_session(self, session: str) -> Caller | None:
+    def caller_by_session(self, session: str) -> Caller | None:
         caller, end_s = self._sessions.get(session, (None, 0))
         return caller if self.now_s() < end_s else None
 
     def form_key(self, session: str) -> str:
-        """Stands in each form, so that no other site can make a browser send one."""
+        """Return the CSRF token of the session, a hidden field of each form."""
         return hmac.new(self._form_key, session.encode(), hashlib.sha256).hexdigest()
 
     def is_form_key(self, text: str, session: str) -> bool:
         return hmac.compare_digest(text.encode(), self.form_key(session).encode())
 
-    def pass_for(self, caller: Caller, address: str, asked: str) -> str:
-        """For the neighbour at `address` that is asked for `asked`, a path with its query; of use nowhere else."""
-        return self._signer(address, asked).sign(f"{caller.name}.{int(self.now_s()) + _PASS_S}").decode()
+    def sign_peer_token(self, caller: Caller, address: str, path_query: str) -> str:
+        """Return a token for one read, `path_query`, at the peer `address`; it is valid nowhere else."""
+        return self._signer(address, path_query).sign(f"{caller.name}.{int(self.now_s()) + _PEER_TOKEN_S}").decode()
 
-    def by_pass(self, text: str, asked: str) -> Caller | None:
-        """It may read, whoever sent it."""
+    def verify_peer_token(self, text: str, path_query: str) -> Caller | None:
+        """Return its caller, who may only read, or None if the token is not valid."""
         try:
-            name, end_s = self._signer(self._address, asked).unsign(text).decode().split(".")
+            name, end_s = self._signer(self._address, path_query).unsign(text).decode().split(".")
         except BadSignature:
             return None
         is_good = name in self._tokens and self.now_s() < int(end_s)
-        return Caller(name, "read", is_passed=True) if is_good else None
+        return Caller(name, "read", is_from_peer=True) if is_good else None
 
-    def _signer(self, address: str, asked: str) -> Signer:
-        salt = f"pass {address} {asked}".encode()
+    def _signer(self, address: str, path_query: str) -> Signer:
+        salt = f"pass {address} {path_query}".encode()
         return Signer(self._key, salt=salt, key_derivation="hmac", digest_method=hashlib.sha256)

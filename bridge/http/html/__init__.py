@@ -1,1 +1,1 @@
-"""The page: the REST API's operations as HTML."""
+"""The page: the operations of the REST API as HTML."""

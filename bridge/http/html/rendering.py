@@ -1,4 +1,4 @@
-"""Templates, and how times, sizes and what senders wrote look in them. Everything is escaped."""
+"""Render templates; format times, sizes and message text. Everything is escaped."""
 
 import base64
 from collections.abc import Callable
@@ -16,11 +16,11 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _BARS = 31
 _NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})
 _ALTERED = {"\r", "\0"}
-"""A browser makes every end of a line \\r\\n, of which site.py makes \\n again, and has no use for \\0."""
+"""Browsers send every line end as \\r\\n, which views.py turns into \\n again, and drop \\0."""
 
 
 class Rendering:
-    """`folder`: of the templates."""
+    """`folder`: that of the templates."""
 
     def __init__(self, folder: Path, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -39,17 +39,17 @@ class Rendering:
             "bars": bars,
         }
 
-    def page(self, template: str, **told: Any) -> str:
-        return self._templates.get_template(template).render(**told)
+    def page(self, template: str, **values: Any) -> str:
+        return self._templates.get_template(template).render(**values)
 
     def _away(self, at_ms: int) -> str:
-        """in 2 h 30 min; 5 s ago"""
+        """Return text such as `in 2 h 30 min` or `5 s ago`."""
         span_ms = at_ms - self._now_ms()
         return f"in {span_text(span_ms)}" if span_ms >= 0 else f"{span_text(-span_ms)} ago"
 
 
 def span_text(span_ms: int) -> str:
-    """The two largest units."""
+    """Return a time span in its two largest units."""
     parts: list[tuple[int, str]] = []
     left_ms = span_ms
     for unit, unit_ms in _UNITS:
@@ -62,15 +62,15 @@ def span_text(span_ms: int) -> str:
 
 
 def plain(text: str, kept: str = "") -> str:
-    """What a sender wrote, in which nothing turns the line around or hides: such characters are spelled out."""
+    """Spell out characters in a sender's text that hide or reverse text."""
     return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
 
 
 def is_editable(timer: TimerDetail) -> bool:
-    """Whether a form sends value and key as they are, where nobody writes into it.
+    """True if an unchanged form sends value and key back as they are.
 
-    Not what is not shown, or in part; no bytes; no key of several lines, nor an empty one, as that is sent for none.
-    Nor where a header says that it leaves with another key, or until when: the form has neither.
+    False if they are not text or not shown in full, if the key is empty (sent as null) or has several lines, and if a
+    header sets another key or an expiry, because the form has no field for them.
     """
     key, value = timer.key, timer.value
     if timer.requested_ms is None or any(header.name in _NOT_IN_THE_FORM for header in timer.headers):
@@ -83,12 +83,12 @@ def is_editable(timer: TimerDetail) -> bool:
 
 
 def is_one_line(text: str) -> bool:
-    """A browser sends it as it was given."""
+    """True if a browser sends the text of an input field back unchanged."""
     return not ({"\n"} | _ALTERED) & set(text)
 
 
 def bytes_text(count: int) -> str:
-    """1.5 MiB"""
+    """Return text such as `1.5 MiB`."""
     size, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
@@ -106,12 +106,12 @@ def content_text(content: Content | None, kept: str = "") -> str:
 
 
 def bars(buckets: list[Bucket]) -> list[dict[str, Any]]:
-    """The first of them with the width of their bar, percent; the rest in one."""
+    """Return the first buckets with the width of their bar in percent, and the sum of the others as one."""
     shown, rest = buckets[:_BARS], buckets[_BARS:]
     most = max((each.timers for each in shown), default=1)
-    told: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"from_ms": each.from_ms, "timers": each.timers, "width": max(1, each.timers * 100 // most)} for each in shown
     ]
     if rest:
-        told.append({"from_ms": None, "timers": sum(each.timers for each in rest), "width": 0})
-    return told
+        rows.append({"from_ms": None, "timers": sum(each.timers for each in rest), "width": 0})
+    return rows

@@ -1,9 +1,9 @@
-"""The page: the API's operations as plain HTML and forms, for people, a phone and a keyboard alike.
+"""The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
 
-    GET  /  /timers  /timer?id=  /rejected  /login         what the API tells
+    GET  /  /timers  /timer?id=  /rejected  /login         reads of the API
     POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
-No form is taken without the key of its session, and nothing that a sender wrote is ever more than text.
+A form needs the CSRF token of its session (`form_key`). Everything that a sender wrote is shown as text.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,11 +18,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from bridge.http.api.actions import ABOUT_SELECTIONS, ABOUT_TIMERS, ABOUT_TOPICS, ACTIONS, NO_ID, Action
+from bridge.http.api.actions import ACTIONS, NO_ID_REMEDY, SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.http.api.operation import Operation
-from bridge.http.api.routes import MOST_BYTES, body_of, by_secret, complain, explained, run, where_of
+from bridge.http.api.routes import MAX_BODY_BYTES, address_of, body_of, caller_by_token, error_text, log_refusal, run
 from bridge.http.auth import audit_log as audit
-from bridge.http.auth.sessions import ANYBODY, SESSION_S, Authenticator, Caller
+from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller
 from bridge.http.html.rendering import Rendering
 from bridge.query.summary import Bucket
 from timer.index.due_counts import HOUR_MS
@@ -38,20 +38,20 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",  # with none, a browser does not say which site a form is on
+    "Referrer-Policy": "same-origin",  # with no-referrer, a browser does not send the origin of a form
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
 _SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
-_MOST_FIELDS = 2000
-_MOST_LOGIN_BYTES = 4 << 10
-"""Of a form that anybody may send."""
+_MAX_FIELDS = 2000
+_MAX_LOGIN_BYTES = 4 << 10
+"""Of the login form, which needs no session."""
 _BUCKETS = {"day": "1h", "month": "1d"}
 _MINUTES = "2m"
 
 
-class Site:
-    """`operations`: the API's."""
+class HtmlPages:
+    """`operations`: those of the API."""
 
     def __init__(self, operations: list[Operation], access: Authenticator, now_ms: Callable[[], int]) -> None:
         self._operations = {each.name: each for each in operations}
@@ -71,8 +71,8 @@ class Site:
             "/rejected/redrive": self._redrive,
             "/logout": self._logout,
         }
-        sent |= {f"/{action.about}/{action.name}": self._acting(action) for action in ACTIONS.values()}
-        sent |= {f"/selection/{action.name}": self._acting_on_selection(action) for action in ABOUT_SELECTIONS}
+        sent |= {f"/{action.about}/{action.name}": self._action_handler(action) for action in ACTIONS.values()}
+        sent |= {f"/selection/{action.name}": self._selection_handler(action) for action in SELECTION_ACTIONS}
         return [
             Mount("/static", StaticFiles(directory=_FOLDER / "static")),
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
@@ -83,19 +83,19 @@ class Site:
             ),
         ]
 
-    # -- who asks
+    # -- authentication
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Trouble is told as a page, and every page has its headers."""
+        """Turn HTTPException into an error page, and add the headers of every page."""
 
         async def answer(request: Request) -> Response:
             try:
-                _demand_own_origin(request)
+                _require_own_origin(request)
                 response = await handler(request)
-            except HTTPException as wrong:
+            except HTTPException as error:
                 caller = self._caller(request)
-                response = self._page(request, caller, "error.html", wrong.status_code, reason=wrong.detail)
-                response.headers.update(wrong.headers or {})
+                response = self._page(request, caller, "error.html", error.status_code, reason=error.detail)
+                response.headers.update(error.headers or {})
             response.headers.update(_HEADERS)
             return response
 
@@ -120,20 +120,20 @@ class Site:
 
     def _caller(self, request: Request) -> Caller | None:
         if self._access.is_open:
-            return ANYBODY._replace(where=where_of(request))
-        caller = self._access.by_session(_session(request))
-        return caller and caller._replace(where=where_of(request))
+            return ANONYMOUS._replace(address=address_of(request))
+        caller = self._access.caller_by_session(_session(request))
+        return caller and caller._replace(address=address_of(request))
 
     async def _login(self, request: Request) -> Response:
         back = _own_path(request.query_params.get("next", "/"))
         if request.method == "GET":
             return self._page(request, None, "login.html", next=back)
-        given = (await _form(request, _MOST_LOGIN_BYTES)).get("token", "")
-        caller = by_secret(request, self._access, given.strip())
+        given = (await _form(request, _MAX_LOGIN_BYTES)).get("token", "")
+        caller = caller_by_token(request, self._access, given.strip())
         if caller is None:
-            complain(request, self._access, "no session: unknown token")
+            log_refusal(request, self._access, "no session: unknown token")
             return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
-        audit.note(caller._replace(where=where_of(request)), "login", {}, {})
+        audit.log_action(caller._replace(address=address_of(request)), "login", {}, {})
         response = RedirectResponse(back, 303)
         session, secure = self._access.log_in(caller), _is_behind_tls(request)
         response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
@@ -145,19 +145,19 @@ class Site:
         response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_behind_tls(request))
         return response
 
-    # -- what is shown
+    # -- reads
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
         span = request.query_params.get("span", "day")
         overview = await self._ask("overview", caller, {})
         pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
         buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
-        goes = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
-        told = {"overview": overview, "pending": pending, "buckets": buckets, "span": span, "actions": ABOUT_TOPICS}
-        return self._page(request, caller, "overview.html", next_due_ms=min(goes, default=None), **told)
+        due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
+        values = {"overview": overview, "pending": pending, "buckets": buckets, "span": span, "actions": TOPIC_ACTIONS}
+        return self._page(request, caller, "overview.html", next_due_ms=min(due_ms, default=None), **values)
 
     async def _next_hour(self, caller: Caller) -> list[Bucket]:
-        """By the minute: looked for, as counts are kept by the hour."""
+        """Return the due timers by minute. That takes a search: counts are kept by the hour."""
         now_ms = self._now_ms()
         asked = {"limit": 0, "due_from": now_ms, "due_to": now_ms + HOUR_MS, "bucket": _MINUTES}
         buckets: list[Bucket] = (await self._ask("timers", caller, asked)).histogram
@@ -181,36 +181,36 @@ class Site:
         with_value = given.get("value") == "true"
         found = await self._ask("timer", caller, asked | {"value": with_value})
         status = 200 if found.timers or found.missing else 404
-        told = {"asked": asked, "found": found, "with_value": with_value, "actions": ABOUT_TIMERS}
-        return self._page(request, caller, "timer.html", status, **told)
+        values = {"asked": asked, "found": found, "with_value": with_value, "actions": TIMER_ACTIONS}
+        return self._page(request, caller, "timer.html", status, **values)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
         asked = {name: request.query_params[name] for name in ("code", "topic") if request.query_params.get(name)}
         found = await self._ask("rejected", caller, asked | {"limit": 200})
         return self._page(request, caller, "rejected.html", found=found, asked=asked)
 
-    # -- what is changed
+    # -- changes
 
-    def _acting(self, action: Action) -> Handler:
+    def _action_handler(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
             asked = _filled(request.state.form)
             asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
             if "value" in request.state.form:
-                asked["value"] = request.state.form["value"].replace("\r\n", "\n")  # as a browser ends lines
+                asked["value"] = request.state.form["value"].replace("\r\n", "\n")  # browsers send \r\n
             done = await self._ask(action.name, caller, asked)
-            told = {each: asked[each] for each in ("id", "id_base64") if each in asked}
+            named = {each: asked[each] for each in ("id", "id_base64") if each in asked}
             back = "/timer" if action.about == "timer" else "/"
-            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=told)
+            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
         return act
 
     async def _count(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.state.form)
         counted = await self._ask("count", caller, {"selector": selector})
-        told = {"counted": counted, "selector": selector, "actions": ABOUT_SELECTIONS}
-        return self._page(request, caller, "counted.html", **told)
+        values = {"counted": counted, "selector": selector, "actions": SELECTION_ACTIONS}
+        return self._page(request, caller, "counted.html", **values)
 
-    def _acting_on_selection(self, action: Action) -> Handler:
+    def _selection_handler(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
             form = request.state.form
             selector = _selector(form)
@@ -228,33 +228,35 @@ class Site:
     async def _ask(self, name: str, caller: Caller, asked: Mapping[str, Any]) -> Any:
         operation = self._operations[name]
         try:
-            question = operation.asked.model_validate(asked)
-        except ValidationError as wrong:
-            raise HTTPException(400, explained(wrong)) from wrong
+            question = operation.request_model.model_validate(asked)
+        except ValidationError as error:
+            raise HTTPException(400, error_text(error)) from error
         return await run(operation, caller, question)
 
-    def _page(self, request: Request, caller: Caller | None, template: str, status: int = 200, **told: Any) -> Response:
+    def _page(
+        self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
+    ) -> Response:
         form_key = "" if caller is None else self._access.form_key(_session(request))
         is_open = self._access.is_open
-        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID}
-        text = self._rendering.page(template, caller=caller, **always, **told)
+        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID_REMEDY}
+        text = self._rendering.page(template, caller=caller, **always, **values)
         return Response(text, status, media_type="text/html")
 
 
-def _demand_own_origin(request: Request) -> None:
-    """A browser says which site a form is on."""
+def _require_own_origin(request: Request) -> None:
+    """Refuse a form of another site; browsers send its origin. Raises HTTPException."""
     origin = request.headers.get("origin")
     if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise HTTPException(403, "this form was sent by another site: open this page by its own address")
 
 
 def _is_behind_tls(request: Request) -> bool:
-    """By what the browser says of the page that it shows: what ends TLS before us need not be believed."""
+    """True if the browser loaded the page over TLS, by its own Origin header. Headers of a proxy are not needed."""
     return request.headers.get("origin", "").startswith("https://")
 
 
 def _own_path(text: str) -> str:
-    """Where to go behind the login: a path of ours, whatever was asked for."""
+    """Return where to go after the login: `text` if it is a path of ours, else /."""
     is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and text.isascii()
     return text if is_own else "/"
 
@@ -263,13 +265,13 @@ def _session(request: Request) -> str:
     return request.cookies.get(COOKIE, "")
 
 
-async def _form(request: Request, most_bytes: int = MOST_BYTES) -> dict[str, str]:
-    """Fields of one name are lines of one text. Raises HTTPException."""
-    body = await body_of(request, most_bytes)
+async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
+    """Parse a form; fields with the same name become lines of one text. Raises HTTPException."""
+    body = await body_of(request, max_bytes)
     try:
-        pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise HTTPException(413, f"more than {_MOST_FIELDS} fields: send fewer at a time") from None
+        raise HTTPException(413, f"more than {_MAX_FIELDS} fields: send fewer at a time") from None
     found: dict[str, list[str]] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)

@@ -1,4 +1,4 @@
-"""Who holds connections and asks nothing; real sockets, in a process with few file handles."""
+"""Idle and slow connections over real sockets, in a process with few file handles."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from bridge.dev.embedded_kafka import free_port
 from bridge.http import connection_limits as connections
-from bridge.http.connection_limits import MOST_CONNECTIONS, HttpConnection, tell_trouble
+from bridge.http.connection_limits import MAX_CONNECTIONS, HttpConnection, log_loop_error
 from bridge.http.server import serving
 from bridge.observe.log_throttle import LogThrottle
 
@@ -32,7 +32,7 @@ class Hasty(HttpConnection):
 
 
 class Few(HttpConnection):
-    most = 3
+    max_connections = 3
 
 
 async def _well(request: Request) -> Response:
@@ -64,10 +64,10 @@ def connected(ends: ExitStack, port: int, sent: bytes) -> socket.socket:
 
 
 def is_ended(connection: socket.socket) -> bool:
-    """Waits for it."""
+    """Wait for the response."""
     try:
         while connection.recv(4096):
-            """What came before."""
+            """Return what arrived."""
     except ConnectionResetError:
         return True
     return True
@@ -104,13 +104,13 @@ def files_left(count: int) -> Iterator[None]:
 @pytest.mark.thorough
 def test_half_sent_requests_leave_file_handles_to_the_bridge_and_probes_are_answered() -> None:
     with served() as port, ExitStack() as ends:
-        count = 3 * MOST_CONNECTIONS
-        with files_left(count + 2 * MOST_CONNECTIONS):  # our own ends are in this process too
+        count = 3 * MAX_CONNECTIONS
+        with files_left(count + 2 * MAX_CONNECTIONS):  # our own ends are in this process too
             for _ in range(count):
                 connected(ends, port, HALF)
             assert well(port)
             with open("/dev/null", "rb"):
-                """A file is to be had."""
+                """Check that a file can be opened."""
 
 
 def test_the_one_that_waits_longest_goes_and_never_one_that_is_answered() -> None:
@@ -142,7 +142,7 @@ def test_the_one_that_waits_longest_goes_and_never_one_that_is_answered() -> Non
         NEVER_DONE,
     ],
 )
-def test_what_is_not_whole_or_not_answered_in_time_is_closed(sent: bytes) -> None:
+def test_an_incomplete_or_unanswered_request_is_closed_in_time(sent: bytes) -> None:
     with served(Hasty) as port, ExitStack() as ends:
         assert is_ended(connected(ends, port, sent))
 
@@ -159,7 +159,7 @@ def test_a_connection_that_asks_again_is_answered_again() -> None:
 
 
 def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_accepting", LogThrottle(connections.log))
+    monkeypatch.setattr(connections, "_accept_errors", LogThrottle(connections.log))
     with caplog.at_level(logging.WARNING), served() as port, ExitStack() as ends, ExitStack() as held:
         assert well(port)
         callers = [ends.enter_context(socket.socket()) for _ in range(40)]
@@ -173,7 +173,7 @@ def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, mo
                 caller.setblocking(False)
                 caller.connect_ex(("127.0.0.1", port))
             while not caplog.records:
-                """The first line comes at once."""
+                """Check that the first line arrives at once."""
             assert len(caplog.records) == 1
         held.close()
         assert well(port), "and it goes on"
@@ -181,7 +181,7 @@ def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, mo
     assert line.exc_info is None
 
 
-def test_other_trouble_of_the_loop_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_of_the_event_loop_are_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     with asyncio.Runner() as runner:
-        tell_trouble(runner.get_loop(), {"message": "odd", "exception": ValueError("x")})
+        log_loop_error(runner.get_loop(), {"message": "odd", "exception": ValueError("x")})
     assert "odd" in caplog.text

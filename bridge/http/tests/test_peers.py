@@ -1,4 +1,4 @@
-"""A member of the group that is wrong or hostile: it is named as missing, and costs the others nothing."""
+"""A broken or hostile group member: its partitions are missing, and the other instances are not affected."""
 
 import asyncio
 import os
@@ -16,9 +16,9 @@ from bridge.errors import SettingsError
 from bridge.http.api.ports import GroupView
 from bridge.http.api.requests import Read
 from bridge.http.api.responses import GroupFound, GroupListing
-from bridge.http.auth.sessions import ANYBODY, Authenticator, Token
-from bridge.http.peer_client import Peers
-from bridge.http.peers import Neighbours
+from bridge.http.auth.sessions import ANONYMOUS, Authenticator, Token
+from bridge.http.peer_client import PeerNetworks
+from bridge.http.peers import Peers
 from bridge.ports import Member
 from bridge.query.search import NamedTimer
 from bridge.tests.simulation.http_fakes import MemorySide, Place
@@ -30,7 +30,7 @@ PATH = "/api/v1/timers"
 
 
 class Side(MemorySide):
-    """Tells of the members that it is given."""
+    """A KafkaPort with the given members."""
 
     def __init__(self, *members: Member) -> None:
         self._members = members
@@ -39,8 +39,8 @@ class Side(MemorySide):
         return GroupView(frozenset({OWN, ITS}), self._members)
 
 
-def neighbours_of(*members: Member, within_s: float = 20, peers: Peers | None = None) -> Neighbours:
-    return Neighbours(HERE, Side(*members), Authenticator([], lambda: 0.0), peers or Peers(), within_s)
+def peers_of(*members: Member, timeout_s: float = 20, peers: PeerNetworks | None = None) -> Peers:
+    return Peers(HERE, Side(*members), Authenticator([], lambda: 0.0), peers or PeerNetworks(), timeout_s)
 
 
 def listing_of(*shards: Shard, rows: tuple[Shard, ...] = ()) -> GroupListing:
@@ -92,16 +92,16 @@ def answering(answer: bytes, *, drips: bool = False) -> Iterator[tuple[str, list
         each.close()
 
 
-def asked_of(neighbours: Neighbours) -> tuple[list[GroupListing], dict[str, str]]:
+def asked_of(peers: Peers) -> tuple[list[GroupListing], dict[str, str]]:
     async def own() -> GroupListing:
         return listing_of(OWN)
 
-    parts, missing = asyncio.run(_ask(neighbours, own))
+    parts, missing = asyncio.run(_ask(peers, own))
     return parts, {each.partition: each.why for each in missing}
 
 
-async def _ask(neighbours: Neighbours, own: Callable[[], Awaitable[GroupListing]]):  # type: ignore[no-untyped-def]
-    return await neighbours.ask_all(ANYBODY, PATH, Read(), GroupListing, own)
+async def _ask(peers: Peers, own: Callable[[], Awaitable[GroupListing]]):  # type: ignore[no-untyped-def]
+    return await peers.ask_all(ANONYMOUS, PATH, Read(), GroupListing, own)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ async def _ask(neighbours: Neighbours, own: Callable[[], Awaitable[GroupListing]
 )
 def test_one_that_is_no_bridge_is_named_as_missing(answer: bytes, told: str) -> None:
     with answering(answer) as (address, _):
-        parts, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+        parts, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert [part.partitions for part in parts] == [["t/0"]]
     assert missing == {"t/1": f"{address}: {told}"}
 
 
 @pytest.mark.parametrize("address", ["nothing", "a:b", ":1", "127.0.0.1:0", "127.0.0.1:65536", "x" * 80 + ".a:1"])
-def test_what_is_no_address_is_named_as_missing(address: str) -> None:
-    _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+def test_a_peer_with_an_invalid_address_is_missing(address: str) -> None:
+    _, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert missing["t/1"].startswith(f"{address}: is no address")
 
 
@@ -135,47 +135,51 @@ def networks(*texts: str) -> tuple[IPv4Network | IPv6Network, ...]:
 @pytest.mark.parametrize(
     "peers",
     [
-        Peers(is_loopback=False),
-        Peers(networks("10.1.0.0/16", "fd00::/8")),
-        Peers(networks("10.1.0.0/16"), is_loopback=False),
+        PeerNetworks(is_loopback=False),
+        PeerNetworks(networks("10.1.0.0/16", "fd00::/8")),
+        PeerNetworks(networks("10.1.0.0/16"), is_loopback=False),
     ],
 )
-def test_a_member_that_announces_an_internal_address_makes_no_one_ask_there(peers: Peers) -> None:
+def test_a_member_that_announces_an_internal_address_makes_no_one_ask_there(peers: PeerNetworks) -> None:
     with answering(http("{}")) as (address, asked):
         port = address.partition(":")[2]
         for each in (address, f"localhost:{port}", f"[::ffff:127.0.0.1]:{port}"):
-            _, missing = asked_of(neighbours_of(Member("m", each, frozenset({ITS})), peers=peers))
+            _, missing = asked_of(peers_of(Member("m", each, frozenset({ITS})), peers=peers))
             assert "is no address of an instance by peer_networks" in missing["t/1"], each
         assert asked == []
 
 
 def test_only_addresses_that_an_instance_can_have_are_asked() -> None:
-    anywhere, here, narrow = Peers(is_loopback=False), Peers(), Peers(networks("10.1.0.0/16", "fd00::/8"))
+    anywhere, here, narrow = (
+        PeerNetworks(is_loopback=False),
+        PeerNetworks(),
+        PeerNetworks(networks("10.1.0.0/16", "fd00::/8")),
+    )
     for host in ("10.1.2.3", "fd00::1"):
-        assert [each.include(host) for each in (anywhere, here, narrow)] == [True, True, True], host
+        assert [each.allows(host) for each in (anywhere, here, narrow)] == [True, True, True], host
     for host in ("169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1"):
-        assert [each.include(host) for each in (anywhere, here, narrow)] == [False, False, False], host
-    assert [each.include("127.0.0.2") for each in (anywhere, here, narrow)] == [False, True, False]
-    assert [each.include("10.2.0.1") for each in (anywhere, narrow)] == [True, False]
+        assert [each.allows(host) for each in (anywhere, here, narrow)] == [False, False, False], host
+    assert [each.allows("127.0.0.2") for each in (anywhere, here, narrow)] == [False, True, False]
+    assert [each.allows("10.2.0.1") for each in (anywhere, narrow)] == [True, False]
 
 
-def test_settings_say_which_addresses_are_asked() -> None:
+def test_peer_networks_limit_the_addresses_that_are_asked() -> None:
     found = load({"bootstrap_servers": "127.0.0.1:1", "peer_networks": "10.1.0.0/16, fd00::/8"}, {}, None)
     assert found.peer_networks == networks("10.1.0.0/16", "fd00::/8")
     with pytest.raises(SettingsError, match="peer_networks"):
         load({"bootstrap_servers": "127.0.0.1:1", "peer_networks": "10.1.0.1/16"}, {}, None)
 
 
-def test_a_reason_is_told_without_its_end_where_it_is_long() -> None:
+def test_a_long_reason_is_cut() -> None:
     with answering(http('{"reason": "' + "x" * 10_000 + '"}', "503 Busy")) as (address, _):
-        _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+        _, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert missing == {"t/1": f"{address}: {'x' * 500}"}
 
 
-def test_one_that_sends_elsewhere_is_not_followed() -> None:
+def test_a_redirect_of_a_peer_is_not_followed() -> None:
     with answering(http(listing_of(ITS).model_dump_json())) as (inside, asked_inside):
         with answering(http("", "302 Found", f"Location: http://{inside}/secret\r\n")) as (address, _):
-            _, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+            _, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
         assert missing == {"t/1": f"{address}: answers 302"}
         assert asked_inside == []
 
@@ -184,11 +188,11 @@ def test_one_that_sends_elsewhere_is_not_followed() -> None:
 def test_ones_that_drip_are_left_at_the_end_and_hold_no_thread(begin: bytes) -> None:
     async def history(addresses: list[str]) -> list[GroupListing]:
         async def own() -> GroupListing:
-            await asyncio.to_thread(int)  # as a cancel is sent, while the others drip
+            await asyncio.to_thread(int)  # as a cancel is sent, while the others answer slowly
             return listing_of(OWN)
 
         members = [Member("m", address, frozenset({ITS})) for address in addresses]
-        parts, missing = await _ask(neighbours_of(*members, within_s=0.2), own)
+        parts, missing = await _ask(peers_of(*members, timeout_s=0.2), own)
         assert [each.why for each in missing] == [
             f"{addresses[0]}: does not answer within 0.2 s: is its --advertised-http right?"
         ]
@@ -200,20 +204,20 @@ def test_ones_that_drip_are_left_at_the_end_and_hold_no_thread(begin: bytes) -> 
         assert len(asyncio.run(history(addresses))) == 1
 
 
-def test_of_an_answer_only_what_is_about_its_own_partitions_is_taken() -> None:
+def test_only_its_own_partitions_of_a_peers_answer_are_taken() -> None:
     with answering(http(listing_of(ITS, OWN, rows=(ITS, OWN)).model_dump_json())) as (address, _):
-        parts, missing = asked_of(neighbours_of(Member("m", address, frozenset({ITS}))))
+        parts, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert [part.matching for part in parts] == [0]
     assert missing == {
         "t/1": f"{address}: tells of t/0, which is another's by the group: it changes hands, so ask again"
     }
     with answering(http(found_of(ITS, OWN, THIRD).model_dump_json())) as (address, _):
-        neighbours = neighbours_of(Member("m", address, frozenset({ITS})))
+        peers = peers_of(Member("m", address, frozenset({ITS})))
 
         async def own() -> GroupFound:
             return found_of()
 
-        found, missing_ones = asyncio.run(neighbours.ask_all(ANYBODY, PATH, Read(), GroupFound, own))
+        found, missing_ones = asyncio.run(peers.ask_all(ANONYMOUS, PATH, Read(), GroupFound, own))
     assert [[timer.shard for timer in part.timers] for part in found] == [[], ["t/1"]]
     assert [each.partition for each in missing_ones] == ["t/0"]
 
@@ -221,11 +225,11 @@ def test_of_an_answer_only_what_is_about_its_own_partitions_is_taken() -> None:
 def test_two_members_with_one_address_are_asked_once() -> None:
     with answering(http(listing_of(ITS, THIRD).model_dump_json())) as (address, asked):
         members = (Member("m", address, frozenset({ITS})), Member("n", address, frozenset({THIRD})))
-        parts, missing = asked_of(neighbours_of(*members))
+        parts, missing = asked_of(peers_of(*members))
     assert ([part.partitions for part in parts], missing, len(asked)) == ([["t/0"], ["t/1", "t/2"]], {}, 1)
 
 
-def test_what_a_pass_is_shown_to_cannot_use_it_elsewhere() -> None:
+def test_a_peer_token_is_of_no_use_elsewhere() -> None:
     token = Token("rita", "read", digest_of("r" * 32))
     with Place([token]) as place, answering(http("{}")) as (address, asked):
         place.addresses["two"] = address

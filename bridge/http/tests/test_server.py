@@ -1,4 +1,4 @@
-"""What is told by HTTP, from a bridge in a world of its own; on loopback."""
+"""The HTTP server over a simulated bridge, on loopback."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.cli.pending_sources import RunningBridges
+from bridge.cli.pending_sources import RunningInstances
 from bridge.config.advertised_address import known_names
 from bridge.config.settings import load
 from bridge.dev.embedded_kafka import free_port
@@ -37,17 +37,17 @@ HOUR_MS = 3_600_000
 
 
 class Served(QueryQueue):
-    """Turns as soon as somebody asks."""
+    """A queue that answers at once."""
 
     def __init__(self, world: TimerWorld) -> None:
         super().__init__()
         self._world = world
 
-    def put(self, question: Callable[[Bridge], T]) -> "Future[T]":
+    def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
         self._wake = lambda: None  # nobody waits
-        answer = super().put(question)
+        answer = super().submit(question)
         assert self._world.bridge.bridge is not None
-        self.serve(self._world.bridge.bridge)
+        self.run_next(self._world.bridge.bridge)
         return answer
 
 
@@ -63,16 +63,16 @@ class Web:
             return refused.code, json.load(refused)
 
 
-def routes_of(world: TimerWorld, desk: QueryQueue, answer_within_s: float = 10) -> Starlette:
+def routes_of(world: TimerWorld, query_queue: QueryQueue, answer_timeout_s: float = 10) -> Starlette:
     status, limits = world.bridge.status, AlertLimits("1.2.3", world.options.min_free_bytes, 1000)
     exposition = Exposition(world.bridge.metrics, status, limits)
-    return application(status, desk, world.bridge.clock, exposition, answer_within_s)
+    return application(status, query_queue, world.bridge.clock, exposition, answer_timeout_s)
 
 
 @contextmanager
-def web_of(world: TimerWorld, desk: QueryQueue | None = None, answer_within_s: float = 10) -> Iterator[Web]:
+def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, answer_timeout_s: float = 10) -> Iterator[Web]:
     port = free_port()
-    routes = routes_of(world, desk or Served(world), answer_within_s)
+    routes = routes_of(world, query_queue or Served(world), answer_timeout_s)
     with serving("127.0.0.1", port, routes):
         yield Web(f"http://127.0.0.1:{port}")
 
@@ -143,7 +143,7 @@ def test_names_in_http_hosts_and_the_advertised_one_are_known(world: World) -> N
             assert web.get("/health/live", Host=host)[0] == 403, host
 
 
-def test_case_34_pending_is_told_by_topic_with_first_last_and_histogram() -> None:
+def test_case_34_pending_by_topic_with_first_last_and_histogram() -> None:
     world = TimerWorld("orders", "bills")
 
     def send(topic: bytes, due_ms: int) -> None:
@@ -176,13 +176,13 @@ def test_case_34_pending_is_told_by_topic_with_first_last_and_histogram() -> Non
 
 
 @pytest.mark.parametrize("bucket", ["10m", "0", "90m", "soon", "-1h"])
-def test_a_bucket_that_is_not_to_be_had_is_told(web: Web, bucket: str) -> None:
+def test_an_invalid_bucket_is_refused(web: Web, bucket: str) -> None:
     status, told = web.get(f"/pending?bucket={bucket}")
     assert status == 400
     assert "bucket" in told["reason"]
 
 
-def test_one_id_is_told_through_its_life(world: World, web: Web) -> None:
+def test_one_id_is_found_in_each_state(world: World, web: Web) -> None:
     def told(id_: str) -> tuple[int, list[dict[str, Any]]]:
         status, answer = web.get(f"/pending?id={id_}")
         return status, answer["timers"]
@@ -213,8 +213,8 @@ def test_one_id_is_told_through_its_life(world: World, web: Web) -> None:
     assert told("a") == (404, [])
 
 
-def test_what_is_not_recovered_yet_is_not_told_to_be_empty(world: World, web: Web) -> None:
-    """Who is told that nothing is pending sends it again, and it comes twice."""
+def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Web) -> None:
+    """A sender that sees nothing pending sends the message again, so it would arrive twice."""
     world.send(delay_ms=500, id_="a")
     world.bridge.run(10)
     world.bridge.status.recovering(Shard("timer.requests", 3))
@@ -246,62 +246,62 @@ def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Web) -
 
 
 def test_a_bridge_that_does_not_turn_is_no_trouble_but_for_who_asks(world: World) -> None:
-    desk = QueryQueue()
-    with web_of(world, desk, answer_within_s=0.05) as web:
+    query_queue = QueryQueue()
+    with web_of(world, query_queue, answer_timeout_s=0.05) as web:
         assert web.get("/pending") == (503, {"reason": "the bridge is busy: ask again"})
         world.bridge.status.waits("no broker")
         assert web.get("/pending") == (503, {"reason": "waiting for the broker"})
         assert web.get("/health/live")[0] == 200
     asked: list[Bridge] = []
     assert world.bridge.bridge is not None
-    desk.put(asked.append)
-    desk.serve(world.bridge.bridge)
+    query_queue.submit(asked.append)
+    query_queue.run_next(world.bridge.bridge)
     assert asked == [world.bridge.bridge], "those who did not wait any longer are passed over"
 
 
-def test_one_question_is_answered_behind_each_turn_by_the_thread_that_turns(world: World) -> None:
-    desk = QueryQueue()
+def test_one_question_is_answered_after_each_turn_by_the_loops_thread(world: World) -> None:
+    query_queue = QueryQueue()
     assert world.bridge.bridge is not None
-    answers = [desk.put(lambda _: threading.current_thread()) for _ in range(2)]
-    given_up = desk.put(lambda _: pytest.fail("nobody waits for this"))
+    answers = [query_queue.submit(lambda _: threading.current_thread()) for _ in range(2)]
+    given_up = query_queue.submit(lambda _: pytest.fail("nobody waits for this"))
     assert given_up.cancel()
-    failing = desk.put(lambda _: 1 // 0)
-    desk.serve(world.bridge.bridge)
+    failing = query_queue.submit(lambda _: 1 // 0)
+    query_queue.run_next(world.bridge.bridge)
     assert [answer.done() for answer in answers] == [True, False]
-    desk.serve(world.bridge.bridge)
+    query_queue.run_next(world.bridge.bridge)
     assert [answer.result(0) for answer in answers] == [threading.current_thread()] * 2
-    desk.serve(world.bridge.bridge)
+    query_queue.run_next(world.bridge.bridge)
     with pytest.raises(ZeroDivisionError):
         failing.result(0)
     with pytest.raises(CancelledError):
         given_up.result(0)
-    desk.serve(world.bridge.bridge)
+    query_queue.run_next(world.bridge.bridge)
 
 
 def test_no_number_of_askers_makes_the_queue_grow(world: World) -> None:
-    desk = QueryQueue()
+    query_queue = QueryQueue()
     for _ in range(32):
-        desk.put(lambda _: None)
+        query_queue.submit(lambda _: None)
     with pytest.raises(BusyError):
-        desk.put(lambda _: None)
-    with web_of(world, desk, answer_within_s=0.05) as web:
+        query_queue.submit(lambda _: None)
+    with web_of(world, query_queue, answer_timeout_s=0.05) as web:
         assert web.get("/pending") == (503, {"reason": "too many ask at a time: ask again"})
 
 
-def test_a_store_that_cannot_be_read_is_told_and_the_loop_goes_on(world: World) -> None:
+def test_an_unreadable_store_is_reported_and_the_loop_goes_on(world: World) -> None:
     class Damaged(Served):
-        def put(self, question: Callable[[Bridge], T]) -> "Future[T]":
+        def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
             def ask(_: Bridge) -> T:
                 raise CorruptStoreError("body log at 7", "the checksum does not fit")
 
-            return super().put(ask)
+            return super().submit(ask)
 
     with web_of(world, Damaged(world)) as web:
         status, told = web.get("/pending?id=a")
     assert (status, "body log at 7" in told["reason"]) == (503, True)
 
 
-def test_metrics_are_told_though_the_bridge_does_not_turn(world: World) -> None:
+def test_metrics_are_served_while_the_loop_does_not_turn(world: World) -> None:
     def get(url: str, accept: str = "text/plain") -> tuple[str, str]:
         asked = urllib.request.Request(f"{url}/metrics", headers={"accept": accept})
         with urllib.request.urlopen(asked, timeout=20) as answer:
@@ -315,19 +315,19 @@ def test_metrics_are_told_though_the_bridge_does_not_turn(world: World) -> None:
         assert 'timer_bridge_pending_timers{target="orders"} 1.0' in text
         kind, text = get(web.url, "application/openmetrics-text; version=1.0.0")
         assert (kind.startswith("application/openmetrics-text"), text.endswith("# EOF\n")) == (True, True)
-    with web_of(world, QueryQueue(), answer_within_s=0.05) as web:
+    with web_of(world, QueryQueue(), answer_timeout_s=0.05) as web:
         _, text = get(web.url)
         assert 'timer_bridge_requests_total{topic="timer.requests"} 1.0' in text
         assert "timer_bridge_pending_timers{" not in text, "nobody has looked yet"
 
 
-def test_a_port_that_is_taken_is_told_with_the_remedy(world: World) -> None:
+def test_a_taken_port_is_reported_with_the_remedy(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         routes = routes_of(world, QueryQueue())
-        with pytest.raises(SettingsError, match=f"http_port {port} on 127.0.0.1: .*another --http-port") as wrong:
+        with pytest.raises(SettingsError, match=f"http_port {port} on 127.0.0.1: .*another --http-port") as error:
             serving("127.0.0.1", port, routes).__enter__()
-    assert wrong.value.exit_code == 2
+    assert error.value.exit_code == 2
     with pytest.raises(SettingsError, match=r"http_host 192\.0\.2\.1: .*127\.0\.0\.1 or 0\.0\.0\.0"):
         serving("192.0.2.1", port, routes).__enter__()
 
@@ -338,7 +338,7 @@ def test_several_instances_are_joined() -> None:
         world.send(delay_ms=500, id_="a")
         world.bridge.run(10)
     with web_of(worlds[0]) as first, web_of(worlds[1]) as second:
-        running = RunningBridges([first.url, f"{second.url}/"])
+        running = RunningInstances([first.url, f"{second.url}/"])
         told = running.pending(HOUR_MS, None)
         assert (told.pending, told.topics["orders"].pending) == (2, 2)
         assert [bucket.timers for bucket in told.histogram()] == [2]

@@ -12,7 +12,7 @@ from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.intake.target_policy import Policy
 from bridge.observe.metric_types import LabelNames
 from bridge.observe.metrics_snapshot import see
-from bridge.query.summary import joined, of_bridge
+from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.recovery.recover import read_checkpoint
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld
@@ -429,7 +429,9 @@ def test_bytes_are_told_by_timer_topic() -> None:
     seen = see(bridge, LabelNames(10), world.now_ms, lambda: False)
     pending = {shard.topic: each.pending_bytes for shard, each in seen.shards.items()}
     assert pending == {TIMERS: 3 * frame_bytes("x" * 100), PAYMENTS: frame_bytes("y" * 1000)}
-    told = joined([of_bridge(bridge, world.now_ms), of_bridge(bridge, world.now_ms)]).timer_topics
+    told = merge_pending(
+        [pending_in_bridge(bridge, world.now_ms), pending_in_bridge(bridge, world.now_ms)]
+    ).timer_topics
     assert {topic: each.pending_bytes for topic, each in told.items()} == {t: 2 * size for t, size in pending.items()}
     assert all(each.store_bytes > each.pending_bytes for each in told.values())
 

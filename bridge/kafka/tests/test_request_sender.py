@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.client import Sent, TimerProducer
 from bridge.config.settings import load
 from bridge.errors import BridgeError, BrokerUnavailableError
-from bridge.http.api.kafka import RealKafka
+from bridge.http.api.kafka import ConfluentKafkaPort
 from bridge.kafka import request_sender as outbox_module
 
 SOON_S = 2.0
@@ -174,7 +174,7 @@ def test_a_callback_that_fails_is_logged_and_does_not_end_the_serving(caplog: py
 
 
 def test_the_page_makes_another_client_behind_a_fatal_error() -> None:
-    kafka = RealKafka(load({"bootstrap_servers": "127.0.0.1:1"}, {}, None))
+    kafka = ConfluentKafkaPort(load({"bootstrap_servers": "127.0.0.1:1"}, {}, None))
     first = kafka.producer("timer.requests")
     assert kafka.producer("timer.requests") is first
     fake: Any = first

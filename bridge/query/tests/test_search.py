@@ -1,4 +1,4 @@
-"""Pending timers one by one, and one told whole, from a bridge in a world of its own; and what went in and out."""
+"""Lists of pending timers, details of one, and traffic, of a simulated bridge."""
 
 from collections.abc import Callable
 from random import Random
@@ -10,8 +10,8 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, TrafficMeter, joined_traffic
-from bridge.query.details import MOST_SHOWN_BYTES, Found, OriginSearch, TimerDetail, content, look_up
-from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, Wanted, joined_listings
+from bridge.query.details import MAX_SHOWN_BYTES, Found, OriginSearch, TimerDetail, content, find_by_id
+from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.release.partition import OwnedPartition
 from bridge.testing.timer_world import TIMERS
 from schemas.journal import CopyInFlight
@@ -32,28 +32,28 @@ def bridge_of(world: World) -> Bridge:
 
 def listed(
     world: World,
-    wanted: Wanted,
-    is_over: Callable[[], bool] = lambda: True,
+    filter_: TimerFilter,
+    should_stop: Callable[[], bool] = lambda: True,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Listing:
-    """In the smallest steps, with `meanwhile` between any two."""
-    search = Search(wanted)
-    while not search.go_on(bridge_of(world), world.now_ms, is_over):
+    """Search in the smallest steps, with `meanwhile` between any two."""
+    search = Search(filter_)
+    while not search.step(bridge_of(world), world.now_ms, should_stop):
         meanwhile()
     return search.listing()
 
 
-def paged(world: World, wanted: Wanted) -> list[NamedTimer]:
+def paged(world: World, filter_: TimerFilter) -> list[NamedTimer]:
     timers: list[NamedTimer] = []
     while True:
-        page = listed(world, wanted)
+        page = listed(world, filter_)
         timers += page.timers
         if page.after is None:
             return timers
-        wanted = wanted._replace(after=SearchPosition.parse(page.after))
+        filter_ = filter_._replace(after=SearchPosition.parse(page.after))
 
 
-def test_pages_tell_each_pending_timer_once_in_due_order(world: World) -> None:
+def test_pages_list_each_pending_timer_once_in_due_order(world: World) -> None:
     rng = Random(7)
     for number in range(300):
         # Some are rolled before they are due, some at equal times; an odd one has no id.
@@ -64,21 +64,21 @@ def test_pages_tell_each_pending_timer_once_in_due_order(world: World) -> None:
     for number in range(1, 100, 2):
         world.cancel(f"i{number}")
     world.bridge.run(50)
-    timers = paged(world, Wanted(topic="orders", limit=7))
+    timers = paged(world, TimerFilter(topic="orders", limit=7))
     places = [timer.place for timer in timers]
     assert places == sorted(set(places))
     assert len(timers) == world.pending() == 250
-    assert listed(world, Wanted(limit=0)).matching == 250
+    assert listed(world, TimerFilter(limit=0)).matching == 250
     assert {timer.id for timer in timers if timer.id} == {f"i{number}" for number in range(101, 300, 2)}
     first = timers[0]
     assert (first.state, first.topic, first.raw_id) == ("pending", "orders", first.id.encode() if first.id else None)
-    assert listed(world, Wanted(topic="others")).timers == []
+    assert listed(world, TimerFilter(topic="others")).timers == []
     world.bridge.run(2 * WINDOW_MS)
-    rolled = paged(world, Wanted(limit=7))
+    rolled = paged(world, TimerFilter(limit=7))
     assert (len(rolled), min(timer.rolls for timer in rolled) > 0) == (world.pending(), True)
 
 
-def test_a_list_holds_what_lives_all_the_while_whatever_happens_between_its_steps() -> None:
+def test_a_list_has_every_timer_that_is_pending_throughout() -> None:
     world = World()
     for number in range(400):
         world.send(f"v{number}", WINDOW_MS - 50 if number % 4 else 100, id_=f"i{number}")
@@ -91,7 +91,7 @@ def test_a_list_holds_what_lives_all_the_while_whatever_happens_between_its_step
             world.send(delay_ms=WINDOW_MS // 2)
             world.bridge.run(5)
 
-    timers = {timer.id for timer in listed(world, Wanted(limit=1000), meanwhile=meanwhile).timers}
+    timers = {timer.id for timer in listed(world, TimerFilter(limit=1000), meanwhile=meanwhile).timers}
     stay = {f"i{number}" for number in range(400) if number % 4 and number % 8 != 1}
     assert stay <= timers
 
@@ -105,26 +105,26 @@ def test_timers_are_chosen_by_key_header_and_due_time(world: World) -> None:
     offsets = [send(b"eu-%d" % (n % 3), base_ms + n, b"a" if n % 2 else b"b") for n in range(100)]
     world.bridge.run(20)
 
-    def chosen(wanted: Wanted) -> list[int]:
-        found = listed(world, wanted._replace(limit=100))
+    def chosen(filter_: TimerFilter) -> list[int]:
+        found = listed(world, filter_._replace(limit=100))
         assert found.matching == len(found.timers)
         return [timer.origin - offsets[0] for timer in found.timers]
 
-    assert chosen(Wanted(key_prefix=b"eu-1")) == [n for n in range(100) if n % 3 == 1]
-    assert chosen(Wanted(key_prefix=b"us")) == []
-    assert chosen(Wanted(header=("tenant", b"a"))) == list(range(1, 100, 2))
-    assert chosen(Wanted(header=("tenant", None))) == list(range(100))
-    assert chosen(Wanted(header=("nobody", None))) == []
-    assert chosen(Wanted(due_from_ms=base_ms + 10, due_to_ms=base_ms + 13)) == [10, 11, 12]
+    assert chosen(TimerFilter(key_prefix=b"eu-1")) == [n for n in range(100) if n % 3 == 1]
+    assert chosen(TimerFilter(key_prefix=b"us")) == []
+    assert chosen(TimerFilter(header=("tenant", b"a"))) == list(range(1, 100, 2))
+    assert chosen(TimerFilter(header=("tenant", None))) == list(range(100))
+    assert chosen(TimerFilter(header=("nobody", None))) == []
+    assert chosen(TimerFilter(due_from_ms=base_ms + 10, due_to_ms=base_ms + 13)) == [10, 11, 12]
     start_ms = base_ms // 40 * 40
-    counted = listed(world, Wanted(limit=0, bucket_ms=40)).histogram
+    counted = listed(world, TimerFilter(limit=0, bucket_ms=40)).histogram
     assert [bucket.from_ms for bucket in counted] == list(range(start_ms, base_ms + 100, 40))
     assert (counted[1].timers, sum(bucket.timers for bucket in counted)) == (40, 100)
-    assert chosen(Wanted(topic="orders", key_prefix=b"eu-2", header=("tenant", b"b"))) == list(range(2, 100, 6))
+    assert chosen(TimerFilter(topic="orders", key_prefix=b"eu-2", header=("tenant", b"b"))) == list(range(2, 100, 6))
 
 
 @pytest.mark.parametrize("is_named", [False, True], ids=["without an id", "with one"])
-def test_one_is_found_by_its_request_wherever_it_stands(world: World, is_named: bool) -> None:  # noqa: FBT001
+def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bool) -> None:  # noqa: FBT001
     for number in range(300):
         world.send(f"near {number}", 400)
     origin = world.send("far", 3 * WINDOW_MS, id_="far" if is_named else None).offset
@@ -132,7 +132,7 @@ def test_one_is_found_by_its_request_wherever_it_stands(world: World, is_named: 
 
     def found(shard: Shard) -> Found | None:
         search = OriginSearch(shard, origin, with_value=True)
-        while not search.go_on(bridge_of(world), world.now_ms, lambda: True):
+        while not search.step(bridge_of(world), world.now_ms, lambda: True):
             pass
         return search.found
 
@@ -158,7 +158,7 @@ def test_a_copy_on_its_way_is_listed_as_rolling(world: World) -> None:
     end_ms = world.now_ms + 2 * WINDOW_MS
     while world.now_ms < end_ms:
         world.bridge.turn()
-        states |= {timer.state for timer in listed(world, Wanted()).timers}
+        states |= {timer.state for timer in listed(world, TimerFilter()).timers}
         world.kafka.timeline.advance(1)
     assert states == {"pending", "rolling"}
 
@@ -168,16 +168,16 @@ def test_lists_of_several_instances_are_one() -> None:
     for world in worlds:
         world.send(delay_ms=500)
         world.bridge.run(10)
-    parts = [listed(world, Wanted()) for world in worlds]
+    parts = [listed(world, TimerFilter()) for world in worlds]
     parts[1].timers[0].shard = "timer.requests/1"
-    first = joined_listings(parts, 0, 1)
+    first = merge_listings(parts, 0, 1)
     assert ([timer.shard for timer in first.timers], first.matching) == (["timer.requests/0"], 2)
     assert first.after == str(parts[0].timers[0].place)
-    assert joined_listings(parts, 0, 2).after is None
+    assert merge_listings(parts, 0, 2).after is None
 
 
 def part(names: list[int], matching: int, after: int | None, partition: int) -> Listing:
-    """Of one instance with one partition; timers and `after` by their due times."""
+    """Return the listing of an instance with one partition; timers and `after` are given by due time."""
     shard = Shard("timers", partition)
     timers = [NamedTimer.rolling(shard, FLIGHT._replace(origin=at, due_ms=at)) for at in names]
     told = None if after is None else str(SearchPosition(after, shard, after))
@@ -185,26 +185,26 @@ def part(names: list[int], matching: int, after: int | None, partition: int) -> 
 
 
 def test_a_list_goes_no_further_than_each_instance_has_looked() -> None:
-    """Some had left before they could be told, so an instance told less than was asked for, and has more behind it."""
+    """Some left before they were listed, so an instance returned fewer than `limit` and has more after them."""
     drained, small = part([3], 9, 4, 0), part([90], 1, None, 1)
-    page = joined_listings([drained, small], 0, 4)
+    page = merge_listings([drained, small], 0, 4)
     assert [timer.due_ms for timer in page.timers] == [3]
     assert page.after == str(SearchPosition(4, Shard("timers", 0), 4))
-    assert joined_listings([part([], 9, 4, 0)], 0, 4).after == page.after
-    full = joined_listings([part([3, 4], 9, 4, 0), part([1, 2], 9, 2, 1)], 0, 4)
+    assert merge_listings([part([], 9, 4, 0)], 0, 4).after == page.after
+    full = merge_listings([part([3, 4], 9, 4, 0), part([1, 2], 9, 2, 1)], 0, 4)
     assert ([timer.due_ms for timer in full.timers], full.after) == (
         [1, 2],
         str(SearchPosition(2, Shard("timers", 1), 2)),
     )
 
 
-def test_an_id_is_told_with_headers_and_with_its_value_where_asked_for(world: World) -> None:
+def test_an_id_is_found_with_headers_and_its_value_on_request(world: World) -> None:
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("timer-id", b"\xff"), ("trace", None)]
     world.kafka.produce("timer.requests", b"\xfe" * 3, key="ключ".encode(), headers=headers)
     world.bridge.run(10)
 
     def told(*, with_value: bool) -> TimerDetail:
-        (timer,) = look_up(bridge_of(world), b"\xff", world.now_ms, with_value=with_value).timers
+        (timer,) = find_by_id(bridge_of(world), b"\xff", world.now_ms, with_value=with_value).timers
         return timer
 
     timer = told(with_value=False)
@@ -218,14 +218,14 @@ def test_an_id_is_told_with_headers_and_with_its_value_where_asked_for(world: Wo
     value = told(with_value=True).value
     assert value is not None
     assert (value.base64, value.is_cut) == ("/v7+", False)
-    assert look_up(bridge_of(world), b"other", world.now_ms, with_value=True).timers == []
+    assert find_by_id(bridge_of(world), b"other", world.now_ms, with_value=True).timers == []
 
 
-def test_a_long_value_is_told_to_a_whole_character() -> None:
-    told = content(b"-" + "ж".encode() * MOST_SHOWN_BYTES)
+def test_a_long_value_is_cut_after_a_whole_character() -> None:
+    told = content(b"-" + "ж".encode() * MAX_SHOWN_BYTES)
     assert told is not None
-    assert (told.text, told.is_cut) == ("-" + "ж" * (MOST_SHOWN_BYTES // 2 - 1), True)
-    assert told.bytes == 1 + 2 * MOST_SHOWN_BYTES
+    assert (told.text, told.is_cut) == ("-" + "ж" * (MAX_SHOWN_BYTES // 2 - 1), True)
+    assert told.bytes == 1 + 2 * MAX_SHOWN_BYTES
     assert content(None) is None
 
 
@@ -247,7 +247,7 @@ def test_lateness_and_rates_are_those_of_the_last_minutes() -> None:
     assert meter.lately(now_ms - 100_000).late == {}, "what a clock that went back has seen"
 
 
-def test_a_bridge_tells_its_traffic(world: World) -> None:
+def test_a_bridge_counts_its_traffic(world: World) -> None:
     for _ in range(5):
         world.send(delay_ms=100)
     world.bridge.run(2000)
@@ -257,33 +257,33 @@ def test_a_bridge_tells_its_traffic(world: World) -> None:
 
 
 @pytest.mark.parametrize("steps", range(8))
-def test_what_is_given_up_amid_a_search_is_left_to_its_next_owner(world: World, steps: int) -> None:
-    """Whether it was still being looked through, or told."""
+def test_a_partition_revoked_during_a_search_is_left_to_its_next_owner(world: World, steps: int) -> None:
+    """True if the search was still scanning or listing."""
     for number in range(6):
         world.send(f"v{number}", 700 + number)
     world.bridge.run(50)
-    search, shards = Search(Wanted()), cast(dict[Shard, OwnedPartition], bridge_of(world).shards)
+    search, shards = Search(TimerFilter()), cast(dict[Shard, OwnedPartition], bridge_of(world).shards)
     for _ in range(steps):
-        search.go_on(bridge_of(world), world.now_ms, lambda: True)
+        search.step(bridge_of(world), world.now_ms, lambda: True)
     given_up = {shard: shards.pop(shard) for shard in [*shards]}
-    assert search.go_on(bridge_of(world), world.now_ms)
+    assert search.step(bridge_of(world), world.now_ms)
     shards.update(given_up)
     assert search.shards == []
     assert len(search.listing().timers) < 6 or steps == 7
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
-def test_what_is_opened_anew_amid_a_search_is_not_told_by_the_units_of_before(world: World, steps: int) -> None:
-    """Units are numbered by the opening: another timer has the number now, and would be cancelled for this one."""
+def test_a_partition_reopened_during_a_search_is_not_listed_by_old_units(world: World, steps: int) -> None:
+    """Unit numbers change when a store opens: another timer has the number now, and would be cancelled instead."""
     for number in range(6):
         world.send(f"v{number}", 700 + number, id_=f"id-{number}")
     world.bridge.run(50)
-    search = Search(Wanted())
+    search = Search(TimerFilter())
     for _ in range(steps):
-        search.go_on(bridge_of(world), world.now_ms, lambda: True)
+        search.step(bridge_of(world), world.now_ms, lambda: True)
     world.bridge.leave_the_group()
     world.bridge.run(50)
     assert len(bridge_of(world).shards) == 1
-    assert search.go_on(bridge_of(world), world.now_ms)
+    assert search.step(bridge_of(world), world.now_ms)
     assert (search.shards, search.listing().matching) == ([], 6)
     assert len(search.listing().timers) == steps - 1

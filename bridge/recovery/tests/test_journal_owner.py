@@ -9,7 +9,7 @@ from bridge.errors import ForeignJournalError, ProgressLostError
 from bridge.recovery.journal_owner import OwnJournals, owners
 from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, FakeKafka, Timeline, nothing_happens
 from bridge.testing.timer_world import TIMERS, usual_options
-from bridge.watch_thread import Watch
+from bridge.watch_thread import BackgroundChecks
 from schemas.origin import Shard
 
 SHARD, JOURNAL = Shard(TIMERS, 0), Shard("timer.journal", 0)
@@ -199,18 +199,18 @@ def test_a_foreign_decision_in_the_journal_is_found_while_the_bridge_runs() -> N
     first = world.bridge("one")
     first.run(0)
     history = FakeHistory(world.kafka, FakeGroup("one", [SHARD]), "timer.journal")
-    watch = Watch(OwnJournals(history, {TIMERS: "timer.journal"}, first.status.shards).look)
+    watch = BackgroundChecks(OwnJournals(history, {TIMERS: "timer.journal"}, first.status.shards).look)
     watch.close()
-    watch.look()
-    assert watch.wrong is None
+    watch.check()
+    assert watch.error is None
     world.send("m")
     first.run(200)
     value = world.kafka.read("timer.journal")[-1].value
-    watch.look()
-    assert watch.wrong is None
+    watch.check()
+    assert watch.error is None
     world.kafka.produce("timer.journal", value, key=b"two timer.requests", partition=0)
-    watch.look()
-    assert "belongs to 'two timer.requests'" in str(watch.wrong)
+    watch.check()
+    assert "belongs to 'two timer.requests'" in str(watch.error)
 
 
 def test_a_foreign_key_that_is_no_text_is_named_too() -> None:

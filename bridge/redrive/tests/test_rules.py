@@ -1,4 +1,4 @@
-"""Which parked records are sent again, in which order and form; over records as bridge.publish.records parks them."""
+"""Which parked records are sent again, in which order and form. bridge.publish.records makes the records."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,8 +21,8 @@ from bridge.redrive.rules import (
     RedrivePlan,
     Selection,
     chunks,
-    in_order,
-    mark_of,
+    in_send_order,
+    marker_of,
     parked,
     request_headers,
     request_of,
@@ -48,7 +48,7 @@ def rejected(outgoing: Outgoing, offset: int = 3, at_ms: int = 2_000) -> Record:
 
 
 def undelivered(headers: Headers = ASKED, code: Refusal = UNKNOWN, rolls: int = 0) -> Record:
-    """As a timer that went round `rolls` times and that its target did not take."""
+    """A timer that was rolled `rolls` times and that its target did not accept."""
     record = request(headers)
     for rolled in range(rolls):
         copy, _ = copy_of(TIMERS, body_of(record, asked(headers), 7, rolled), 1_500)
@@ -73,26 +73,26 @@ def seen(record: Record, place: Shard = PLACE) -> Parked:
     return found
 
 
-def look(*records: Record, selection: Selection = ALL, marks: tuple[bytes, ...] = ()) -> RedrivePlan:
-    found = RedrivePlan(selection, marks)
+def look(*records: Record, selection: Selection = ALL, markers: tuple[bytes, ...] = ()) -> RedrivePlan:
+    found = RedrivePlan(selection, markers)
     for record in records:
         found.add(parked(PLACE, record, {TIMERS.topic: RULES}))
-    found.cut(None)
+    found.limit_to(None)
     return found
 
 
-def test_a_parked_record_tells_what_it_was() -> None:
+def test_a_parked_record_is_parsed() -> None:
     record = undelivered()
     assert seen(record) == Parked(PLACE, 3, 2_000, "unknown-topic", TIMERS, 7, "orders", b"a", seen(record).size)
     assert (record.key, record.value, request_headers(record.headers, "unknown-topic")) == (b"key", b"value", ASKED)
 
 
-def test_one_that_is_bare_is_told_and_not_sent() -> None:
+def test_a_record_without_contents_is_counted_and_not_sent() -> None:
     record = request()
     whole = refuse(PLACE.topic, TIMERS, record, UNKNOWN, 2_000)
     found = look(rejected(bare(whole)))
     assert found.selected == []
-    assert [each.told_origin for each in found.bare] == ["timer.requests/2/7"]
+    assert [each.origin_text for each in found.bare] == ["timer.requests/2/7"]
 
 
 def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
@@ -105,8 +105,8 @@ def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
     assert seen(record).origin == 7
 
 
-def test_a_rolled_one_in_other_words_that_leaves_without_a_key_is_taken_again() -> None:
-    """Its copy says so by a null `timer-key`, which a request may not."""
+def test_a_rolled_copy_with_profile_headers_and_no_key_is_sent_again() -> None:
+    """The copy has a null `timer-key`, which a request may not have."""
     rules = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "etf1"))
     spelled = [("scheduler-epoch", b"6"), ("scheduler-target-topic", b"orders")]
     record = Record(7, 1_000, b"pay-7", b"value", spelled)
@@ -125,7 +125,7 @@ def test_a_rolled_one_in_other_words_that_leaves_without_a_key_is_taken_again() 
 
 
 def test_a_copy_that_no_journal_knew_is_sent_as_a_request() -> None:
-    """As a copy it would be refused again. Of a timer that rolled before progress was adopted nothing else is left."""
+    """A copy would be refused again, and it is all that is left of a timer that rolled before progress was adopted."""
     headers = [*ASKED, ("timer-origin", b"timer.requests/2/1"), ("timer-rolls", b"1")]
     assert request_headers(refused(NOT_OURS.code, headers).headers, NOT_OURS.code) == ASKED
     assert request_headers(refused("bad-header", headers).headers, "bad-header") == headers
@@ -140,7 +140,7 @@ def test_a_copy_that_no_journal_knew_is_sent_as_a_request() -> None:
         ([("timer-delay-ms", b"1")], ""),
     ],
 )
-def test_the_real_topic_is_told_in_any_spelling(headers: Headers, target: str) -> None:
+def test_the_target_topic_is_found_in_any_spelling(headers: Headers, target: str) -> None:
     assert seen(refused("bad-header", headers)).target == target
 
 
@@ -155,12 +155,12 @@ def test_the_real_topic_is_told_in_any_spelling(headers: Headers, target: str) -
         [("timer-error", b"x"), ("timer-error-detail", b""), ("timer-origin", b"a/0/1"), ("more", b"")],
     ],
 )
-def test_what_no_bridge_wrote_is_counted_and_left_alone(headers: Headers) -> None:
+def test_a_foreign_record_is_counted_and_not_sent(headers: Headers) -> None:
     found = look(Record(0, 0, None, None, headers))
     assert (found.foreign, found.rows(), found.selected) == (1, [], [])
 
 
-def test_a_senders_mistake_is_taken_only_where_its_code_is_named() -> None:
+def test_a_senders_mistake_is_selected_only_by_its_code() -> None:
     records = (undelivered(), refused("bad-header", offset=4))
     assert look(*records).rows() == [
         PlanRow("bad-header", "orders", 1, 0, 0),
@@ -186,17 +186,17 @@ def test_filters(selection: Selection, taken: int) -> None:
     assert len(look(undelivered(), selection=selection).selected) == taken
 
 
-def test_what_is_of_another_timer_topic_is_said_and_not_sent() -> None:
-    """Whoever may write to the rejected topic may not send into any topic by it."""
+def test_records_of_another_timer_topic_are_counted_and_not_sent() -> None:
+    """A writer to the rejected topic must not be able to send to any topic."""
     found = look(undelivered(), selection=Selection(frozenset({"others"})))
     assert (found.other_topics, found.selected) == ({"timer.requests": 1}, [])
 
 
-def test_what_is_marked_is_not_sent_again_unless_the_topic_was_made_anew() -> None:
+def test_a_marked_record_is_not_sent_again_unless_the_topic_was_recreated() -> None:
     record = undelivered()
-    mark = mark_of(seen(record))
-    assert look(record, marks=(mark,)).rows() == [PlanRow("unknown-topic", "orders", 1, 1, 0)]
-    assert len(look(record._replace(timestamp_ms=5_000), marks=(mark,)).selected) == 1
+    marker = marker_of(seen(record))
+    assert look(record, markers=(marker,)).rows() == [PlanRow("unknown-topic", "orders", 1, 1, 0)]
+    assert len(look(record._replace(timestamp_ms=5_000), markers=(marker,)).selected) == 1
 
 
 def one(origin: int, at_ms: int, id_: bytes | None = None, shard: Shard = TIMERS) -> Parked:
@@ -205,25 +205,25 @@ def one(origin: int, at_ms: int, id_: bytes | None = None, shard: Shard = TIMERS
 
 def test_the_last_request_of_an_id_leaves_last_whatever_the_clocks_were() -> None:
     first, last, other = one(1, 500, b"a"), one(2, 100, b"a"), one(3, 200, b"b")
-    assert in_order([last, first, other]) == [other, first, last]
+    assert in_send_order([last, first, other]) == [other, first, last]
 
 
 def test_the_same_id_in_another_partition_is_another_one() -> None:
     first, other = one(1, 500, b"a"), one(2, 100, b"a", Shard(TIMERS.topic, 0))
-    assert in_order([first, other]) == [other, first]
+    assert in_send_order([first, other]) == [other, first]
 
 
 def test_a_limit_takes_the_first_that_leave() -> None:
     found = RedrivePlan(ALL, ())
     for origin in (1, 2, 3):
         found.add(one(origin, at_ms=9 - origin))
-    found.cut(2)
+    found.limit_to(2)
     assert [record.origin for record in found.selected] == [3, 2]
     assert found.rows() == [PlanRow("unknown-topic", "orders", 3, 0, 2)]
 
 
 class Work:
-    """Stands for the broker's side: what is parked, and what comes of sending it."""
+    """A fake session: what is parked, and the result of sending it."""
 
     def __init__(self, outcome: RedriveResult | BridgeError) -> None:
         self._outcome = outcome
@@ -248,15 +248,15 @@ class Work:
 
 
 def redrive(monkeypatch: pytest.MonkeyPatch, outcome: RedriveResult | BridgeError, *more: str) -> tuple[int, str, str]:
-    """Exit code, or 1 for what ends it, and what it says."""
-    monkeypatch.setattr(redrive_commands, "redriving", lambda settings: nullcontext(Work(outcome)))
+    """Return the exit code, 1 after an exception, and the output."""
+    monkeypatch.setattr(redrive_commands, "redrive_session", lambda settings: nullcontext(Work(outcome)))
     asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
     ended = CliRunner().invoke(app, asked)
-    wrong = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)
-    return ended.exit_code, ended.stdout, ended.stderr + wrong
+    error = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)
+    return ended.exit_code, ended.stdout, ended.stderr + error
 
 
-def test_what_is_left_alone_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_are_not_sent_are_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     code, told, beside = redrive(monkeypatch, RedriveResult())
     assert (code, "1 would be sent: give --apply to send them" in told) == (0, True)
     assert "1 more are of timer.other: give --timer-topic timer.other" in beside
@@ -266,7 +266,7 @@ def test_what_is_left_alone_is_told_with_the_reason(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("main", [None, "timer.requests", "timer.other"])
-def test_what_is_said_of_another_timer_topic_can_be_done(
+def test_the_hint_about_another_timer_topic_works(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main: str | None
 ) -> None:
     if main is not None:
@@ -285,7 +285,7 @@ def test_an_origin_that_no_setting_names_is_not_followed_without_a_thought(monke
     assert "give --timer-topic timer.other, if that is a timer topic of yours" in beside
 
 
-def test_what_was_gone_and_what_is_not_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_refused_records_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     code, told, beside = redrive(monkeypatch, RedriveResult(count=1, gone=2), "--apply")
     assert (code, "1 sent" in told, "2 were gone by then: retention took them" in beside) == (0, True, True)
     code, _, beside = redrive(monkeypatch, RedriveResult(refused=[(seen(undelivered()), "too-large")]), "--apply")
@@ -294,7 +294,7 @@ def test_what_was_gone_and_what_is_not_taken_is_told(monkeypatch: pytest.MonkeyP
     assert (code, "1 of 1 sent before it ended" in beside, "no broker answers" in beside) == (1, True, True)
 
 
-def test_a_time_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, beside = redrive(monkeypatch, RedriveResult(), "--from", "yesterday")
     assert (code, "--from: " in beside) == (1, True)
 

@@ -23,24 +23,24 @@ from starlette.routing import Route
 from bridge.client import Headers, Sent, TimerProducer
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
-from bridge.http.api.operations import Api, Parts
-from bridge.http.api.ports import GroupView, Resent, TopicReader
+from bridge.http.api.operations import Api, ApiContext
+from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
 from bridge.http.api.rejected import RejectedTopic
-from bridge.http.api.routes import demand_token, routes
-from bridge.http.api.timer_requests import Requests
-from bridge.http.async_queries import Asker
+from bridge.http.api.routes import routes, token_requirement
+from bridge.http.api.timer_requests import RequestSender
+from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator, Token
-from bridge.http.html.views import Site
+from bridge.http.html.views import HtmlPages
 from bridge.http.known_hosts import KnownHosts
-from bridge.http.peer_client import Peers
-from bridge.http.peers import Neighbours
+from bridge.http.peer_client import PeerNetworks
+from bridge.http.peers import Peers
 from bridge.http.server import application, serving
 from bridge.loop.loop import Bridge
 from bridge.observe.metric_definitions import AlertLimits
 from bridge.observe.prometheus import Exposition
 from bridge.ports import Member
 from bridge.query.query_queue import QueryQueue
-from bridge.redrive.rules import Parked, mark_key, mark_of, request_of
+from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
 from schemas.headers import Rules
@@ -87,20 +87,20 @@ class MemoryOutbox:
 
 
 class MemorySide:
-    """KafkaSide of one instance. `wrong`: what a broker that is gone is told by; `resends`: so many before it is.
+    """KafkaPort of one instance. `error`: what a broker that is gone is told by; `resends`: so many before it is.
 
     `silences`: what the next calls of `reader` come to.
     """
 
     def __init__(self, place: "Place") -> None:
         self._place = place
-        self.wrong: BridgeError | None = None
+        self.error: BridgeError | None = None
         self.resends: int | None = None
         self.silences: list[BridgeError | None] = []
 
     def group(self) -> GroupView:
-        if self.wrong is not None:
-            raise self.wrong
+        if self.error is not None:
+            raise self.error
         owner = self._place.group.owner
         return GroupView(
             frozenset(owner),
@@ -114,9 +114,9 @@ class MemorySide:
 
     @contextmanager
     def reader(self) -> Iterator[TopicReader]:
-        wrong = self.silences.pop(0) if self.silences else None
-        if wrong is not None:
-            raise wrong
+        error = self.silences.pop(0) if self.silences else None
+        if error is not None:
+            raise error
         yield _Reader(self._place.kafka, self._place.group, "timer.journal")
 
     def producer(self, timer_topic: str) -> TimerProducer:
@@ -125,7 +125,7 @@ class MemorySide:
     def redriven(self) -> frozenset[bytes]:
         return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.redriven"))
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> Resent:
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
         kafka = self._place.kafka
         for number, each in enumerate(records):
             if number == self.resends:
@@ -134,9 +134,9 @@ class MemorySide:
             (entry,) = log.committed(each.offset, each.offset + 1)
             key, headers = request_of(record_of(entry), each.code)
             kafka.produce(each.shard.topic, entry.value, key=key, headers=headers, partition=each.shard.partition)
-            kafka.produce("timer.redriven", mark_of(each), key=mark_key(each))
+            kafka.produce("timer.redriven", marker_of(each), key=marker_key(each))
             on_sent([each])
-        return Resent(len(records), ())
+        return RedriveCount(len(records), ())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -183,11 +183,11 @@ class _Served(QueryQueue):
         self._place = place
         self._instance = instance
 
-    def put(self, question: Callable[[Bridge], T]) -> "Future[T]":
+    def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
         with self._place.lock:
-            answer = super().put(question)
+            answer = super().submit(question)
             if self._instance.bridge is not None:
-                self.serve(self._instance.bridge)
+                self.run_next(self._instance.bridge)
         return answer
 
 
@@ -248,15 +248,15 @@ class Place:
             port: int = free.getsockname()[1]
         address = f"127.0.0.1:{port}"
         side = MemorySide(self)
-        desk = _Served(self, instance)
+        query_queue = _Served(self, instance)
         access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
         api = Api(
-            Parts(
+            ApiContext(
                 status=instance.status,
-                asker=Asker(instance.status, desk, 1.0),
+                queries=LoopQueries(instance.status, query_queue, 1.0),
                 clock=instance.clock,
-                neighbours=Neighbours(address, side, access, Peers(), within_s=10, good_for_s=0),
-                requests=Requests(side, "timer.receipts", "all", nap=lambda _: self.run(50)),
+                peers=Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0),
+                requests=RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50)),
                 rejected=RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at),
                 data_dir=Path(__file__).parent,
                 timer_topics=(TIMERS,),
@@ -264,11 +264,13 @@ class Place:
             )
         )
         self.routes = routes(api.operations, access, "0")
-        site = Site(api.operations, access, instance.clock.now_ms)
+        site = HtmlPages(api.operations, access, instance.clock.now_ms)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         others = [*self.routes, *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
-        app = application(instance.status, desk, instance.clock, exposition, 1.0, others, demand_token(access), hosts)
+        app = application(
+            instance.status, query_queue, instance.clock, exposition, 1.0, others, token_requirement(access), hosts
+        )
         self._served.append(ExitStack())
         self._served[-1].enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address

@@ -18,7 +18,7 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from bridge.dev.child_process import Child
+from bridge.dev.child_process import ChildProcess
 from bridge.dev.embedded_kafka import SHORT_PAUSES, find_java
 from bridge.errors import BridgeError
 from scripts.bench.rocketmq.jars import ensure_jars
@@ -76,8 +76,8 @@ class RocketMQ:
         self.java = find_java()
         self.jars = ensure_jars(self.java).resolve()
         self._tick_ms = tick_ms
-        self._name_server: Child | None = None
-        self._broker: Child | None = None
+        self._name_server: ChildProcess | None = None
+        self._broker: ChildProcess | None = None
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -123,10 +123,10 @@ class RocketMQ:
             f"-Duser.home={self.folder}",
         ]
 
-    def _start(self, name: str, heap: list[str], main: list[str], ready_words: bytes) -> Child:
+    def _start(self, name: str, heap: list[str], main: list[str], ready_line: bytes) -> ChildProcess:
         command = [self.java, *heap, *self.jvm_options(), "-cp", f"{self.jars}/*", *main]
         place = self.folder / name
-        child = Child(command, place, ready_words)
+        child = ChildProcess(command, place, ready_line)
         child.ready_or_ended.wait(60)
         if not child.ready:
             child.kill()

@@ -1,4 +1,4 @@
-"""RealKafka with what stands for a broker."""
+"""ConfluentKafkaPort against a fake broker."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from bridge import kafka as confluent
 from bridge.config.settings import Settings, load
 from bridge.errors import BrokerUnavailableError
 from bridge.http.api import kafka as real_kafka
-from bridge.http.api.kafka import RealKafka
+from bridge.http.api.kafka import ConfluentKafkaPort
 from bridge.kafka import ConfluentRedrive, Patience
 from bridge.kafka.redrive import RedriveResult
 from bridge.kafka.transactions.producer import TransactionContents
@@ -33,7 +33,7 @@ MARKS = "timer.redriven"
 
 
 class Log:
-    """Reader of a topic of marks; `asked`: what was read of it."""
+    """Reader of a marker topic; `asked`: the ranges that were read."""
 
     def __init__(self) -> None:
         self.firsts = [0, 0]
@@ -66,12 +66,12 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made = Log()
-    monkeypatch.setattr(real_kafka, "_Reader", lambda *_: made)
+    monkeypatch.setattr(real_kafka, "_HistoryReader", lambda *_: made)
     return made
 
 
-def test_marks_are_read_once(log: Log) -> None:
-    kafka = RealKafka(settings())
+def test_markers_are_read_once(log: Log) -> None:
+    kafka = ConfluentKafkaPort(settings())
     log.marks = [[b"a%d" % number for number in range(1_000)], [b"b%d" % number for number in range(250)]]
     found = kafka.redriven()
     assert log.read() == [(0, 0, 1_000), (1, 0, 250)]
@@ -89,8 +89,8 @@ def test_marks_are_read_once(log: Log) -> None:
     assert log.read() == [(2, 0, 1)]
 
 
-def test_marks_of_a_topic_made_anew_are_read_anew(log: Log) -> None:
-    kafka = RealKafka(settings())
+def test_markers_of_a_recreated_topic_are_read_again(log: Log) -> None:
+    kafka = ConfluentKafkaPort(settings())
     log.marks, log.firsts = [[b"x"] * 20, [b"y"] * 5], [10, 0]
     assert b"x" in kafka.redriven()
     assert log.read() == [(0, 10, 20), (1, 0, 5)]
@@ -109,8 +109,8 @@ def test_marks_of_a_topic_made_anew_are_read_anew(log: Log) -> None:
     assert b"w" not in kafka.redriven()
 
 
-def test_marks_that_were_not_read_to_their_end_are_read_once_more(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka = RealKafka(settings())
+def test_markers_that_were_not_read_to_the_end_are_read_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = ConfluentKafkaPort(settings())
     log.marks = [[b"a%d" % number for number in range(300)], []]
 
     def broken(shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
@@ -126,7 +126,7 @@ def test_marks_that_were_not_read_to_their_end_are_read_once_more(log: Log, monk
 
 
 class Work:
-    """Stands for a redrive of what lies there."""
+    """A fake redrive."""
 
     def __init__(self, *records: Parked) -> None:
         self._records = records
@@ -147,17 +147,17 @@ class Work:
         return RedriveResult(count=len(selected))
 
 
-def test_a_redrive_sends_to_the_timer_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redrive_sends_only_to_timer_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     own, of_table, foreign = lying(0, "timer.requests"), lying(1, "timer.payments"), lying(2, "bills")
     work = Work(own, of_table, foreign)
-    monkeypatch.setattr(real_kafka, "redriving", lambda *_: nullcontext(work))
-    kafka = RealKafka(settings())
+    monkeypatch.setattr(real_kafka, "redrive_session", lambda *_: nullcontext(work))
+    kafka = ConfluentKafkaPort(settings())
     assert kafka.redrive([own, of_table, foreign], lambda _: None).sent == 2
     assert work.sent == [of_table, own]
 
 
 class Unfilled:
-    """A producer to which no broker answers, until it is over."""
+    """A redrive that no broker answers until it ends."""
 
     is_broken = False
 
@@ -198,7 +198,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
 
     begun = Event()
     monkeypatch.setattr(confluent, "ConfluentRedrive", Waiting)
-    kafka = RealKafka(settings())
+    kafka = ConfluentKafkaPort(settings())
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(kafka.redrive, [record], lambda _: None)
         assert begun.wait(30)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.cli.pending_sources import RunningBridges
+from bridge.cli.pending_sources import RunningInstances
 from bridge.client import Sent
 from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
@@ -56,7 +56,7 @@ def test_every_route_is_described_and_nothing_else(place: Place) -> None:
     assert status == 200
     described = {(method, path) for path, each in told["paths"].items() for method in each}
     for method, path in described:
-        # A question that is wrong or empty is refused by the operation itself, not by the router.
+        # The operation refuses a wrong or empty question, not the router.
         asked = place.pages[0].get(path) if method == "get" else place.pages[0].post(path, {})
         assert asked[0] in (200, 400), (path, asked)
         other = place.pages[0].post(path, {}) if method == "get" else place.pages[0].get(path)
@@ -104,7 +104,7 @@ def test_no_route_is_left_out_of_the_description(place: Place) -> None:
 # -- reads of the whole group
 
 
-def test_any_instance_tells_of_all_partitions(place: Place) -> None:
+def test_any_instance_answers_for_all_partitions(place: Place) -> None:
     schedule(place, 40)
     for page in place.pages:
         status, told = page.get("/api/v1/overview")
@@ -149,7 +149,7 @@ def test_timers_of_all_instances_come_in_due_order_page_by_page(place: Place) ->
     assert (status, told) == (400, {"reason": "limt: Extra inputs are not permitted"})
 
 
-def test_an_id_is_found_wherever_it_is_pending_with_its_value_by_choice(place: Place) -> None:
+def test_an_id_is_found_on_any_instance_with_its_value_on_request(place: Place) -> None:
     schedule(place, 12)
     for page in place.pages:
         for number in range(12):
@@ -167,7 +167,7 @@ def test_an_id_is_found_wherever_it_is_pending_with_its_value_by_choice(place: P
     assert place.pages[0].get("/api/v1/timer?id_base64=x")[0] == 400
 
 
-def test_who_does_not_answer_is_told_as_missing_with_the_reason(place: Place) -> None:
+def test_partitions_of_a_silent_instance_are_missing_with_the_reason(place: Place) -> None:
     schedule(place, 40)
     held = place.instances[1].bridge
     place.instances[1].bridge = None  # its loop hangs
@@ -182,7 +182,7 @@ def test_who_does_not_answer_is_told_as_missing_with_the_reason(place: Place) ->
         assert 0 < told["pending"] < 40
     place.addresses["two"] = place.addresses["one"]
     assert all("--advertised-http" in each["why"] for each in place.pages[0].get("/api/v1/pending")[1]["missing"])
-    place.sides[0].wrong = BridgeError("no broker")
+    place.sides[0].error = BridgeError("no broker")
     told = place.pages[0].get("/api/v1/pending")[1]
     assert all("who has it is not known: no broker" in each["why"] for each in told["missing"])
 
@@ -190,7 +190,7 @@ def test_who_does_not_answer_is_told_as_missing_with_the_reason(place: Place) ->
 # -- changes
 
 
-def test_a_broker_in_trouble_behind_a_request_does_not_deny_that_it_was_sent(place: Place) -> None:
+def test_a_broker_error_after_a_request_does_not_hide_that_it_was_sent(place: Place) -> None:
     schedule(place, 1)
     place.sides[0].silences = [None, BridgeError("no broker"), BridgeError("others ask Kafka just now")]
     status, told = place.pages[0].post("/api/v1/timer/cancel", {"id": "id-0"})
@@ -199,7 +199,7 @@ def test_a_broker_in_trouble_behind_a_request_does_not_deny_that_it_was_sent(pla
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_cancel_by_any_instance_meets_its_timer_and_tells_what_came_of_it(place: Place, number: int) -> None:
+def test_a_cancel_by_any_instance_finds_its_timer_and_returns_the_outcome(place: Place, number: int) -> None:
     schedule(place, 8)
     for each in range(8):
         status, told = place.pages[number].post("/api/v1/timer/cancel", {"id": f"id-{each}"})
@@ -211,7 +211,7 @@ def test_a_cancel_by_any_instance_meets_its_timer_and_tells_what_came_of_it(plac
     assert place.kafka.read("orders") == []
 
 
-def test_a_replacement_is_delivered_in_the_place_of_what_was_pending(place: Place) -> None:
+def test_a_replacement_is_delivered_instead_of_the_pending_timer(place: Place) -> None:
     schedule(place, 1)
     asked = {
         "id": "id-0",
@@ -276,7 +276,7 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(
 
     place.producer.schedule("orders", "late", key="k1", headers=[("tenant", "a")], delay="2h", id="late")
     place.run(300)
-    page.post("/api/v1/timer/cancel", {"id": "id-1"})  # no fewer match than were counted, and no more
+    page.post("/api/v1/timer/cancel", {"id": "id-1"})  # the same number matches as was counted
     asked = {"selector": selector, "token": counted["token"]}
     status, told = page.post("/api/v1/selection/move", {**asked, "by": "1h"})
     assert (status, "1 match now that were not counted" in told["reason"]) == (409, True)
@@ -315,11 +315,11 @@ def test_a_timer_without_an_id_is_found_by_its_request(place: Place) -> None:
     (timer,) = place.pages[0].get(f"/api/v1/timer?origin={named['shard']}/{named['origin']}")[1]["timers"]
     assert timer == named
     assert place.pages[0].get(f"/api/v1/timer?origin={TIMERS}/0/4711")[0] == 404
-    for wrong in ("4711", "t/0/x", "t/-1/7", "0/7", "t/0/7&id=a", "t/0/" + "9" * 19):
-        assert place.pages[0].get(f"/api/v1/timer?origin={wrong}")[0] == 400, wrong
+    for error in ("4711", "t/0/x", "t/-1/7", "0/7", "t/0/7&id=a", "t/0/" + "9" * 19):
+        assert place.pages[0].get(f"/api/v1/timer?origin={error}")[0] == 400, error
 
 
-def test_of_a_request_by_its_place_only_its_partition_is_missed(place: Place) -> None:
+def test_a_question_by_origin_misses_only_its_partition(place: Place) -> None:
     schedule(place, 40)
     place.addresses["two"] = "127.0.0.1:1"
     found = {
@@ -392,7 +392,7 @@ def test_the_same_id_in_another_partition_is_another_timer(place: Place) -> None
     assert place.pages[1].post("/api/v1/timer/cancel", {**asked, "everywhere": True})[0] == 400
 
 
-def test_rejected_records_are_told_with_their_reason_and_sent_again_once(place: Place) -> None:
+def test_rejected_records_are_listed_with_their_reason_and_sent_again_once(place: Place) -> None:
     place.producer.schedule("nowhere", "v", delay="1s", id="lost").result(0)
     place.kafka.produce(TIMERS, b"bad", headers=[("timer-topic", b"orders")])
     place.kafka.produce("timer.rejected", b"not a bridge's", headers=[])
@@ -441,7 +441,7 @@ def test_chosen_records_that_lie_near_each_other_are_read_together(
     assert len(place.kafka.read("nowhere")) == 7
 
 
-def test_what_says_it_came_from_another_topic_is_not_sent_there(place: Place) -> None:
+def test_a_record_whose_origin_is_no_timer_topic_is_not_sent(place: Place) -> None:
     reason = [("timer-error", b"unknown-topic"), ("timer-error-detail", b""), ("timer-origin", b"bills/0/7")]
     place.kafka.produce("timer.rejected", b"forged", headers=[("timer-topic", b"orders"), *reason])
     (record,) = place.pages[0].get("/api/v1/rejected")[1]["records"]
@@ -458,7 +458,7 @@ def test_no_more_than_the_latest_rejected_records_are_read() -> None:
         place.run(500)
         told = place.pages[0].get("/api/v1/rejected")[1]
         assert told["has_older"] is True
-        assert 0 < told["looked_at"] == len(told["records"]) <= 5  # ends of transactions take offsets too
+        assert 0 < told["looked_at"] == len(told["records"]) <= 5  # transaction markers take offsets too
 
 
 # -- who may
@@ -484,19 +484,19 @@ def test_a_token_says_who_may_read_and_who_may_change(guarded: Place) -> None:
     answers = [each.holding("r" * 32).get("/pending?id=id-2")[0] for each in guarded.pages]
     assert sorted(answers) == [200, 404], "its owner's, and the other's"
     with pytest.raises(BridgeError, match=r"give a token of it in a file, --token-file"):
-        RunningBridges([page.url]).named("id-2")
-    assert len(RunningBridges([page.url, guarded.pages[1].url], "r" * 32).named("id-2").timers) == 1
+        RunningInstances([page.url]).named("id-2")
+    assert len(RunningInstances([page.url, guarded.pages[1].url], "r" * 32).named("id-2").timers) == 1
 
 
-def test_a_pass_is_good_for_one_read_alone(guarded: Place) -> None:
+def test_a_peer_token_is_valid_for_one_read(guarded: Place) -> None:
     from bridge.http.auth.sessions import Authenticator
 
     access = Authenticator([READER, OPERATOR], lambda: guarded.kafka.timeline.now_ms / 1000, key=KEY)
-    caller = access.by_secret("o" * 32)
+    caller = access.caller_by_token("o" * 32)
     assert caller is not None
     page, other = guarded.pages
     here = page.url.removeprefix("http://")
-    given = {"Authorization": f"Pass {access.pass_for(caller, here, '/api/v1/timers?limit=1')}"}
+    given = {"Authorization": f"Pass {access.sign_peer_token(caller, here, '/api/v1/timers?limit=1')}"}
     for host in (here, "127.0.0.1:1"):
         assert other.get("/api/v1/timers?limit=1", Host=host, **given)[0] == 401, "at another address"
     assert page.get("/api/v1/timers?limit=1", **given)[0] == 200
@@ -570,7 +570,7 @@ def test_the_audit_log_holds_no_key_no_value_and_no_header_value(
     assert cancelled["selector"] == {"topic": "orders", "key_prefix": "9 bytes", "header": "tenant"}
 
 
-def test_what_was_sent_before_it_failed_is_in_the_audit_log(
+def test_requests_sent_before_a_failure_are_in_the_audit_log(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule(place, 6)
@@ -597,9 +597,7 @@ def test_what_was_sent_before_it_failed_is_in_the_audit_log(
     assert came["failed"] == "the queue is full"
 
 
-def test_what_was_sent_again_before_it_broke_off_is_in_the_audit_log(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_records_redriven_before_a_failure_are_in_the_audit_log(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(3):
         place.producer.schedule("nowhere", str(number), delay="1s").result(0)
     place.run(2000)
@@ -614,12 +612,12 @@ def test_what_was_sent_again_before_it_broke_off_is_in_the_audit_log(
     assert (second["sent_again"], second["sent"], second["not_sent"]) == (names[2:], 1, 2)
 
 
-def test_what_is_too_long_is_refused(place: Place) -> None:
+def test_a_body_that_is_too_long_is_refused(place: Place) -> None:
     status, told = Page(place.pages[0].url).post("/api/v1/timer/cancel", {"id": "x" * (3 << 20)})
     assert (status, "bytes" in told["reason"]) == (413, True)
 
 
-def test_a_timer_is_moved_and_released_now_wherever_it_stands(place: Place) -> None:
+def test_a_timer_is_moved_and_released_on_any_instance(place: Place) -> None:
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"7200000"), ("timer-id", b"x")]
     here = next(number for number in range(4) if number != place.producer.partition_of("x"))
     place.kafka.produce(TIMERS, b"v", headers=headers, partition=here)

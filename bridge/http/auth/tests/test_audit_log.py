@@ -1,4 +1,4 @@
-"""The audit log as whoever collects it gets it."""
+"""The audit log as a log collector reads it."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.http.auth.audit_log import note, noted
+from bridge.http.auth.audit_log import log_action, logged_action
 from bridge.http.auth.sessions import Caller
 
 ADA = Caller("ada", "operate", '10.1.2.3" did=nothing')
@@ -23,14 +23,14 @@ def quiet() -> Iterator[None]:
 
 
 def test_it_is_written_whatever_the_log_level_is(caplog: pytest.LogCaptureFixture) -> None:
-    note(ADA, "cancel", {"id": "a"}, {})
+    log_action(ADA, "cancel", {"id": "a"}, {})
     (line,) = caplog.messages
     assert r'who=ada where="10.1.2.3\" did=nothing" act=' in line
 
 
 def test_every_id_is_written_a_hundred_a_line(caplog: pytest.LogCaptureFixture) -> None:
     ids, sent = [f"id-{n}" for n in range(350)], [f"timer.requests/0/{n}" for n in range(100)]
-    note(ADA, "cancel selection", {}, {"ids": ids, "sent": sent})
+    log_action(ADA, "cancel selection", {}, {"ids": ids, "sent": sent})
     told = caplog.messages
     assert len({line.split(" did=")[0] for line in told}) == 1, "by which they belong together"
     first = json.loads(told[0].split(" came=")[1])
@@ -40,12 +40,12 @@ def test_every_id_is_written_a_hundred_a_line(caplog: pytest.LogCaptureFixture) 
     assert sum(more, first["ids"]) == ids
 
 
-def test_a_failure_is_told_beside_what_came_before_it(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(came: dict[str, Any]) -> None:
-        came["sent"] = ["timer.requests/0/7"]
+def test_a_failure_is_logged_with_the_results_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(result: dict[str, Any]) -> None:
+        result["sent"] = ["timer.requests/0/7"]
         raise ValueError("no more")
 
-    with pytest.raises(ValueError, match="no more"), noted(ADA, "cancel", {"id": "a"}) as came:
-        fail(came)
+    with pytest.raises(ValueError, match="no more"), logged_action(ADA, "cancel", {"id": "a"}) as result:
+        fail(result)
     (line,) = caplog.messages
     assert json.loads(line.split(" came=")[1]) == {"sent": ["timer.requests/0/7"], "failed": "no more"}

@@ -1,4 +1,4 @@
-"""Tokens and what is signed with them."""
+"""Tokens, sessions, and peer tokens."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from bridge.config.secret_file import digest_of, read_token
 from bridge.config.settings import Settings, load
 from bridge.errors import SettingsError
 from bridge.http.assembly import access_of
-from bridge.http.auth.sessions import MOST_SESSIONS, SESSION_S, Authenticator, Caller, Token, peer_key, read_tokens
+from bridge.http.auth.sessions import MAX_SESSIONS, SESSION_S, Authenticator, Caller, Token, peer_key, read_tokens
 
 LONG = "0123456789abcdef"
 
@@ -39,29 +39,29 @@ def access(now: Now) -> Authenticator:
 
 
 def test_a_session_lasts_a_day_of_work_and_ends_at_logout(access: Authenticator, now: Now) -> None:
-    otto = access.by_secret("o" * 32)
+    otto = access.caller_by_token("o" * 32)
     assert otto is not None
     session, other = access.log_in(otto), access.log_in(otto)
     assert "o" * 32 not in session
-    assert access.by_session(session) == access.by_session(other) == otto
+    assert access.caller_by_session(session) == access.caller_by_session(other) == otto
     for forged in ("", "otto", session[:-1], f"{session}é"):
-        assert access.by_session(forged) is None
-    assert access.by_pass(session, "/") is None
+        assert access.caller_by_session(forged) is None
+    assert access.verify_peer_token(session, "/") is None
     restarted = Authenticator([Token("otto", "operate", digest_of("o" * 32))], now)
-    assert restarted.by_session(session) is None
+    assert restarted.caller_by_session(session) is None
     access.log_out(session)
-    assert (access.by_session(session), access.by_session(other)) == (None, otto)
+    assert (access.caller_by_session(session), access.caller_by_session(other)) == (None, otto)
     now.s += SESSION_S
-    assert access.by_session(other) is None
+    assert access.caller_by_session(other) is None
 
 
 def test_the_number_of_sessions_is_bounded_and_the_oldest_ends(access: Authenticator, now: Now) -> None:
     otto = Caller("otto", "operate")
-    sessions = [access.log_in(otto) for _ in range(MOST_SESSIONS + 1)]
-    assert [access.by_session(each) for each in (sessions[0], sessions[1], sessions[-1])] == [None, otto, otto]
+    sessions = [access.log_in(otto) for _ in range(MAX_SESSIONS + 1)]
+    assert [access.caller_by_session(each) for each in (sessions[0], sessions[1], sessions[-1])] == [None, otto, otto]
 
 
-def test_a_form_is_good_for_its_session_alone(access: Authenticator) -> None:
+def test_a_form_key_is_valid_only_for_its_session(access: Authenticator) -> None:
     otto = Caller("otto", "operate")
     session, other = access.log_in(otto), access.log_in(otto)
     key = access.form_key(session)
@@ -71,21 +71,23 @@ def test_a_form_is_good_for_its_session_alone(access: Authenticator) -> None:
     assert not access.is_form_key("", session)
 
 
-def test_a_pass_is_no_help_in_guessing_a_token(now: Now) -> None:
-    """The key behind a pass takes scrypt to compute: each guess needs 0.1 s and 32 MB."""
+def test_a_peer_token_is_no_help_in_guessing_a_token(now: Now) -> None:
+    """The key of a peer token takes scrypt to compute: each guess needs 0.1 s and 32 MB."""
     tokens = [Token("otto", "operate", digest_of("o" * 32)), Token("rita", "read", digest_of("r" * 32))]
     key = peer_key(tokens)
     assert key == peer_key(reversed(tokens))
     assert len({key, peer_key(tokens[:1]), *(each.digest for each in tokens)}) == 4
-    given = Authenticator(tokens, now, key=key).pass_for(Caller("rita", "read"), "b:1", "/a?b=1")
+    given = Authenticator(tokens, now, key=key).sign_peer_token(Caller("rita", "read"), "b:1", "/a?b=1")
     other = Authenticator(tokens, now, "b:1", key)
-    assert other.by_pass(given, "/a?b=1") == Caller("rita", "read", is_passed=True)
+    assert other.verify_peer_token(given, "/a?b=1") == Caller("rita", "read", is_from_peer=True)
     for forged in (given.replace("rita", "otto"), given[:-1], "é", "", "rita", "rita.1.x"):
-        assert other.by_pass(forged, "/a?b=1") is None
-    assert Authenticator(tokens[:1], now, "b:1", key).by_pass(given, "/a?b=1") is None, "a token that was taken away"
-    assert Authenticator(tokens, now, "b:1").by_pass(given, "/a?b=1") is None, "another key"
+        assert other.verify_peer_token(forged, "/a?b=1") is None
+    assert Authenticator(tokens[:1], now, "b:1", key).verify_peer_token(given, "/a?b=1") is None, (
+        "a token that was taken away"
+    )
+    assert Authenticator(tokens, now, "b:1").verify_peer_token(given, "/a?b=1") is None, "another key"
     now.s += 30
-    assert other.by_pass(given, "/a?b=1") is None
+    assert other.verify_peer_token(given, "/a?b=1") is None
 
 
 def write(file: Path, text: str, mode: int = 0o600) -> Path:
@@ -94,7 +96,7 @@ def write(file: Path, text: str, mode: int = 0o600) -> Path:
     return file
 
 
-def test_tokens_stand_in_files_a_line_each(tmp_path: Path) -> None:
+def test_a_tokens_file_has_one_token_a_line(tmp_path: Path) -> None:
     hashed = f"sha256:{digest_of('x').hex()}"
     file = write(tmp_path / "operators", f"ada:{LONG}1\n\n{LONG}2\neve:{hashed}\n")
     assert read_tokens(file, "operate") == [
@@ -111,9 +113,9 @@ def test_tokens_stand_in_files_a_line_each(tmp_path: Path) -> None:
 def test_a_file_of_secrets_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     file = write(tmp_path / "operators", f"ada:{LONG}", mode)
     for read in (read_token, lambda path: read_tokens(path, "read")):
-        with pytest.raises(SettingsError, match=f"operators: mode {mode:o}, other users may .*; chmod 600") as wrong:
+        with pytest.raises(SettingsError, match=f"operators: mode {mode:o}, other users may .*; chmod 600") as error:
             read(file)
-        assert LONG not in str(wrong.value)
+        assert LONG not in str(error.value)
     file.chmod(0o400)
     assert read_token(file) == LONG
 
@@ -133,9 +135,9 @@ def test_a_token_that_is_made_is_known_by_its_line_and_the_line_is_no_token(tmp_
     told = CliRunner().invoke(app, ["token", "ada"]).stdout.splitlines()
     secret, line = (each.rpartition(": ")[2] for each in told)
     access = Authenticator(read_tokens(write(tmp_path / "operators", line), "operate"), time.time)
-    assert access.by_secret(secret) == Caller("ada", "operate")
-    for wrong in (line, line.partition(":")[2], line.rpartition(":")[2]):
-        assert access.by_secret(wrong) is None
+    assert access.caller_by_token(secret) == Caller("ada", "operate")
+    for error in (line, line.partition(":")[2], line.rpartition(":")[2]):
+        assert access.caller_by_token(error) is None
     assert isinstance(CliRunner().invoke(app, ["token", "a:b"]).exception, SettingsError)
 
 
@@ -162,17 +164,17 @@ def test_hashes_need_a_secret_that_all_instances_share(tmp_path: Path) -> None:
         (f"a b:{LONG}", "letters, digits"),
     ],
 )
-def test_a_tokens_file_that_is_not_right_is_told_without_what_is_in_it(tmp_path: Path, text: str, told: str) -> None:
+def test_an_error_in_a_tokens_file_does_not_show_its_content(tmp_path: Path, text: str, told: str) -> None:
     file = write(tmp_path / "operators", text)
-    with pytest.raises(SettingsError, match=told) as wrong:
+    with pytest.raises(SettingsError, match=told) as error:
         read_tokens(file, "operate")
-    assert LONG not in str(wrong.value)
-    assert "short:" not in str(wrong.value)
+    assert LONG not in str(error.value)
+    assert "short:" not in str(error.value)
     with pytest.raises(SettingsError, match="No such file"):
         read_tokens(tmp_path / "nothing", "operate")
 
 
-def test_two_tokens_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_tokens_with_the_same_name_are_refused(tmp_path: Path) -> None:
     for role in ("read", "operate"):
         write(tmp_path / role, f"ada:{LONG}{role}")
     given = {"page_read_tokens": str(tmp_path / "read"), "page_operator_tokens": str(tmp_path / "operate")}
@@ -197,7 +199,7 @@ def test_a_page_that_others_reach_needs_tokens() -> None:
         settings(advertised_http="http://a")
 
 
-def test_the_address_that_others_are_told() -> None:
+def test_the_advertised_address() -> None:
     assert own_address(settings()) == "127.0.0.1:8321"
     assert own_address(settings(http_host="::1")) == "[::1]:8321"
     assert own_address(settings(advertised_http="a.example:80")) == "a.example:80"

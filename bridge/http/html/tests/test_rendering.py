@@ -1,4 +1,4 @@
-"""How sizes, timers and what senders wrote look on the page."""
+"""Format sizes, timers and message text for the page."""
 
 import pytest
 
@@ -11,11 +11,11 @@ from bridge.query.summary import Bucket
     ("count", "told"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (20 << 20, "20 MiB"), (3 << 50, "3072 TiB")],
 )
-def test_a_size_is_told_in_the_largest_unit(count: int, told: str) -> None:
+def test_a_size_is_shown_in_the_largest_unit(count: int, told: str) -> None:
     assert bytes_text(count) == told
 
 
-def test_what_lies_behind_the_last_bar_is_told_in_one() -> None:
+def test_buckets_after_the_last_bar_are_summed_up() -> None:
     told = bars([Bucket(from_ms=number, timers=2) for number in range(40)])
     assert (len(told), told[0]["width"]) == (32, 100)
     assert told[-1] == {"from_ms": None, "timers": 2 * 9, "width": 0}
@@ -41,7 +41,7 @@ def content(text: str | None, *, is_cut: bool = False) -> Content:
         ({"value_bytes": 1}, False),
     ],
 )
-def test_a_form_takes_only_what_it_would_send_back_as_it_was(told: dict[str, object], verdict: object) -> None:
+def test_a_timer_is_editable_only_if_a_form_returns_it_unchanged(told: dict[str, object], verdict: object) -> None:
     given = {
         "shard": "t/0",
         "origin": 1,

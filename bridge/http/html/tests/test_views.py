@@ -1,4 +1,4 @@
-"""The page as HTML, without a browser: who may, what is escaped, and what no other site can do."""
+"""The page as HTML, without a browser: permissions, escaping, and forms of other sites."""
 
 import re
 import urllib.error
@@ -45,7 +45,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 class Browser:
-    """Cookies and forms, and no more."""
+    """An HTTP client with cookies and forms."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -113,7 +113,7 @@ def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
         assert not re.search(r"<script(?! src=\"/static/page\.js\")| style=| on\w+=", answer.text), path
 
 
-def test_what_senders_wrote_is_text_and_nothing_else(place: Place) -> None:
+def test_message_content_is_escaped(place: Place) -> None:
     place.producer.schedule("orders", HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="2h", id=HOSTILE)
     send(place, **{"timer-delay-ms": HOSTILE, "timer-id": "\u202etxt.exe\n"})
     browser = Browser(place.pages[0].url)
@@ -137,14 +137,14 @@ def test_what_senders_wrote_is_text_and_nothing_else(place: Place) -> None:
         assert "\u202e" not in text
 
 
-def test_nobody_sees_anything_before_the_login(guarded: Place) -> None:
+def test_nothing_is_shown_before_the_login(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
         answer = browser.get(path)
         assert (answer.status, answer.headers["Location"]) == (303, f"/login?{urlencode({'next': path})}")
     assert browser.post("/timer/cancel", {"id": "a"}).status == 303
-    wrong = browser.log_in("x" * 32)
-    assert (wrong.status, "not known" in wrong.text, wrong.headers["Set-Cookie"]) == (401, True, None)
+    error = browser.log_in("x" * 32)
+    assert (error.status, "not known" in error.text, error.headers["Set-Cookie"]) == (401, True, None)
     for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb"):
         found = browser.post(f"/login?{urlencode({'next': elsewhere})}", {"token": "r" * 32})
         assert (found.status, found.headers["Location"]) == (303, "/"), elsewhere
@@ -156,7 +156,7 @@ def test_nobody_sees_anything_before_the_login(guarded: Place) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
-def test_the_session_stays_behind_tls_where_something_in_front_of_the_page_ends_it(guarded: Place, scheme: str) -> None:
+def test_the_cookie_is_secure_if_a_proxy_ends_tls(guarded: Place, scheme: str) -> None:
     browser, secure = Browser(guarded.pages[0].url), scheme == "https"
     origin = {"Origin": f"{scheme}://{browser.url.partition('://')[2]}"}
     cookie = browser.post("/login", {"token": "o" * 32}, **origin).headers["Set-Cookie"]
@@ -181,7 +181,7 @@ def test_a_timer_without_an_id_is_shown_and_offers_nothing_that_would_need_one(p
     assert counted.count(" disabled>") == 3
 
 
-def test_whoever_has_no_token_can_not_keep_it_busy(guarded: Place) -> None:
+def test_without_a_token_no_large_body_is_read(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for fields in (2000, 20_000):
         answer = browser.post_raw("/login", b"a=&" * fields)
@@ -288,7 +288,7 @@ def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
 
 
 def pressed(form: str) -> dict[str, str]:
-    """What a browser sends where nobody writes into the form."""
+    """Return what a browser sends if the form is not edited."""
     fields = {name: unescape(value) for name, value in re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form)}
     for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
         fields[name] = unescape(text.removeprefix("\n"))
@@ -312,9 +312,7 @@ def replacing(place: Place, id_: str, *, with_value: bool = True) -> dict[str, s
         ("k", "v" * 65_536),
     ],
 )
-def test_a_replacement_that_nobody_wrote_into_changes_the_time_alone(
-    place: Place, key: str | None, value: str | None
-) -> None:
+def test_an_unedited_replacement_changes_only_the_time(place: Place, key: str | None, value: str | None) -> None:
     astray = (place.producer.partition_of("a\nb") + 1) % 4
     headers = headers_for("orders", delay="2h", id="a\nb", partition=0)
     raw_key, raw_value = (None if each is None else each.encode() for each in (key, value))
@@ -344,7 +342,7 @@ def test_a_replacement_that_nobody_wrote_into_changes_the_time_alone(
         (b"k", b"a\0b"),
     ],
 )
-def test_what_a_form_would_not_keep_is_not_replaced_by_one(place: Place, key: bytes, value: bytes) -> None:
+def test_a_message_that_a_form_would_change_is_not_editable(place: Place, key: bytes, value: bytes) -> None:
     place.producer.schedule("orders", value, key=key, delay="2h", id="a").result(0)
     place.run(300)
     assert replacing(place, "a") is None
@@ -357,7 +355,7 @@ def test_what_a_form_would_not_keep_is_not_replaced_by_one(place: Place, key: by
 def test_a_message_that_leaves_with_another_key_or_may_expire_is_not_replaced_by_a_form(
     place: Place, kept: dict[str, str]
 ) -> None:
-    """The form has neither, so it would leave with the request's key, and behind its last moment."""
+    """The form has neither field, so the message would get the request's key, and no expiry."""
     headers = headers_for("orders", delay="2h", id="a", **kept)  # type: ignore[arg-type]
     place.kafka.produce(TIMERS, b"v", key=b"a", headers=headers, partition=place.producer.partition_of("a"))
     place.run(300)
