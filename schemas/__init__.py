@@ -1,4 +1,4 @@
-"""What goes over the wire and into tables: headers, receipts, rows. Pure: no input, no output.
+"""Formats of records and tables: headers, receipts, rows. Pure: no input, no output.
 
-Except for two that bridge and audit share and that read files: `kafka_table` (settings) and `jars`.
+Two modules that bridge and audit share read files: `kafka_settings` and `maven_jars`.
 """

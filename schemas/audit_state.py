@@ -1,17 +1,17 @@
-"""What an audit in parts, by day or by batch, keeps for the next one, so that it reads the day and not the history.
+"""Tables that an audit by day or batch keeps for the next run, so that it reads new records and not the history.
 
-    evidence/day=D/open=true|false   all that was seen of each origin; folding two rows of one origin gives one row
-    claims/day=D                     records that say they are copies of requests which are still open
+    evidence/day=D/open=true|false   all observations of each origin; folding two rows of one origin gives one row
+    claims/day=D                     records that claim to be copies of requests which are still open
     days/day=D                       one row: counts and lateness of that day's run, for the trend
-    spans/day=D                      which offsets have been read by then; written last: it commits the day
+    spans/day=D                      the offsets that have been read; written last: it commits the day
 
 A streaming audit has `day=D/batch=N` in place of `day=D`, `batches` in place of `days`, and beside these
 
-    standing/day=D/batch=N           rows of `requests` that have been told and may still change; pending deliveries too
+    standing/day=D/batch=N           rows of `requests` that were written and may still change; pending deliveries too
     untold/day=D/batch=N             deliveries of minutes that are not over
 
-Evidence is a monoid: a count is added up, a `_low` or a first one is a minimum, a `_high` is a maximum. So a record
-that is read on day 9 joins what was kept on day 1, and the order of reading does not matter.
+Evidence is a monoid: counts are added, a `_low` or a first one is a minimum, a `_high` is a maximum. So a record that
+is read on day 9 joins the evidence of day 1, and the order of reading does not matter.
 """
 
 from schemas.tables import REQUESTS, AuditClass, Column, Kind, Table
@@ -82,9 +82,9 @@ DAYS = Table(
     ),
 )
 
-STANDING = Table("standing", REQUESTS.columns)
+OPEN_VERDICTS = Table("standing", REQUESTS.columns)
 
-UNTOLD = Table(
+UNFINISHED_MINUTES = Table(
     "untold",
     (
         Column("topic", Kind.STRING, "the real topic"),

@@ -8,18 +8,18 @@
     timer-action: cancel         ->  Cancel(id=...)
     timer-action: move           ->  Move(id=..., due_ms=...)
     timer-action: pause          ->  Pause()
-    timer-origin, timer-rolls    ->  Claim(...): says that it is the bridge's own copy; whether it is, the journal knows
+    timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
 
-Rules, in the order in which they are looked at (design, "Headers"):
-1. A header of ours that stands twice, is null where it may not be, or does not parse: `bad-header`, never "at once".
+Rules, in order (design, "Headers"):
+1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once".
 2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
-   (`missing-id`), move a time too. pause and resume are read, as older versions took them; intake refuses them.
-3. Exactly one time header, else `missing-time` or `ambiguous-time`; further away than `max_delay_ms`: `too-far`.
-   A cancel needs none; one that stands is not looked at, as the id alone says what ends.
-   `timer-expire-ms` that is not behind the due time: `bad-header`, as it could never be delivered.
-4. A target that is there (`missing-topic`) and may be one (`bad-target`).
+   (`missing-id`), move a time too. pause and resume parse, as older versions accepted them; intake refuses them.
+3. Exactly one time header, else `missing-time` or `ambiguous-time`; later than `max_delay_ms`: `too-far`.
+   A cancel needs none and ignores it, as the id alone names the timer.
+   `timer-expire-ms` that is not after the due time: `bad-header`, as the timer could never be delivered.
+4. A target (`missing-topic`) that is a legal one (`bad-target`).
 
-The same bytes and the same `Rules` give the same answer for ever: a rebuild reads old requests again.
+The same bytes and the same `Rules` must always give the same result: a rebuild reads old requests again.
 """
 
 import re
@@ -45,11 +45,11 @@ ORIGIN = "timer-origin"
 ROLLS = "timer-rolls"
 RELEASED_MS = "timer-released-ms"
 PROFILE = "timer-profile"
-"""On stored requests alone: the profile by which they were read (schemas.profiles)."""
+"""Only on stored requests: the profile that parsed them (schemas.profiles)."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 BARE = b", so key, value and headers are left at timer-origin"
-"""How the detail of a rejected record ends that has none of them."""
+"""End of the detail of a rejected record without key, value and headers."""
 
 EXPIRE_MS = "timer-expire-ms"
 
@@ -57,14 +57,14 @@ MOVE = b"move"
 _PAUSES = (b"pause", b"resume")
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
 CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
-"""Taken off a delivered record; every other header is foreign and kept, in order, doubles too."""
+"""Removed before delivery. Every other header is foreign and kept, in order, with duplicates."""
 
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
-"""A request without any of these is read the short way."""
+"""A request without any of these takes the fast path."""
 
 MAX_INT64 = 2**63 - 1
 _SAFE_DIGITS = 18
-"""So many digits are below 2^63, whatever they are."""
+"""Any number with so many digits is below 2^63."""
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
 _SHOWN_BYTES = 40
@@ -73,7 +73,7 @@ _LONGEST_TOPIC = 249
 
 
 class Rules(BaseModel):
-    """The settings that change how a request reads. Journalled by range, so that old requests keep their meaning."""
+    """Settings that decide how a request is parsed. The journal keeps them by range, so old requests parse alike."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -88,8 +88,8 @@ class Rules(BaseModel):
 class Schedule(NamedTuple):
     """Deliver the record to `target` at or after `due_ms` (epoch ms).
 
-    `partition` is -1 where the partitioner chooses. `id`, if any, ends what is pending under it. `replaces`: the sender
-    expects that something is. `profile` names the table that read it, empty where it was spelled natively.
+    partition: -1 if the partitioner chooses. id: ends the timer that is pending under it. replaces: True if the sender
+    expects such a timer. profile: the table that parsed the request; empty for native headers.
     """
 
     target: str
@@ -101,9 +101,9 @@ class Schedule(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End what is pending under `id`.
+    """End the timer that is pending under `id`.
 
-    `on`, a real topic and an id: where nothing is pending under `id`, end what is pending under that id on that topic.
+    on: a real topic and an id; if no timer is pending under `id`, end the one under that id for that topic.
     """
 
     id: bytes
@@ -111,18 +111,18 @@ class Cancel(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What is pending under `id` becomes due at `due_ms`, whatever it was."""
+    """Make the timer that is pending under `id` due at `due_ms`."""
 
     id: bytes
     due_ms: int
 
 
 class Pause(NamedTuple):
-    """Pause or resume a real topic, which older versions took from timer topics. See schemas.control."""
+    """Pause or resume a real topic: older versions read this from timer topics. See schemas.control."""
 
 
 class Claim(NamedTuple):
-    """A record that says it is the `rolls`-th copy of the request at `origin` (topic/partition/offset)."""
+    """A record that claims to be the `rolls`-th copy of the request at `origin` (topic/partition/offset)."""
 
     origin: bytes
     rolls: int
@@ -130,7 +130,7 @@ class Claim(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The sender's mistake: a stable `code` for programs and a `detail` for people."""
+    """An invalid request: a stable `code` for programs and a `detail` for people."""
 
     code: str
     detail: str
@@ -139,8 +139,8 @@ class Refusal(NamedTuple):
 NOT_OURS = Refusal("not-ours", f"{ORIGIN} and {ROLLS} are written by the bridge alone: leave them out")
 
 
-_made = tuple.__new__
-"""A NamedTuple by its fields in order: its own constructor is a Python function, which takes three times as long."""
+_new_tuple = tuple.__new__
+"""Makes a NamedTuple from its fields in order: its own constructor takes three times as long."""
 
 
 class BadValueError(ValueError):
@@ -151,15 +151,15 @@ Asked: TypeAlias = Schedule | Cancel | Move | Pause | Claim | Refusal
 
 
 def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
-    """What a record with these headers, appended at `timestamp_ms` (the broker's clock), asks for."""
+    """Parse the headers of a record that was appended at `timestamp_ms` (the broker's clock)."""
     by_name = dict(headers)
     if len(by_name) == len(headers) and _RARE.isdisjoint(by_name):
-        return _plain_schedule(by_name, timestamp_ms, rules) or _by_the_rules(headers, timestamp_ms, rules)
-    return _by_the_rules(headers, timestamp_ms, rules)
+        return _parse_fast(by_name, timestamp_ms, rules) or _parse_by_rules(headers, timestamp_ms, rules)
+    return _parse_by_rules(headers, timestamp_ms, rules)
 
 
-def _plain_schedule(by_name: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | None:
-    """The short way of nearly all requests: topic, one time, perhaps an id; None where the rules may see a fault."""
+def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | None:
+    """Parse the usual request: topic, one time, perhaps an id. Return None if the other rules may apply."""
     time, base_ms = by_name.get(DELIVER_MS), 0
     if DELAY_MS in by_name:
         if DELIVER_MS in by_name:
@@ -174,10 +174,10 @@ def _plain_schedule(by_name: dict[str, bytes | None], timestamp_ms: int, rules: 
     target = legal_topic(by_name.get(TOPIC))
     if target is None or target in rules.own_topics or due_ms - timestamp_ms > rules.max_delay_ms:
         return None
-    return _made(Schedule, (target, due_ms, -1, id_, False, ""))
+    return _new_tuple(Schedule, (target, due_ms, -1, id_, False, ""))
 
 
-def _by_the_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
+def _parse_by_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
     ours: dict[str, bytes | None] = {}
     for name, value in headers:
         if name in CONTROL:
@@ -229,7 +229,7 @@ def _too_far(ahead_ms: int, rules: Rules) -> Refusal:
 
 
 def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
-    """A copy carries its absolute due time, was judged when it was first read, and ends nothing when it lands."""
+    """Parse a copy. It has an absolute due time; limits do not apply, as the first request was within them."""
     origin, target = ours.get(ORIGIN), legal_topic(ours.get(TOPIC))
     try:
         partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
@@ -276,19 +276,19 @@ def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> i
 
 
 def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
-    """ASCII digits only, 0..largest. Raises BadValueError with the header's name and the remedy."""
+    """Parse ASCII digits, 0..largest. Raises BadValueError with the header's name and the remedy."""
     if value is None or not value.isdigit() or len(value) > 19 or (number := int(value)) > largest:
         raise BadValueError(f"{name} is {shown(value)}: send plain decimal digits, 0 to {largest}")
     return number
 
 
 def shown(value: bytes | None) -> str:
-    """Its beginning: what is told of a request has to fit beside the request."""
+    """Return the first bytes as text: the detail of a refusal is stored beside the request, so it must be short."""
     return "null" if value is None else repr(value[:_SHOWN_BYTES])
 
 
 def legal_topic(raw: bytes | None) -> str | None:
-    """A legal topic name that is not internal, else None (Kafka's own rule for names)."""
+    """Return a legal topic name that is not internal (Kafka's rule for names); else None."""
     return None if raw is None or len(raw) > _LONGEST_TOPIC else _legal_topic(raw)
 
 

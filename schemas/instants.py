@@ -4,7 +4,7 @@
     2026-12-24T18:00:00.0001Z   -> 1798135200001
     2026-12-24T19:00:00+01:00   -> 1798135200000
 
-The grammar is written here and not left to a library: a request that is read again in years must mean the same.
+The grammar is our own, not a library's: a request that is read again after years must mean the same.
 """
 
 import re
@@ -18,14 +18,14 @@ _RFC3339 = re.compile(r"[^T]{10}T[\d:]{8}(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.
 
 
 def parse_rfc3339_ms(text: str) -> int:
-    """Raises ValueError where it is no RFC 3339 instant from 1970 on."""
+    """Parse an RFC 3339 instant from 1970 on. Raises ValueError."""
     if not _RFC3339.fullmatch(text):
         raise ValueError("no RFC 3339")
     return parse_iso8601_ms(text)
 
 
 def parse_iso8601_ms(text: str) -> int:
-    """A date and a time with its zone, in ISO 8601's extended form. Raises ValueError; without a zone, too."""
+    """Parse date, time and zone in ISO 8601's extended form. Raises ValueError, also without a zone."""
     match = _INSTANT.fullmatch(text)
     if match is None or not (match[8] or match[9]):
         raise ValueError("no date and time with a zone")

@@ -1,16 +1,16 @@
-"""The journal: decisions that the log of requests alone cannot tell again (design, invariant 4).
+"""The journal: decisions that the timer topic alone does not contain (design, invariant 4).
 
-One record per shard and transaction, in that transaction. Each says which requests [from_offset, next_offset) it read
-and by which rules, and what became an exception to "settled is what has key <= K":
+One record per partition and transaction, in that transaction. It has the range of requests [from_offset, next_offset)
+that were read, their rules, and the exceptions to "settled is every key <= K":
 
-    refused    in the range, but never a timer (it lies in the rejected topic)
-    ended      timers that a later request ended: cancelled or replaced, wherever they stood
-    rolled     copies on their way through the timer topic, with what is needed to know each when it lands
-    landed     copies that were read; on their way are those rolled and not landed
-    dropped    copies that landed after their timer had ended
-    held       key <= K, but still live: the clock went back, or its target had to wait
+    refused    requests in the range that never became timers (they are on the rejected topic)
+    ended      timers that a later request cancelled or replaced
+    rolled     copies that were written to the timer topic, with the fields that identify each
+    landed     copies that were read; rolled and not landed: in flight
+    dropped    copies that were read after their timer had ended
+    held       key <= K, but still pending: the clock went back, or the target had to wait
     released   was held, is settled now
-    waits      all targets whose timers wait as of this record: paused, or beyond their rate
+    waits      all targets with a backlog as of this record: paused, or over their rate
 """
 
 from bisect import bisect_right
@@ -25,11 +25,11 @@ from schemas.progress import Int64, Key
 
 
 class CopyInFlight(NamedTuple):
-    """A copy on its way: the `rolls`-th of the timer `origin`, which is due at `due_ms`.
+    """A copy in flight: the `rolls`-th of the timer `origin`, which is due at `due_ms`.
 
-    Where it was moved meanwhile it is told again, and `due_ms` is no longer what the copy says: then it goes round once
-    more.
-    `id_hash` (hex, empty without an id) lets a cancel meet it, `digest` (hex) tells it from a forged one.
+    If the timer is moved while its copy is in flight, the journal has the copy again with another `due_ms` than the
+    copy's own; then it is rolled once more.
+    id_hash: hex, empty without an id; lets a cancel find the copy. digest: hex, detects a forged copy.
     """
 
     origin: Int64
@@ -44,9 +44,9 @@ END = Key(MAX_INT64, MAX_INT64)
 
 
 class Wait(NamedTuple):
-    """A target whose timers wait: those with a key in one of `stretches` (after, until] live, whatever K says.
+    """A target backlog: timers with a key in one of `stretches` (after, until] are pending, whatever K says.
 
-    The others below the last stretch have left. Ascending; the last one has no end (END).
+    Its other timers below the last stretch are settled. Ascending; the last stretch has no end (END).
     """
 
     target: str
@@ -70,7 +70,7 @@ class JournalRecord(BaseModel):
     rules: Rules
     refused: tuple[Int64, ...] = ()
     ended: tuple[Int64, ...] = ()
-    """Origins. An origin has at most one place at a time, and what is ended stays ended, through any roll."""
+    """Origins. An ended timer stays ended, also if a copy of it is in flight."""
     rolled: tuple[CopyInFlight, ...] = ()
     landed: tuple[tuple[Int64, Int64], ...] = ()
     """(origin, rolls)."""
@@ -78,7 +78,7 @@ class JournalRecord(BaseModel):
     held: tuple[Int64, ...] = ()
     released: tuple[Int64, ...] = ()
     waits: tuple[Wait, ...] = ()
-    """In each record as long as there are any, so that the last record tells all."""
+    """In every record while there are any, so that the last record is complete."""
 
     @property
     def is_claim(self) -> bool:
@@ -87,19 +87,19 @@ class JournalRecord(BaseModel):
         return self.from_offset == self.next_offset and not any(decided) and not self.waits
 
     def to_bytes(self) -> bytes:
-        """Without `waits` where there are none: a bridge of before, beside this one, refuses what it does not know."""
+        """Return the JSON, without `waits` if empty: an older bridge in the group refuses an unknown field."""
         return self.model_dump_json(exclude=None if self.waits else {"waits"}).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> "JournalRecord":
-        """Raises ValueError (pydantic's) where the bytes are no journal record of this version."""
+        """Parse a record. Raises pydantic's ValueError if the bytes are no journal record of this version."""
         return cls.model_validate_json(value)
 
 
 class Decisions:
-    """All that a part of the journal tells, behind a state in which `held` and `waits` waited and `flights` were out.
+    """The sum of journal records after a state with `held`, `waits` and copies in flight (`flights`).
 
-    It may begin before that state, which knows the requests below `known`: some of it is told again then.
+    The records may begin before that state, which includes the requests below `known`: then some decisions repeat.
     """
 
     def __init__(
@@ -114,19 +114,19 @@ class Decisions:
         self.ended: set[int] = set()
         self.dropped: set[int] = set()
         self.flights = {(flight.origin, flight.rolls): flight for flight in flights}
-        """On their way: rolled, not landed."""
+        """In flight: rolled, not landed."""
         self.rolled = set(self.flights)
-        """(origin, rolls) of every copy that was ever made in this stretch."""
+        """(origin, rolls) of every copy that these records made."""
         self.held = set(held)
         """Held, not released."""
         self.released: set[int] = set()
-        """Held once and gone since, whatever K says; a copy that landed later is a timer again."""
+        """Held once and settled since, whatever K says; a copy that lands later is a timer again."""
         self.waits = tuple(waits)
         self.gone: set[int] = set()
-        """Origins of which a copy was made since, so that no unit of before lives, whatever its key."""
+        """Origins that were rolled since: none of their earlier units is pending, whatever its key."""
         waited = self.held.copy()
         self.waiting = self.held.copy()
-        """Of those that waited, the ones never released: a copy of a released one may be held again, elsewhere."""
+        """Those held in the state and never released: a copy of a released one may be held again, as another unit."""
         self._ranges: list[tuple[int, int, Rules]] = []
         for record in records:
             if self._ranges and record.from_offset < self._ranges[-1][1]:
@@ -154,13 +154,13 @@ class Decisions:
                 self._cover(record.from_offset, record.next_offset, record.rules)
 
     def _cover(self, start: int, end: int, rules: Rules) -> None:
-        """Neighbours that were read by the same rules are one range: there are as many as changes, not commits."""
+        """Add a range, merged with its neighbour if the rules are the same: one range per change, not per commit."""
         if self._ranges and self._ranges[-1][1:] == (start, rules):
             start = self._ranges.pop()[0]
         self._ranges.append((start, end, rules))
 
     def _forget_from(self, offset: int) -> None:
-        """The operator put progress back to `offset`: what was decided from there on is decided anew."""
+        """Forget the decisions from `offset` on: an operator has set progress back to it."""
         self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
         self.rolled = {key for key in self.rolled if key[0] < offset}
         for decided in (self.refused, self.ended, self.dropped, self.held, self.released, self.waiting, self.gone):
@@ -168,7 +168,7 @@ class Decisions:
         self._ranges = [(a, min(b, offset), rules) for a, b, rules in self._ranges if a < offset]
 
     def rules_from(self, offset: int) -> tuple[Rules | None, int]:
-        """The rules by which `offset` was first read (None: no record covers it), and up to which offset that holds."""
+        """Return the rules by which `offset` was first read (None: no record covers it), and the end of their range."""
         at = bisect_right(self._ranges, offset, key=_end_of)
         if at == len(self._ranges):
             return None, MAX_INT64

@@ -1,7 +1,8 @@
-"""librdkafka's settings, as everything that talks to Kafka is given them: `sasl.password = "x"` in the table [kafka] of
-the config, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `--kafka sasl.password=x`; flag over environment over file.
+"""librdkafka's settings from file, environment and flags; the flag wins, then the environment.
 
-A value `file:/run/secrets/password` stands for what is in that file. Errors never quote a value: it may be a secret.
+    sasl.password = "x" in the table [kafka]    TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x    --kafka sasl.password=x
+
+The value `file:/run/secrets/password` means the content of that file. Errors never quote a value: it may be a secret.
 """
 
 import re
@@ -11,14 +12,14 @@ from pathlib import Path
 
 PREFIX = "TIMER_BRIDGE_"
 IN_A_FILE = "file:"
-_OF_A_SERVICE = re.compile(
+_SERVICE_VARIABLE = re.compile(
     r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?\Z"
 )
 _URLS = ("tcp://", "udp://", "sctp://")
 
 
 def by_full_name(table: Mapping[str, object]) -> dict[str, str]:
-    """In TOML, `sasl.username = "x"` is a table within a table."""
+    """Return the settings by full name: in TOML, `sasl.username = "x"` is a table within a table."""
     return dict(_named(table, ""))
 
 
@@ -31,34 +32,34 @@ def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]
 
 
 def from_file(file: Path) -> dict[str, object]:
-    """Every setting of a TOML file. Raises ValueError."""
+    """Return every setting of a TOML file. Raises ValueError."""
     try:
         return tomllib.loads(file.read_text())
     except OSError as wrong:
         raise ValueError(f"{file}: {wrong.strerror}: give the path of a TOML file") from wrong
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise ValueError(f"{file}: {wrong}: mend the TOML") from wrong
+        raise ValueError(f"{file}: {wrong}: fix the TOML") from wrong
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    """Every setting of ours, librdkafka's in the table `kafka`."""
+    """Return our settings of the environment, with librdkafka's in the table `kafka`."""
     given: dict[str, object] = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
-        if name.startswith(PREFIX) and not _is_of_a_service(name, value)
+        if name.startswith(PREFIX) and not _is_service_variable(name, value)
     }
-    of_kafka = [name for name in given if name.startswith("kafka_")]
-    table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in of_kafka}
+    kafka_names = [name for name in given if name.startswith("kafka_")]
+    table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in kafka_names}
     return {"kafka": table, **given} if table else given
 
 
-def _is_of_a_service(name: str, value: str) -> bool:
-    """Kubernetes tells its pods of a Service `timer-bridge`, or `timer-bridge-x`, by names that begin as ours do."""
-    return _OF_A_SERVICE.search(name) is not None or (name.endswith("_PORT") and value.startswith(_URLS))
+def _is_service_variable(name: str, value: str) -> bool:
+    """Return True for a variable that Kubernetes sets for a Service `timer-bridge...`: it has our prefix, too."""
+    return _SERVICE_VARIABLE.search(name) is not None or (name.endswith("_PORT") and value.startswith(_URLS))
 
 
 def merged(tables: Sequence[Mapping[str, object]]) -> dict[str, str]:
-    """One by one, the later over the earlier, with what is in the files that they name. Raises ValueError."""
+    """Merge the tables, later over earlier, and read the files that values name. Raises ValueError."""
     found: dict[str, str] = {}
     for table in tables:
         found |= by_full_name(table)
@@ -66,7 +67,7 @@ def merged(tables: Sequence[Mapping[str, object]]) -> dict[str, str]:
 
 
 def _from_its_file(name: str, value: str) -> str:
-    """The value, or what is in the file that it names, without the end of its last line."""
+    """Return the value, or the content of the file that it names, without its final line end."""
     if not value.startswith(IN_A_FILE):
         return value
     path = Path(value.removeprefix(IN_A_FILE))

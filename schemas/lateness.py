@@ -2,8 +2,8 @@
 
     key orders/1700000040000    {"v": 1, "topic": "orders", "minute_ms": 1700000040000, "deliveries": 812, ...}
 
-A minute is told when it is over; what comes later is told by a record of its own, so each delivery is counted in one.
-`audit`, `batch` and `row` tell a record from all others. For other languages: `published_schema()`.
+A record is sent when its minute is over; later deliveries get a record of their own, so each counts in one record.
+`audit`, `batch` and `row` identify a record. For other languages: `published_schema()`.
 """
 
 import json
@@ -39,6 +39,6 @@ class MinuteLateness(BaseModel):
 
 
 def published_schema() -> str:
-    """The JSON Schema of a record's value, as it lies in docs/lateness.schema.json."""
+    """Return the JSON Schema of a record's value: docs/lateness.schema.json."""
     schema: dict[str, Any] = MinuteLateness.model_json_schema()
     return json.dumps(schema, indent=2) + "\n"

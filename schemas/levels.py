@@ -11,7 +11,7 @@ _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """The delays in ms. Raises ValueError with the level that is wrong and what would be right."""
+    """Return the delays in ms. Raises ValueError with the wrong level and the remedy."""
     levels = []
     for place, word in enumerate(text.split(), 1):
         match = _LEVEL.fullmatch(word)
@@ -27,5 +27,5 @@ DEFAULT_MS = parse_levels(DEFAULT)
 
 
 def delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
-    """The delay of `level` (0 and up), clamped to the last one."""
+    """Return the delay of `level` (0 and up), clamped to the last one."""
     return 0 if level == 0 else levels_ms[min(level, len(levels_ms)) - 1]

@@ -1,13 +1,13 @@
-"""Kafka's own choice of a partition for a key: murmur2, as the Java client's default partitioner has it.
+"""Kafka's default partitioner for keys: murmur2, as in the Java client.
 
-    partition_of(b"order-17", 4) -> the partition that every client's murmur2 default takes for the key order-17
+    partition_of(b"order-17", 4) -> the partition of the key order-17 for every client with the murmur2 partitioner
 
-Ids use it too, so that a cancel from any language meets its timer. librdkafka can do this for a record's key alone.
+Ids use it too, so that a cancel from any language reaches its timer. librdkafka has it only for a record's key.
 """
 
 
 def murmur2(data: bytes) -> int:
-    """org.apache.kafka.common.utils.Utils.murmur2, unsigned."""
+    """Return org.apache.kafka.common.utils.Utils.murmur2, unsigned."""
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     h = (0x9747B28C ^ len(data)) & mask
     whole = len(data) & ~3
@@ -21,5 +21,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of `key` in a topic with so many."""
+    """Return the partition of `key` in a topic with `partitions` of them."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

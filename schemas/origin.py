@@ -1,4 +1,4 @@
-"""`topic/partition/offset` of the first request: a timer's identity through every copy, receipt and delivery."""
+"""Origin: `topic/partition/offset` of a timer's first request, its identity in copies, receipts and deliveries."""
 
 from typing import NamedTuple
 
@@ -14,5 +14,5 @@ class Shard(NamedTuple):
 
 
 def origin(shard: Shard, offset: int) -> bytes:
-    """The `timer-origin` header of the request at `offset` of `shard`."""
+    """Return the `timer-origin` header of the request at `offset` of `shard`."""
     return b"%s/%d/%d" % (shard.topic.encode("ascii"), shard.partition, offset)

@@ -1,12 +1,11 @@
-"""Pending timers as a table: what `timer-bridge export` writes, and what a later import can read again.
+"""Pending timers as a table: `timer-bridge export` writes it, `timer-bridge import` reads it.
 
-One row for each timer that lived at the store's checkpoint, in the order in which the store keeps them. Identity is
-(topic, partition, origin_offset); the rest is what a new request for the same delivery needs. `headers` are the
-request's as it came, in order, the bridge's own (`timer-topic`, ...) too, doubles too. Times are epoch ms.
+One row for each timer that was pending at the store's checkpoint, in the store's order. The identity is (topic,
+partition, origin_offset); the other columns are for a new request with the same delivery. `headers` are the request's,
+in order, with the bridge's own (`timer-topic`, ...) and with duplicates. Times are epoch ms.
 
-A partition's store stays where it was when the partition moves to another instance, so of several files with stores of
-one partition only the newest is true. The file's metadata tell how far each of its stores had come, also of those in
-which nothing was pending:
+When a partition moves to another instance, its old store stays behind, so of several files with stores of one partition
+only the newest counts. The file's metadata has the progress of each store, also if nothing was pending in it:
 
     timer-bridge.stores: {"v": 1, "stores": [["timer.requests", 0, [era, C, K's visit_ms, K's origin, number]], ...]}
 """
@@ -21,7 +20,7 @@ from schemas.progress import Progress
 
 STORES = "timer-bridge.stores"
 Age = tuple[int, ...]
-"""How far a store had come, as (era, C, K, number): the greatest of several of one partition is the newest."""
+"""Progress of a store as (era, C, K, number): the greatest one of a partition is the newest."""
 
 HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 
@@ -55,20 +54,20 @@ def age_of(progress: Progress) -> Age:
     return (progress.era, progress.next_offset, *progress.settled, progress.number)
 
 
-def told_stores(stores: Mapping[Shard, Age]) -> str:
-    """The text under STORES."""
+def format_stores(stores: Mapping[Shard, Age]) -> str:
+    """Return the metadata text under STORES."""
     return json.dumps({"v": 1, "stores": [[*shard, age] for shard, age in sorted(stores.items())]})
 
 
-def stores_in(metadata: Mapping[bytes, bytes] | None) -> dict[Shard, Age] | None:
-    """Of a file's metadata; None where they do not tell. Raises ValueError where they tell it in another way."""
+def parse_stores(metadata: Mapping[bytes, bytes] | None) -> dict[Shard, Age] | None:
+    """Return the stores in a file's metadata; None if absent. Raises ValueError if this version cannot read them."""
     text = (metadata or {}).get(STORES.encode())
     if text is None:
         return None
     try:
-        told = json.loads(text)
-        if told["v"] == 1:
-            return {Shard(topic, partition): tuple(age) for topic, partition, age in told["stores"]}
+        fields = json.loads(text)
+        if fields["v"] == 1:
+            return {Shard(topic, partition): tuple(age) for topic, partition, age in fields["stores"]}
     except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(f"{STORES} is {text[:100]!r}, which this version cannot read: use the one that wrote the file")

@@ -1,16 +1,16 @@
-"""Other spellings of the same request, as tables: each row says which header of theirs is which of ours.
+"""Profiles: tables that translate other schedulers' headers into ours.
 
     REAL_TOPIC: orders      \\                      timer-topic: orders
     TIMER_DELAY_SEC: 5       >  rocketmq's table  ->  timer-delay-ms: 5000  ->  schemas.headers.parse  ->  Schedule
     UNIQ_KEY: 7F00          /                      timer-id: 7F00
 
-1. A record with any header of ours is ours, whatever else it carries: theirs are foreign then, and delivered.
-2. Else the first profile of `Rules.profiles`, in their order, one of whose `marks` stands on it. A profile that is not
-   on has no say: its headers are foreign.
-3. What the tables tell goes through the native parser, so that limits, targets and ids have one rule for all. A number
-   or name of theirs that does not parse is `bad-header`, also where one of higher rank stands beside it.
-4. What was read by a table is stored with a first header of ours, `timer-profile`: a stored timer says by itself which
-   headers are to be taken off, whatever the settings say by then. A copy (a roll) is written in native headers.
+1. A record with any header of ours is native: its other headers are foreign, and delivered.
+2. Otherwise the first profile of `Rules.profiles` that has a header on the record applies (without `silent` ones). The
+   headers of a profile that is not listed are foreign.
+3. The native parser reads the translated headers, so limits, targets and ids have one rule. A number or name that does
+   not parse is `bad-header`, also if another one of higher rank is present.
+4. A translated request is stored with a first header of ours, `timer-profile`. So a stored timer itself says which
+   headers to remove, whatever the settings are by then. A copy (a roll) is written in native headers.
 """
 
 import re
@@ -48,7 +48,7 @@ from schemas.instants import parse_iso8601_ms, parse_rfc3339_ms
 
 NATIVE = "native"
 Number = Callable[[str, bytes | None], int]
-Owned = Mapping[str, bytes | None]
+ProfileHeaders = Mapping[str, bytes | None]
 
 
 def _seconds(name: str, value: bytes | None) -> int:
@@ -66,44 +66,44 @@ def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
 
 
 class Time(NamedTuple):
-    """A header of theirs that tells when; `read` gives the number for the header of ours."""
+    """A time header; `read` returns the number for our header."""
 
     header: str
     ours: str
     read: Number
     zero_yields: bool = False
-    """0 counts only where nothing of lower rank stands."""
+    """0 counts only if no time header of lower rank is present."""
 
 
 class Profile(NamedTuple):
-    """One table. Names are those of their headers."""
+    """One table. Names are those of the other scheduler's headers."""
 
     topic: str
     times: tuple[Time, ...]
-    """In the order of their rank: the first that stands tells."""
+    """By rank: the first one that is present counts."""
     partition: str | None = None
     id: str | None = None
     id_is_key: bool = False
     """The record's key is the id, and not the delivered record's key."""
     key: str | None = None
-    """The delivered record's key where the record's own is the id; missing: null."""
+    """Header with the delivered record's key if the request's key is the id; absent: null key."""
     action: str | None = None
     actions: Mapping[bytes, bytes] = MappingProxyType({})
     null_cancels: bool = False
-    """A null value is a cancel, where `action` does not say otherwise."""
+    """A null value is a cancel, unless `action` says otherwise."""
     bare_null_cancels: bool = False
-    """A null value without any header of anybody's is a cancel, too."""
+    """A null value without any header is a cancel, too."""
     cancels: str | None = None
-    """Stands on a cancel alone: the id, or the real topic and the id, joined by `+`."""
+    """Header of cancels only: the id, or the real topic and the id, joined by `+`."""
     versions: tuple[str, re.Pattern[bytes]] | None = None
     unserved: frozenset[str] = frozenset()
-    """To pass over one would break its promise, so it is refused."""
+    """Headers of features that we lack: a request with one is refused."""
     silent: frozenset[str] = frozenset()
-    """Headers that do not by themselves tell that a record is of this profile."""
+    """Headers that do not select the profile."""
 
     @property
     def control(self) -> frozenset[str]:
-        """Every header that the table knows: taken off at delivery."""
+        """Return every header of the table: removed before delivery."""
         named = (self.topic, self.partition, self.id, self.key, self.action, self.cancels)
         version = () if self.versions is None else self.versions[:1]
         return frozenset(filter(None, (*named, *version, *(time.header for time in self.times)))) | self.unserved
@@ -165,9 +165,10 @@ _MARKS = {name: profile.control - profile.silent for name, profile in PROFILES.i
 
 
 def read(headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None) -> Asked:
-    """What a record asks for, in whichever spelling. Raises ValueError where `rules` name a profile of a later version.
+    """Parse a record with native headers or those of a profile.
 
-    A record without any header of ours is refused by `parse`, so what is spelled natively pays nothing for the others.
+    Raises ValueError if `rules` name a profile of a later version. `parse` refuses a record without any header of ours,
+    so profiles cost native requests nothing.
     """
     asked = parse(headers, timestamp_ms, rules)
     if not isinstance(asked, Refusal) or len(rules.profiles) < 2:
@@ -175,12 +176,12 @@ def read(headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, v
     names = {name for name, _ in headers}
     if not CONTROL.isdisjoint(names):
         return asked
-    name = _told(names, rules.profiles, is_bare_null=key is not None and value is None)
-    return asked if name is None else _read(name, headers, timestamp_ms, rules, key, value)
+    name = _select(names, rules.profiles, is_bare_null=key is not None and value is None)
+    return asked if name is None else _parse_profile(name, headers, timestamp_ms, rules, key, value)
 
 
-def _told(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> str | None:
-    """The profile that applies."""
+def _select(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> str | None:
+    """Return the name of the profile that applies; None: none."""
     theirs = [name for name in profiles if name != NATIVE]
     for name in theirs:
         if name not in PROFILES:
@@ -191,7 +192,7 @@ def _told(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> 
     return next(bare, None)
 
 
-def _read(
+def _parse_profile(
     name: str, headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
 ) -> Asked:
     profile = PROFILES[name]
@@ -202,7 +203,7 @@ def _read(
                 return Refusal("bad-header", f"{header} stands twice: send it once")
             owned[header] = content
     try:
-        ours = _in_ours(profile, owned, key, value)
+        ours = _native_headers(profile, owned, key, value)
     except BadValueError as wrong:
         return Refusal("bad-header", str(wrong))
     if not isinstance(ours, list):
@@ -211,10 +212,10 @@ def _read(
     return asked._replace(profile=name) if isinstance(asked, Schedule) else asked
 
 
-def _in_ours(
-    profile: Profile, owned: Owned, key: bytes | None, value: bytes | None
+def _native_headers(
+    profile: Profile, owned: ProfileHeaders, key: bytes | None, value: bytes | None
 ) -> list[tuple[str, bytes | None]] | Cancel | Refusal:
-    """The request in our headers; what cannot be said in them is answered at once."""
+    """Return the request in our headers, or the result directly if our headers cannot express it."""
     if profile.cancels is not None and profile.cancels in owned:
         return _cancel(_named(profile.cancels, owned))
     action = _action(profile, owned, value)
@@ -234,24 +235,24 @@ def _in_ours(
 
 
 def _cancel(asked: bytes) -> Cancel:
-    """A `+` may part the real topic from the id, or be the id's own: what is pending under the whole goes first."""
+    """Return the cancel. A `+` may separate topic and id, or belong to the id: the whole text is tried first."""
     topic, _, id_ = asked.partition(b"+")
     target = legal_topic(topic)
     return Cancel(asked, (target, id_) if target is not None and id_ else None)
 
 
-def _action(profile: Profile, owned: Owned, value: bytes | None) -> bytes | Refusal:
+def _action(profile: Profile, owned: ProfileHeaders, value: bytes | None) -> bytes | Refusal:
     if profile.action is None or profile.action not in owned:
         return b"cancel" if profile.null_cancels and value is None else b"schedule"
-    said = owned[profile.action]
-    known = profile.actions.get(said or b"")
+    requested = owned[profile.action]
+    known = profile.actions.get(requested or b"")
     if known is None:
         wanted = ", ".join(action.decode() for action in profile.actions)
-        return Refusal("unknown-action", f"{profile.action} is {shown(said)}: send one of {wanted}")
+        return Refusal("unknown-action", f"{profile.action} is {shown(requested)}: send one of {wanted}")
     return known
 
 
-def _id(profile: Profile, owned: Owned, key: bytes | None) -> bytes | None:
+def _id(profile: Profile, owned: ProfileHeaders, key: bytes | None) -> bytes | None:
     if profile.id_is_key:
         if key is not None and len(key) > MAX_ID_BYTES:
             raise BadValueError(f"the record's key, which is the id, is longer than {MAX_ID_BYTES} bytes")
@@ -259,15 +260,15 @@ def _id(profile: Profile, owned: Owned, key: bytes | None) -> bytes | None:
     return _named(profile.id, owned) if profile.id is not None and profile.id in owned else None
 
 
-def _named(header: str, owned: Owned) -> bytes:
-    """The id in `header`."""
+def _named(header: str, owned: ProfileHeaders) -> bytes:
+    """Return the id in `header`."""
     id_ = owned[header]
     if not id_ or len(id_) > MAX_ID_BYTES:
         raise BadValueError(f"{header} is null, empty or longer than {MAX_ID_BYTES} bytes")
     return id_
 
 
-def _schedule(profile: Profile, owned: Owned) -> list[tuple[str, bytes | None]] | Refusal:
+def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes | None]] | Refusal:
     for header in sorted(profile.unserved & owned.keys()):
         return Refusal("bad-header", f"{header} is not served: leave it out")
     if profile.versions is not None and profile.versions[0] in owned:
@@ -287,23 +288,23 @@ def _schedule(profile: Profile, owned: Owned) -> list[tuple[str, bytes | None]] 
 
 
 def marked(headers: Headers, profile: str) -> Headers:
-    """The headers of a request as they are stored: behind the name of the profile by which they were read, if any."""
+    """Return the headers as they are stored: after the name of the profile that parsed them, if any."""
     return [(PROFILE, profile.encode()), *headers] if profile else headers
 
 
 def as_sent(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
-    """Of stored headers, those that the sender sent."""
+    """Return those of the stored headers that the sender sent."""
     return stored[1:] if stored and stored[0][0] == PROFILE else stored
 
 
-def is_spelled(stored: list[tuple[str, bytes | None]]) -> bool:
-    """Whether a profile's table read these stored headers."""
+def has_profile(stored: list[tuple[str, bytes | None]]) -> bool:
+    """Return True if a profile parsed these stored headers."""
     return bool(stored) and stored[0][0] == PROFILE
 
 
-def without_spelling(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
-    """Stored headers without those of the profile that read them, and with the delivered record's key in ours."""
-    if not is_spelled(stored):
+def as_native(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Return stored headers without those of their profile, and with the delivered record's key in `timer-key`."""
+    if not has_profile(stored):
         return stored
     name = (stored[0][1] or b"").decode()
     control, profile = _CONTROL[name], PROFILES[name]

@@ -1,13 +1,13 @@
-"""Progress (C, K, L): which requests are settled, in one number and a line of metadata.
+"""Progress (C, K, L): which requests are settled, in a committed offset and its metadata.
 
-    requests:  0 1 2 3 4 5 6 7 8 9     C = 8   read so far: below it each is settled or live
-    key <= K:  y n y y n y y n . .     K       the full position (visit_ms, origin offset) up to which is settled
-                 ^                     L = 1   the lowest live one: a rebuild starts there
+    requests:  0 1 2 3 4 5 6 7 8 9     C = 8   next to read: every request below is settled or pending
+    key <= K:  y n y y n y y n . .     K       the last settled key (visit_ms, origin offset)
+                 ^                     L = 1   the lowest pending offset: a rebuild starts there
 
-Design, invariant 3. C is the committed offset itself, K and L travel in its metadata (<= 1 KB). With them a number, one
-higher in each transaction: not all that may be decided moves C, K or L, and a store has to know whether it knows all.
-And the era, epoch ms: from when on there is this progress, where there was none or the operator put another in its
-place. Offsets may begin again then, so a store of another era knows nothing, whatever its numbers say.
+Design, invariant 3. C is the committed offset, K and L are in its metadata (<= 1 KB), with two more values. The number
+increases with each transaction, as some decisions move none of C, K, L, and a store must know whether it has them all.
+The era (progress generation, epoch ms) is when this progress began: the first one, or one that an operator set. Offsets
+may start again then, so a store of another era is not used.
 """
 
 import json
@@ -18,11 +18,11 @@ from pydantic import Field
 from schemas.headers import MAX_INT64
 
 Int64: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
-"""An offset, a time or a number, -1 for none, as far as the columns of a store can hold it."""
+"""An offset, a time or a number within the range of a store's columns; -1: none."""
 
 
 class Key(NamedTuple):
-    """A place in the order of release. Total: two timers of one partition never share it."""
+    """A position in the order of release. Two timers of one partition never share a key."""
 
     visit_ms: Int64
     origin: Int64
@@ -33,42 +33,42 @@ _encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Progress(NamedTuple):
-    """The committed state of one shard."""
+    """The committed state of one partition."""
 
     next_offset: Int64
     settled: Key
     low_offset: Int64
     number: Int64 = 0
     era: Int64 = 0
-    """0: of a bridge that did not tell it yet."""
+    """0: written by an older bridge without eras."""
 
     def metadata(self) -> str:
-        """What is committed beside `next_offset`."""
-        told = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
-        return _encoded(told | {"e": self.era} if self.era else told)
+        """Return the metadata of the committed offset."""
+        fields = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
+        return _encoded(fields | {"e": self.era} if self.era else fields)
 
     @classmethod
     def committed(cls, next_offset: int, metadata: str | None) -> "Progress":
-        """Raises ForeignProgressError where the metadata was not written by a bridge."""
+        """Parse a committed offset. Raises ForeignProgressError if no bridge wrote its metadata."""
         try:
-            told = json.loads(metadata or "")
-            if told["v"] != 1:
+            fields = json.loads(metadata or "")
+            if fields["v"] != 1:
                 raise ForeignProgressError(next_offset, metadata)
-            visit_ms, origin = map(_int64, told["k"])
-            numbers = _int64(told["l"]), _int64(told.get("n", 0)), _int64(told.get("e", 0))
+            visit_ms, origin = map(_int64, fields["k"])
+            numbers = _int64(fields["l"]), _int64(fields.get("n", 0)), _int64(fields.get("e", 0))
             return cls(int(next_offset), Key(visit_ms, origin), *numbers)
         except (ValueError, KeyError, TypeError, RecursionError) as wrong:
             raise ForeignProgressError(next_offset, metadata) from wrong
 
 
-def _int64(told: object) -> int:
-    if type(told) is not int or not -1 <= told <= MAX_INT64:
-        raise ValueError(f"{told!r} is no number of ours")
-    return told
+def _int64(value: object) -> int:
+    if type(value) is not int or not -1 <= value <= MAX_INT64:
+        raise ValueError(f"{value!r} is no number of ours")
+    return value
 
 
 class ForeignProgressError(ValueError):
-    """An offset committed by something else than a bridge, or by a newer one."""
+    """An offset that was committed by a newer bridge, or by none."""
 
     def __init__(self, next_offset: int, metadata: str | None) -> None:
         super().__init__(f"offset {next_offset} was committed with metadata {metadata!r}, which no bridge wrote")

@@ -1,4 +1,4 @@
-"""Receipts: what truly became of a request or a timer, on `timer.receipts`, in the transaction that made it so.
+"""Receipts: outcomes of requests and timers on `timer.receipts`, in the transaction of the outcome.
 
     schedule                    accepted            then delivered | cancelled | replaced | rejected
     cancel, something pending   cancelled           about the timer that ended
@@ -6,10 +6,10 @@
     a request with the id of a pending timer        replaced (about the old one), accepted (about the new one)
     move, something pending     moved               about the timer, with its new due time
     move, nothing pending       too-late | not-found
-    replace, nothing pending    too-late | not-found, and accepted: it stands all the same
+    replace, nothing pending    too-late | not-found, and accepted: it is a timer all the same
     refused or undeliverable    rejected, with the code
 
-The key of the record is the id, or the origin where there is no id. For other languages: `published_schema()`.
+The record's key is the id, or the origin if there is no id. For other languages: `published_schema()`.
 """
 
 import json
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Kind = Literal["accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected"]
 Mode = Literal["none", "outcomes", "all"]
 ROUTINE: frozenset[str] = frozenset({"accepted", "delivered"})
-"""What the mode `outcomes` leaves out."""
+"""Kinds that the mode `outcomes` leaves out."""
 
 
 class Receipt(BaseModel):
@@ -44,16 +44,16 @@ class Receipt(BaseModel):
 
 
 def is_sent(kind: str, mode: Mode) -> bool:
-    """Whether receipts of this kind are wanted."""
+    """Return True if receipts of this kind are sent in this mode."""
     return mode == "all" or (mode == "outcomes" and kind not in ROUTINE)
 
 
 def printable(id_: bytes) -> str:
-    """An id as it stands in a receipt."""
+    """Return the id as text for a receipt."""
     return id_.decode("utf-8", "backslashreplace")
 
 
 def published_schema() -> str:
-    """The JSON Schema of a receipt, as it lies in docs/receipt.schema.json."""
+    """Return the JSON Schema of a receipt: docs/receipt.schema.json."""
     schema: dict[str, Any] = Receipt.model_json_schema()
     return json.dumps(schema, indent=2) + "\n"

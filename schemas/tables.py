@@ -1,12 +1,12 @@
-"""Tables that outlive the job which wrote them: each column said once, in an Arrow and in a Spark form.
+"""Tables that jobs write: each column is defined once, for Arrow and for Spark.
 
     Column("due_ms", INT64, "...")  ->  REQUESTS.arrow()      pyarrow.field("due_ms", int64)
                                     ->  REQUESTS.spark_ddl()  "`due_ms` BIGINT"
 
-`requests`: a row for each request that was audited, and one for each origin that a delivery names and no request has.
+`requests`: a row for each audited request, and for each origin that a delivery names without a request.
 `topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery; `minutes`: and minute.
-Times are epoch ms, lateness is in ms. What the audit keeps for its next run is in schemas.audit_state.
-The Spark form is text (DDL), so that nobody needs Spark to read these tables.
+Times are epoch ms, lateness is in ms. The state of the audit for its next run is in schemas.audit_state.
+The Spark form is text (DDL), so that readers of these tables do not need Spark.
 """
 
 from enum import Enum, StrEnum
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 
 class AuditClass(StrEnum):
-    """What became of a request. Each has exactly one; the rules are in spark_jobs.audit_rules.classes."""
+    """Class of a request, exactly one for each. The rules are in spark_jobs.audit_rules.classes."""
 
     UNEXPLAINED = "unexplained"
     REJECTED_BUT_DELIVERED = "rejected-but-delivered"
@@ -43,7 +43,7 @@ class AuditClass(StrEnum):
 
     @property
     def column(self) -> str:
-        """Its count in the `topics` table."""
+        """Return the name of its count in the `topics` table."""
         return self.value.replace("-", "_")
 
 
@@ -58,7 +58,7 @@ _SPARK_NAMES = {
 
 
 def spark_name(type_: pa.DataType) -> str:
-    """A type in Spark's DDL."""
+    """Return the type in Spark's DDL."""
     if pa.types.is_list(type_):
         return f"ARRAY<{spark_name(type_.value_type)}>"
     if pa.types.is_struct(type_):
@@ -67,7 +67,7 @@ def spark_name(type_: pa.DataType) -> str:
 
 
 class Kind(Enum):
-    """A column's type, as Arrow has it."""
+    """A column's type in Arrow."""
 
     STRING = pa.string()
     STRINGS = pa.list_(pa.field("element", pa.string()))
@@ -75,9 +75,9 @@ class Kind(Enum):
     INT64 = pa.int64()
     BOOL = pa.bool_()
     CONTENTS = pa.struct(list(_CONTENTS.items()))
-    """Digests of what has to arrive as it was sent."""
+    """Digests of what must be delivered unchanged."""
     GOT = pa.struct([("topic", pa.string()), *_CONTENTS.items(), ("deliver_ms", pa.int64()), ("control", pa.bool_())])
-    """What did arrive; `control`: it has just the headers that the bridge adds."""
+    """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds."""
     ASKED = pa.struct(
         [
             ("topic", pa.string()),
@@ -96,7 +96,7 @@ class Kind(Enum):
             ("want", pa.struct(list(_CONTENTS.items()))),
         ]
     )
-    """A request as it reads; `id`, `own_key` and `want` are digests."""
+    """A parsed request; `id`, `own_key` and `want` are digests."""
     PLACE = pa.struct(
         [
             ("delivered_ms", pa.int64()),
@@ -108,7 +108,7 @@ class Kind(Enum):
             ("delivered_rolls", pa.int32()),
         ]
     )
-    """Where and when a record lies on a real topic."""
+    """Place and time of a record on a real topic."""
     NEXT = pa.struct(
         [
             ("kind", pa.string()),
@@ -118,7 +118,7 @@ class Kind(Enum):
             ("left", pa.bool_()),
         ]
     )
-    """The next request with the same id. `answered_ms`: of the first receipt that answers it; `left`: it has ended."""
+    """The next request with the same id. `answered_ms`: its first receipt; `left`: delivered or rejected."""
     SAYS = pa.struct(
         [
             ("action", pa.string()),
@@ -131,7 +131,7 @@ class Kind(Enum):
             ("want", pa.struct(list(_CONTENTS.items()))),
         ]
     )
-    """All that a copy has in common with its request."""
+    """Fields that a copy has in common with its request."""
 
 
 class Column(NamedTuple):
@@ -147,11 +147,11 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
 
     def arrow(self) -> pa.Schema:
-        """Every field may be null: a writer in Spark cannot promise more."""
+        """Return the Arrow schema. Every field is nullable, as Spark writes no other."""
         return pa.schema([pa.field(c.name, c.kind.value, metadata={"comment": c.meaning}) for c in self.columns])
 
     def spark_ddl(self) -> str:
-        """For StructType.fromDDL, `DataFrameReader.schema` and CREATE TABLE."""
+        """Return the DDL for StructType.fromDDL, `DataFrameReader.schema` and CREATE TABLE."""
         return ", ".join(f"`{c.name}` {spark_name(c.kind.value)}" for c in self.columns)
 
 

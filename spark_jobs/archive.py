@@ -1,11 +1,11 @@
 """The timer topic to Parquet by day, so that audit and backfill outlive the topic's retention.
 
     timer.requests --> OUT/records/day=2026-01-31/*.parquet      committed records as they are, each once
-                       OUT/checkpoint                            how far it came; the next run goes on there
+                       OUT/checkpoint                            its offsets; the next run continues there
 
-One run archives what stands by now and ends; with --follow it goes on for ever. Killed at any point it repeats nothing:
-Spark reads the files that its log names (`records/_spark_metadata`). Other readers may see a second file of a run that
-was killed: (topic, partition, offset) tells.
+A run archives up to the current end and stops; with --follow it never stops. A killed run repeats nothing: Spark reads
+only the files that its log names (`records/_spark_metadata`). Other readers may find a second file of a killed run:
+(topic, partition, offset) identifies a record.
 
 Exit codes: 0 done, 1 trouble, 2 wrong arguments.
 """
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_run.arguments import make_folder
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import exit_code
@@ -47,29 +47,29 @@ class ArchiveArguments:
 
 
 def run_archive(arguments: ArchiveArguments) -> int:
-    """Returns how many records are new, where it ends. Raises AuditTroubleError, UsageError."""
+    """Archive, and return the number of new records. Raises JobFailedError, UsageError."""
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
-    cluster.demand_existing(arguments.timer_topic)
-    demand_no_hole(cluster, arguments.out, arguments.timer_topic)
+    cluster.require_topic(arguments.timer_topic)
+    require_no_gap(cluster, arguments.out, arguments.timer_topic)
     with job_session("archive", arguments.out, arguments.master) as spark:
         return _archive(spark, arguments)
 
 
-def demand_no_hole(cluster: Cluster, out: Path, timer_topic: str) -> None:
-    """Raises AuditTroubleError where retention has taken what the archive would hold next, or the topic is another."""
-    done = reached(out, timer_topic)
+def require_no_gap(cluster: Cluster, out: Path, timer_topic: str) -> None:
+    """Raise JobFailedError if retention has deleted the archive's next records, or the topic is another."""
+    done = archive_ends(out, timer_topic)
     spans = {span.partition: span for span in cluster.spans([timer_topic])} if done else {}
     for partition in sorted(done.keys() | spans.keys()):
         span = spans.get(partition, Span(timer_topic, partition, 0, 0))
         end = done.get(partition, 0)
         if span.end < end:
-            raise AuditTroubleError(
+            raise JobFailedError(
                 f"{timer_topic}/{span.partition} ends at {span.end}, but {out} holds it up to {end}: it is another"
                 " topic of that name; give a new --out"
             )
         if span.start > end:
-            raise AuditTroubleError(
+            raise JobFailedError(
                 f"{timer_topic}/{span.partition}: {span.start - end:,} offsets behind what {out} holds are gone"
                 " (retention), and an archive has no holes: give a new --out, and let it run more often"
             )
@@ -104,13 +104,13 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
 
 
 def archived(spark: SparkSession, out: Path, timer_topic: str) -> DataFrame:
-    """What lies in an archive of this topic, each record once."""
+    """Return the archive's records of this topic, each once."""
     records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / _RECORDS))
     return records.where(F.col("topic") == timer_topic).dropDuplicates(["partition", "offset", "timestamp_ms"])
 
 
-def reached(out: Path, timer_topic: str) -> dict[int, int]:
-    """How far each partition has been archived, by the batches that are done: also where what is last is no record."""
+def archive_ends(out: Path, timer_topic: str) -> dict[int, int]:
+    """Return the end offset of each partition in the archive, by its committed batches."""
     done = [int(path.name) for path in (out / _CHECKPOINT / "commits").glob("[0-9]*")]
     if not done:
         return {}
@@ -118,14 +118,14 @@ def reached(out: Path, timer_topic: str) -> dict[int, int]:
     return {int(partition): end for partition, end in json.loads(told).get(timer_topic, {}).items()}
 
 
-def demand_archive(out: Path) -> None:
-    """Raises UsageError where there is none."""
+def require_archive(out: Path) -> None:
+    """Raise UsageError if `out` holds no archive."""
     if not (out / _RECORDS).is_dir():
         raise UsageError(f"--archive {out} holds no archive: give the --out of `timer-bridge archive`")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:
-    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     parser = argparse.ArgumentParser(prog="timer-bridge archive", description="Keep the timer topic as Parquet by day.")
     add_flags(parser, "timer_topic")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
@@ -134,7 +134,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The job as a command."""
+    """Run the job as a command, return the exit code."""
     return exit_code("archive", lambda: _job(argv))
 
 

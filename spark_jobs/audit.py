@@ -1,4 +1,4 @@
-"""Did every timer come out once, when due, as it was sent? Asked of Kafka's topics alone, never of the bridge.
+"""Audit from Kafka's topics alone that every timer was delivered once, when due, and unchanged.
 
     timer.requests --+                                       +--> OUT/requests     one row per request, with its class
     real topics -----+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per real topic
@@ -25,32 +25,30 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import HOURS, REQUESTS, TOPICS
 from spark_jobs.archive import archived
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.judgement import Observations, Unjudged, hidden, judged
-from spark_jobs.audit_run import coverage as ranges
-from spark_jobs.audit_run import daily_spans as continuing
-from spark_jobs.audit_run import read_plan as reading
+from spark_jobs.audit_rules.judgement import Observations, UnjudgedCounts, build_outcomes, hidden_by_transaction
+from spark_jobs.audit_run import coverage, daily_spans, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder
 from spark_jobs.audit_run.command import parse
 from spark_jobs.audit_run.stream import run_stream
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.exit_codes import exit_code
-from spark_jobs.platform.lock import alone
+from spark_jobs.platform.lock import folder_lock
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.report import write_report
-from spark_jobs.report.summary import AuditVerdict, Past
+from spark_jobs.report.summary import AuditVerdict, DaySummary
 
 
 def run_audit(arguments: AuditArguments) -> AuditVerdict:
-    """Reads, judges and writes. A fault in the data is in the Verdict.
+    """Run a batch or daily audit, and write its tables and report. The verdict has the faults in the data.
 
-    Raises AuditTroubleError where it cannot audit, UsageError where `out` cannot be made.
+    Raises JobFailedError if it cannot audit, UsageError if `out` cannot be made.
     """
     make_folder(arguments.out)
-    with alone(arguments.out):
+    with folder_lock(arguments.out):
         cluster = Cluster(arguments.access)
-        cluster.demand_existing(arguments.timer_topic)
+        cluster.require_topic(arguments.timer_topic)
         with job_session("audit", arguments.out, arguments.master) as spark:
             return _audit(spark, cluster, arguments)
 
@@ -59,42 +57,44 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
     as_of_ms = arguments.as_of_ms if arguments.as_of_ms is not None else int(time.time() * 1000)
     limits = arguments.limits(as_of_ms)
     if arguments.daily:
-        diary = continuing.Diary(arguments.out, as_of_ms)
-        done = continuing.run_day(spark, cluster, arguments, limits, diary)
-        verdict = conclude(spark, arguments, as_of_ms, done.notes, diary.part, diary.past(), done.gaps)
-        continuing.finish(diary, done, verdict)
+        day_log = daily_spans.DayLog(arguments.out, as_of_ms)
+        done = daily_spans.run_day(spark, cluster, arguments, limits, day_log)
+        verdict = conclude(spark, arguments, as_of_ms, done.notes, day_log.part, day_log.earlier_days(), done.gaps)
+        daily_spans.commit_day(day_log, done, verdict)
         return verdict
     return _once(spark, cluster, arguments, limits)
 
 
 def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: AuditLimits) -> AuditVerdict:
     old = _old(spark, arguments)
-    plan = reading.once(cluster, arguments, reading.in_archive(old, arguments))
-    with _kept(reading.parsed(spark, plan.read, arguments, old)) as parsed:
-        # Only now the other ends: what was delivered before as_of_ms lies before them.
-        census = reading.census(parsed, cluster, arguments)
-        since = arguments.from_ms - reading.CLOCK_SKEW_MS if arguments.from_ms is not None else None
+    plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
+    with _kept(read_plan.read_requests(spark, plan.read, arguments, old)) as parsed:
+        # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
+        census = read_plan.census(parsed, cluster, arguments)
+        since = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
         others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
-        ends = reading.ends(spark, arguments, cluster, cluster.spans(others, from_ms=since))
+        ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since))
         seen = Observations(
             parsed=parsed,
             rejections=ends.rejections,
             ends=ends.others,
             undecided=ends.undecided,
-            gone=plan.gone,
-            unread=plan.unread,
+            deleted_before=plan.deleted_before,
+            excluded_before=plan.excluded_before,
             has_claims=census.has_claims,
             has_ids=census.has_ids,
             has_moves=census.has_moves,
         )
-        unjudged = _write_requests(judged(seen, as_evidence=False), plan, arguments, limits)
-    notes = reading.notes(cluster, arguments, census.unknown) + reading.truncated(cluster, arguments, census.topics)
+        unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
+    notes = read_plan.notes(cluster, arguments, census.unknown) + read_plan.loss_notes(
+        cluster, arguments, census.topics
+    )
     notes += unjudged.notes("outside the range")
     return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps)
 
 
 def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
-    """What the archive has of the requests that were asked for, and of all that came behind them."""
+    """Return the archive's records from the start of the requested range on."""
     if arguments.archive is None:
         return None
     return archived(spark, arguments.archive, arguments.timer_topic).where(
@@ -103,20 +103,20 @@ def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
 
 
 def _write_requests(
-    outcomes: DataFrame, plan: reading.Reading, arguments: AuditArguments, limits: AuditLimits
-) -> Unjudged:
+    outcomes: DataFrame, plan: read_plan.ReadPlan, arguments: AuditArguments, limits: AuditLimits
+) -> UnjudgedCounts:
     # A request that retention took is outside the log, but its copy was read and speaks for it.
-    outside = ranges.outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & _is_gone(arguments, plan))
+    outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & _is_gone(arguments, plan))
     marked = outcomes.withColumn("outside", outside)
     seen = Observation("outside")
-    elsewhere, is_hidden = F.col("outside") & ~F.col("requested"), ~F.col("outside") & hidden(limits)
+    elsewhere, is_hidden = F.col("outside") & ~F.col("requested"), ~F.col("outside") & hidden_by_transaction(limits)
     counted = marked.observe(seen, F.count_if(elsewhere).alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
     write_table(classify(counted.where(~F.col("outside")), limits), arguments.out, REQUESTS)
-    return Unjudged(**seen.get)
+    return UnjudgedCounts(**seen.get)
 
 
-def _is_gone(arguments: AuditArguments, plan: reading.Reading) -> Column:
-    return ranges.before(arguments.timer_topic, plan.gone) if plan.gone else F.lit(False)
+def _is_gone(arguments: AuditArguments, plan: read_plan.ReadPlan) -> Column:
+    return coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
 
 
 def conclude(
@@ -125,10 +125,10 @@ def conclude(
     as_of_ms: int,
     notes: Sequence[str],
     part: str | None = None,
-    trend: Sequence[Past] = (),
+    trend: Sequence[DaySummary] = (),
     gaps: Sequence[str] = (),
 ) -> AuditVerdict:
-    """Everything else is told from the table that was written, so that it says what the table says."""
+    """Write summary and report. They are read from the written table, so that they agree with it."""
     table = read_table(spark, arguments.out, REQUESTS, part)
     write_table(summary.topics(table), arguments.out, TOPICS, part)
     write_table(summary.hours(table), arguments.out, HOURS, part)
@@ -141,7 +141,7 @@ def conclude(
 
 @contextmanager
 def _kept(rows_: DataFrame) -> Iterator[DataFrame]:
-    """Read once from Kafka, kept on disk: memory does not grow with the requests."""
+    """Keep the rows on disk, so that Kafka is read once and memory does not grow with the requests."""
     kept = rows_.persist(StorageLevel.DISK_ONLY)
     try:
         yield kept
@@ -150,7 +150,7 @@ def _kept(rows_: DataFrame) -> Iterator[DataFrame]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The job as a command: prints the verdict, returns the exit code."""
+    """Run the job as a command: print the verdict, return the exit code."""
     return exit_code("audit", lambda: _job(argv))
 
 

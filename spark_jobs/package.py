@@ -1,13 +1,13 @@
-"""The jobs as two files, for clusters where nothing of ours is installed.
+"""The jobs as two files, for clusters without our package.
 
     python -m spark_jobs.package jobs
         jobs/timer-bridge.zip          our packages, for driver and executors
-        jobs/timer-bridge-job.py       what spark-submit starts; its first word names the job
+        jobs/timer-bridge-job.py       the script for spark-submit; its first argument is the job
 
     spark-submit --master spark://HOST:7077 --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 \\
         --py-files jobs/timer-bridge.zip jobs/timer-bridge-job.py audit --bootstrap-servers HOST:9092 --out /shared
 
-What they import beside Spark is not in it: see docs/audit.md.
+Their dependencies besides Spark are not included: see docs/audit.md.
 """
 
 import argparse
@@ -38,7 +38,7 @@ sys.exit(job(sys.argv[1:]))
 
 
 def job(argv: Sequence[str]) -> int:
-    """The exit code of the job that the first word names."""
+    """Run the job that the first argument names, return its exit code."""
     if not argv or argv[0] not in JOBS:
         print(f"timer-bridge-job.py: say which job, one of {', '.join(JOBS)}", file=sys.stderr)
         return 2

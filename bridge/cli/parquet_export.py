@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.origin import Shard
-from schemas.pending_table import PENDING, STORES, Age, age_of, told_stores
+from schemas.pending_table import PENDING, STORES, Age, age_of, format_stores
 from timer.format.body import unpack_headers
 from timer.format.unit import TIMER_ROW, Rows
 from timer.inspect.offline_store import StoppedStore, StoredTimer
@@ -31,7 +31,7 @@ def pending_file(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
                 return _write(writer, batches(shard, store))
 
             yield write
-            writer.add_key_value_metadata({STORES: told_stores(ages)})
+            writer.add_key_value_metadata({STORES: format_stores(ages)})
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)

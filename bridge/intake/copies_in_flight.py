@@ -14,7 +14,7 @@ from bridge.ports import Outgoing, Record
 from schemas.headers import CONTROL, DELIVER_MS, ID, ORIGIN, PARTITION, ROLLS, TIMES, TOPIC, Claim, Headers
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard, origin
-from schemas.profiles import is_spelled, without_spelling
+from schemas.profiles import as_native, has_profile
 from timer.format.body import Body, LongNameError, pack_headers, unpack_headers
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
 
@@ -56,14 +56,14 @@ def copy_of(shard: Shard, body: Body, now_ms: int) -> tuple[Outgoing, CopyInFlig
 def _in_ours(body: Body) -> list[tuple[str, bytes | None]]:
     """The request in native headers, whatever its spelling was: no setting decides how a copy is read."""
     stored = unpack_headers(body.headers)
-    if not is_spelled(stored):
+    if not has_profile(stored):
         return stored
     ours: list[tuple[str, bytes | None]] = [(TOPIC, body.target.encode()), (DELIVER_MS, b"%d" % body.due_ms)]
     if body.id is not None:
         ours.append((ID, body.id))
     if body.partition >= 0:
         ours.append((PARTITION, b"%d" % body.partition))
-    return [*ours, *without_spelling(stored)]
+    return [*ours, *as_native(stored)]
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:

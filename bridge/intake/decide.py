@@ -46,7 +46,7 @@ from schemas.headers import (
     Schedule,
 )
 from schemas.journal import CopyInFlight
-from schemas.profiles import as_sent, is_spelled, marked, read
+from schemas.profiles import as_sent, has_profile, marked, read
 from schemas.receipts import Kind
 from timer.format.batch import Batch
 from timer.format.body import Body, LongNameError, frame_size, pack_headers, unpack_headers
@@ -274,7 +274,7 @@ class BatchIntake:
             return
         if body is not None:
             stored = unpack_headers(body.headers)
-            told = body.key, body.value, as_sent(stored), body.id if is_spelled(stored) else None
+            told = body.key, body.value, as_sent(stored), body.id if has_profile(stored) else None
             if body.rolls == 0 and self._is_too_large_to_roll(*told):
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return

@@ -17,7 +17,7 @@ from schemas.headers import (
     Refusal,
 )
 from schemas.origin import Shard, origin
-from schemas.profiles import as_sent, without_spelling
+from schemas.profiles import as_native, as_sent
 from schemas.receipts import Receipt, printable
 from timer.format.body import Body, unpack_headers
 
@@ -42,7 +42,7 @@ def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
     key = body.key
     headers: list[tuple[str, bytes | None]] = []
     if not body.plain:
-        for name, value in without_spelling(unpack_headers(body.headers)):
+        for name, value in as_native(unpack_headers(body.headers)):
             if name not in CONTROL:
                 headers.append((name, value))
             elif name == KEY:

@@ -25,7 +25,7 @@ from schemas.control import read as read_control
 from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, RELEASED_MS, ROLLS, Claim, Schedule, parse
 from schemas.journal import CopyInFlight, JournalRecord
 from schemas.origin import Shard
-from schemas.pending_table import stores_in
+from schemas.pending_table import parse_stores
 from schemas.progress import Progress
 from schemas.receipts import Receipt
 
@@ -130,7 +130,7 @@ def read_export(data: bytes) -> tuple[object, object, object]:
     columns = [(field.name, str(field.type), field.nullable) for field in table.schema]
     rows = [tuple(row.values()) for row in table.to_pylist()]
     assert {Shard(*row[:2]) for row in rows} == {SHARD}
-    stores = stores_in(pq.read_metadata(io.BytesIO(data)).metadata)
+    stores = parse_stores(pq.read_metadata(io.BytesIO(data)).metadata)
     return columns, stores, [(*row[2:-1], [tuple(header.values()) for header in row[-1]]) for row in rows]
 
 

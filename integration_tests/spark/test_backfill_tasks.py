@@ -15,8 +15,8 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from schemas import headers as names
-from spark_jobs.backfill.publish import BODIES, Publish, Row, _Lane
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.backfill.publish import BODIES, PublishTask, Row, _PartitionProducer
+from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
 
 pytestmark = pytest.mark.broker
@@ -38,7 +38,7 @@ class Gap:
         self.orders, self.timers = self.cluster.topic("orders", 2), self.cluster.topic("timers")
         marks = self.cluster.topic("marks", cleanup_policy="compact")
         access = KafkaAccess(kafka.bootstrap_servers)
-        self.job = Publish(access, f"backfill-{self.timers}", marks, marks_partitions=1, per_s=20)
+        self.job = PublishTask(access, f"backfill-{self.timers}", marks, marks_partitions=1, per_s=20)
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def rows(self) -> list[Row]:
@@ -97,10 +97,10 @@ def test_a_backfill_that_is_killed_in_the_middle_is_gone_on_with(gap: Gap) -> No
 
 
 def test_of_two_backfills_at_once_the_newer_goes_on_and_nothing_is_sent_twice(gap: Gap) -> None:
-    older = _Lane(gap.job, 0)
+    older = _PartitionProducer(gap.job, 0)
     assert [told["outcome"] for told in older.send(gap.rows()[:2])] == ["sent"] * 2
-    newer = _Lane(gap.job, 0)
-    with pytest.raises(AuditTroubleError, match="another backfill has begun"):
+    newer = _PartitionProducer(gap.job, 0)
+    with pytest.raises(JobFailedError, match="another backfill has begun"):
         list(older.send(gap.rows()[2:4]))
     assert Counter(told["outcome"] for told in newer.send(gap.rows())) == {"backfilled-before": 2, "sent": COUNT - 2}
     gap.demand_each_once()

@@ -18,10 +18,10 @@ from integration_tests.support.patience import until
 from schemas import headers as names
 from schemas.control import Paused, control_record
 from scripts.common.processes import BridgeProcess
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.importer import job as bulk_import
-from spark_jobs.importer.job import ImportArguments, Send
-from spark_jobs.importer.rows import Mapped
+from spark_jobs.importer.job import ImportArguments, SendTask
+from spark_jobs.importer.rows import ColumnMapping
 from spark_jobs.kafka.security import KafkaAccess
 
 pytestmark = [
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 HOUR_MS = 3_600_000
-EXPORTED = Mapped({}, {}, 86_400_000)
+EXPORTED = ColumnMapping({}, {}, 86_400_000)
 EVERY_BYTE = bytes(range(256))
 FOREIGN = (("a", EVERY_BYTE), ("a", None))
 
@@ -109,7 +109,7 @@ def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker,
     with BridgeProcess(tmp_path / "there", kafka.bootstrap_servers, there.arguments):
         for sent in (len(pending), 0):
             done = imported(kafka, file, tmp_path / "imported", there.timers)
-            assert done == bulk_import.Imported(len(pending), 0, sent, 0)
+            assert done == bulk_import.ImportResult(len(pending), 0, sent, 0)
         until(lambda: len(here.cluster.values(here.target)) == 3)
     found = {message.value(): message for message in here.cluster.read(here.target)}
     assert found.keys() == {b"held", b"held with all", None}
@@ -139,8 +139,8 @@ def kept(row: dict[str, Any]) -> str:
 
 
 def imported(
-    kafka: Broker, file: Path, out: Path, timer_topic: str, mapped: Mapped = EXPORTED, kind: str = "parquet"
-) -> bulk_import.Imported:
+    kafka: Broker, file: Path, out: Path, timer_topic: str, mapped: ColumnMapping = EXPORTED, kind: str = "parquet"
+) -> bulk_import.ImportResult:
     return bulk_import.run_import(
         ImportArguments(
             access=KafkaAccess(kafka.bootstrap_servers),
@@ -203,7 +203,7 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
         timer_topic=new.timers,
         imported_topic=f"imported-{new.timers}",
     )
-    assert bulk_import.run_import(arguments) == bulk_import.Imported(1, 0, 1, 0)
+    assert bulk_import.run_import(arguments) == bulk_import.ImportResult(1, 0, 1, 0)
     assert cluster.values(new.timers) == [b"stays"]
     with pytest.raises(UsageError, match="give exports as files of this machine"):
         bulk_import.run_import(replace(arguments, files=(str(tmp_path / "*.parquet"),), out=tmp_path / "other"))
@@ -216,9 +216,9 @@ def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None
     lines, due = tmp_path / "orders.jsonl", now_ms() + 60_000
     rows = [{"when": due, "body": {"a": 1}}, {"when": "soon", "body": "v"}, {"when": due, "body": "x"}]
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    mapped = Mapped({"due": "when", "value": "body"}, {"topic": "orders"}, 86_400_000)
+    mapped = ColumnMapping({"due": "when", "value": "body"}, {"topic": "orders"}, 86_400_000)
     done = imported(kafka, lines, tmp_path / "out", timers, mapped, "json")
-    assert (done, done.exit_code) == (bulk_import.Imported(2, 1, 2, 0), 1)
+    assert (done, done.exit_code) == (bulk_import.ImportResult(2, 1, 2, 0), 1)
     assert sorted(cluster.values(timers)) == [b"x", b'{"a": 1}']  # type: ignore[type-var]
     (told,) = [json.loads(path.read_text()) for path in (tmp_path / "out" / "rejects").glob("*.json")]
     assert told["reason"] == "due is 'soon': give epoch ms, or 2026-12-24T18:00:00Z"
@@ -233,7 +233,7 @@ def staged(
     partitions: int,
     id_: bytes | None = None,
     most_bytes: int = 5000,
-) -> tuple[Send, Path, Cluster]:
+) -> tuple[SendTask, Path, Cluster]:
     """One part, as the first step leaves it."""
     cluster = Cluster(kafka.bootstrap_servers)
     timers = cluster.topic("timers", partitions, max_message_bytes=str(most_bytes))
@@ -245,7 +245,7 @@ def staged(
     pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(bulk_import._REQUEST)), part)
     failed = folder / "failed"
     failed.mkdir()
-    send = Send(KafkaAccess(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}", failed)
+    send = SendTask(KafkaAccess(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}", failed)
     return send, part, cluster
 
 
@@ -254,14 +254,14 @@ def test_a_row_that_is_not_taken_is_told_before_the_mark_passes_over_it(
 ) -> None:
     """Else a run that ends between the two has lost it, and no later one tells."""
     job, part, cluster = staged(kafka, tmp_path, [b"x" * 6_000, b"1"], partitions=2)
-    refusal = bulk_import._Part._refusal
+    refusal = bulk_import._Part._send
 
     def killed(of: bulk_import._Part, rows: Any, goal: int) -> str | None:
         if not rows:
             raise KeyboardInterrupt
         return refusal(of, rows, goal)
 
-    monkeypatch.setattr(bulk_import._Part, "_refusal", killed)
+    monkeypatch.setattr(bulk_import._Part, "_send", killed)
     with pytest.raises(KeyboardInterrupt):
         bulk_import._Part(job, part).run()
     monkeypatch.undo()
@@ -280,9 +280,9 @@ def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, 
     bodies = ['{"a":1}', '{"b":2}', '{"a":1.5}', "[1,2]", '"text"', "7"]
     texts = [f'{{"when":{due},"body":{body},"more":{{"h{at}":"{at}"}}}}' for at, body in enumerate(bodies)]
     lines.write_text("\n".join([*texts, '{"when": ']))
-    mapped = Mapped({"due": "when", "value": "body", "headers": "more"}, {"topic": "orders"}, 86_400_000)
+    mapped = ColumnMapping({"due": "when", "value": "body", "headers": "more"}, {"topic": "orders"}, 86_400_000)
     done = imported(kafka, lines, tmp_path / "json", timers, mapped, "json")
-    assert done == bulk_import.Imported(6, 1, 6, 0)
+    assert done == bulk_import.ImportResult(6, 1, 6, 0)
     found = {message.value(): dict(message.headers()) for message in cluster.read(timers)}
     assert {value.decode() for value in found} == {*bodies[:4], "text", "7"}
     assert {name for name in found[b'{"b":2}'] if name not in names.CONTROL} == {"h1"}
@@ -293,7 +293,7 @@ def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, 
     done = imported(
         kafka, table, tmp_path / "csv", timers, replace(mapped, columns={"due": "when", "value": "body"}), "csv"
     )
-    assert done == bulk_import.Imported(1, 2, 1, 0)
+    assert done == bulk_import.ImportResult(1, 2, 1, 0)
     assert cluster.values(timers) == [b"one"]
 
 
@@ -304,14 +304,14 @@ def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does
     job, part, cluster = staged(kafka, tmp_path, values, partitions=2)
     timers, rows = job.timer_topic, pq.read_table(part).to_pylist()
     killed = bulk_import._Part(job, part)
-    assert killed._refusal(rows[:2], 2) is None
+    assert killed._send(rows[:2], 2) is None
     batch = pa.RecordBatch.from_pylist([{"part": str(part)}])
     (told,) = job([batch])
     assert told.to_pylist() == [{"part": part.name, "sent": 2}]
     failed = {"part": part.name, "row": 3, "failed": "MSG_SIZE_TOO_LARGE"}
     assert json.loads((tmp_path / "failed" / "part-0.json").read_text()) == failed
     assert sorted(cluster.values(timers)) == [b"0", b"1", b"2", b"4"]  # type: ignore[type-var]
-    with pytest.raises(AuditTroubleError, match="another run of this import"):
+    with pytest.raises(JobFailedError, match="another run of this import"):
         killed.run()
     assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
 
@@ -328,7 +328,7 @@ def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafk
     job, part, cluster = staged(kafka, tmp_path, [b"%d" % n for n in range(5)], partitions=2)
     older = bulk_import._Part(job, part)
     newer = bulk_import._Part(job, part)
-    with pytest.raises(AuditTroubleError, match="another run of this import"):
+    with pytest.raises(JobFailedError, match="another run of this import"):
         older.run()
     assert newer.run() == 5
     assert sorted(cluster.values(job.timer_topic)) == [b"%d" % n for n in range(5)]  # type: ignore[type-var]
@@ -337,7 +337,7 @@ def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafk
 def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker, tmp_path: Path) -> None:
     """Here: partitions that the topic does not have yet."""
     job, part, cluster = staged(kafka, tmp_path, [b"0", b"1"], partitions=2, id_=b"x")
-    with pytest.raises(AuditTroubleError, match="run it again"):
+    with pytest.raises(JobFailedError, match="run it again"):
         bulk_import._Part(replace(job, partitions=5_000), part).run()
     assert bulk_import._Part(job, part).run() == 2
     assert sorted(cluster.values(job.timer_topic)) == [b"0", b"1"]  # type: ignore[type-var]

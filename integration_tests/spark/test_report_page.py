@@ -13,7 +13,7 @@ from schemas.tables import HOURS, REQUESTS, AuditClass
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.report.report import render
-from spark_jobs.report.summary import AuditVerdict, Bin, Details, LatenessSummary, Moment, Past, TopicVerdict
+from spark_jobs.report.summary import AuditVerdict, Bin, DaySummary, Details, LatenessSummary, Moment, TopicVerdict
 
 pytestmark = pytest.mark.spark
 
@@ -60,8 +60,13 @@ def details() -> Details:
         )
         for n in range(20)
     )
-    spread = {"lateness_min_ms": 0, "lateness_p50_ms": 3, "lateness_p99_ms": 40_000, "lateness_max_ms": 70_000}
-    hour = {"deliveries": 1_234_567, "clock": "CreateTime, LogAppendTime", **spread}
+    lateness = {
+        "lateness_min_ms": 0,
+        "lateness_p50_ms": 3,
+        "lateness_p99_ms": 40_000,
+        "lateness_max_ms": 70_000,
+    }
+    hour = {"deliveries": 1_234_567, "clock": "CreateTime, LogAppendTime", **lateness}
     hours = tuple(Row(**{**hour, "topic": TOPICS[n % 3], "hour_ms": AT_MS + n * 3_600_000}) for n in range(24))
     assert {*hours[0].asDict()} == {*HOURS.arrow().names}
     return Details(
@@ -83,7 +88,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topics = tuple(TopicVerdict(name, 1_234_567, 4, counts, LATE, "CreateTime, LogAppendTime") for name in TOPICS)
     notes = (f"Requests name real topics that do not exist: {LONG}. They cannot be delivered.",)
     verdict = AuditVerdict(out, AT_MS, counts, LATE, topics, 1_000, 1_234_579, notes, ("Never read: 3 offsets.",))
-    trend = [Past(f"2025-12-{n:02d}", 40_000 + n, n % 5 // 4, 40_000, 12, 3, 15 + n, 900 * n) for n in range(1, 31)]
+    trend = [
+        DaySummary(f"2025-12-{n:02d}", 40_000 + n, n % 5 // 4, 40_000, 12, 3, 15 + n, 900 * n) for n in range(1, 31)
+    ]
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, from_ms=AT_MS - DAY_MS)
     verdict.report.write_text(render(verdict, details(), arguments, trend), encoding="utf-8")
     return verdict.report

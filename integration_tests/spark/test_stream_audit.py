@@ -21,10 +21,9 @@ from schemas import headers as names
 from schemas.tables import AuditClass
 from scripts.common.kafka_io import Admin
 from spark_jobs.audit import main
-from spark_jobs.audit_run import daily_spans as continuing
-from spark_jobs.audit_run import stream_batches as batches
+from spark_jobs.audit_run import daily_spans, stream_batches
 from spark_jobs.backfill import job as backfill
-from spark_jobs.kafka.admin import read
+from spark_jobs.kafka.admin import read_committed
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.session import session
 from spark_jobs.tests.records import AS_OF_MS, Record, delivery, request
@@ -158,7 +157,7 @@ class Stage:
 
     def minutes(self) -> list[dict[str, Any]]:
         access = KafkaAccess(self._servers)
-        values = [kept.value or b"" for kept in read(access, self.lateness, 0)]
+        values = [kept.value or b"" for kept in read_committed(access, self.lateness, 0)]
         return [json.loads(value) for value in values if value != b"not ours"]
 
     def written_minutes(self) -> list[dict[str, Any]]:
@@ -202,7 +201,7 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
     closed_soon = {b"timer.requests/0/%d" % n for n in (1, 2, 3)}
     at_once = [d for d in history.deliveries if d.header(names.ORIGIN) in closed_soon and d.offset < 90]
     stage.play(*[r for r in asked if r.offset < 30], *at_once)
-    for place, step in (continuing, "write_rows"), (batches.Batches, "_forget"):
+    for place, step in (daily_spans, "write_rows"), (stream_batches.StreamBatches, "_delete_state"):
         with monkeypatch.context() as patch:
             patch.setattr(place, step, die)
             assert stage.stream() == 1

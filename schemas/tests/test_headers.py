@@ -67,7 +67,7 @@ NO_NUMBERS = [
 
 @pytest.mark.parametrize("name", ["timer-deliver-ms", "timer-delay-ms", "timer-partition"])
 @pytest.mark.parametrize("value", NO_NUMBERS)
-def test_what_is_no_plain_decimal_in_range_is_a_bad_header_and_never_at_once(name: str, value: bytes | None) -> None:
+def test_a_number_that_is_not_plain_or_out_of_range_is_a_bad_header(name: str, value: bytes | None) -> None:
     assert code(ask((name, value))) == "bad-header"
 
 
@@ -95,7 +95,7 @@ def test_case_4_two_times_are_ambiguous_and_none_is_missing() -> None:
 
 
 @pytest.mark.parametrize("name", ["timer-topic", "timer-deliver-ms", "timer-key", "timer-partition", "timer-origin"])
-def test_a_header_of_ours_stands_once(name: str) -> None:
+def test_a_duplicate_header_of_ours_is_refused(name: str) -> None:
     assert code(ask((name, b"1"), (name, b"1"))) == "bad-header"
 
 
@@ -155,7 +155,7 @@ def test_replace_and_schedule_ask_for_the_same_timer() -> None:
 
 
 @pytest.mark.parametrize("action", [b"cancel", b"replace"])
-def test_what_ends_another_needs_its_id(action: bytes) -> None:
+def test_cancel_replace_and_move_need_an_id(action: bytes) -> None:
     assert code(ask(("timer-action", action))) == "missing-id"
 
 
@@ -190,7 +190,7 @@ def test_case_7_a_level_that_does_not_parse_is_named(text: str) -> None:
         parse_levels(text)
 
 
-def test_an_expiry_lies_behind_the_due_time() -> None:
+def test_an_expiry_must_be_after_the_due_time() -> None:
     due_ms = NOW_MS + 1000
     assert ask(("timer-expire-ms", b"%d" % (due_ms + 1))) == Schedule("orders", due_ms, -1)
     for never in (b"%d" % due_ms, b"1", b"", b"-1", b"1e9", None):
@@ -365,7 +365,7 @@ def test_case_33_the_short_way_reads_as_the_rules_do(headers: list[tuple[str, by
     assert parse(tuple(headers), NOW_MS, RULES) == asked
 
 
-def test_what_is_far_too_long_for_a_topic_is_not_remembered() -> None:
+def test_a_text_too_long_for_a_topic_is_not_cached() -> None:
     """Senders choose it, a message long if they like."""
     before = headers._legal_topic.cache_info().currsize
     for number in range(1000):

@@ -55,7 +55,7 @@ def test_iso_8601_knows_more_forms_than_rfc_3339(text: str) -> None:
         "٢026-12-24T18:00:00Z",
     ],
 )
-def test_what_is_no_instant_is_told(text: str) -> None:
+def test_text_that_is_no_instant_raises(text: str) -> None:
     for parse in (parse_rfc3339_ms, parse_iso8601_ms):
         with pytest.raises(ValueError, match=r".+"):
             parse(text)

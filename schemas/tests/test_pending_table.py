@@ -3,24 +3,24 @@
 import pytest
 
 from schemas.origin import Shard
-from schemas.pending_table import STORES, age_of, stores_in, told_stores
+from schemas.pending_table import STORES, age_of, format_stores, parse_stores
 from schemas.progress import Key, Progress
 
 SHARD = Shard("timer.requests", 3)
 
 
-def test_stores_are_told_with_how_far_they_had_come() -> None:
+def test_stores_are_parsed_with_their_progress() -> None:
     age = age_of(Progress(40, Key(1_700_000_000_000, 7), 5, 9))
-    told = told_stores({SHARD: age})
-    assert stores_in({STORES.encode(): told.encode(), b"other": b""}) == {SHARD: age}
-    assert stores_in({b"other": b""}) is None
-    assert stores_in(None) is None
+    told = format_stores({SHARD: age})
+    assert parse_stores({STORES.encode(): told.encode(), b"other": b""}) == {SHARD: age}
+    assert parse_stores({b"other": b""}) is None
+    assert parse_stores(None) is None
 
 
 @pytest.mark.parametrize("text", ['{"v": 2, "stores": []}', '{"v": 1}', "[]", "x", '{"v": 1, "stores": [["a", 1]]}'])
-def test_what_is_told_otherwise_is_refused(text: str) -> None:
+def test_another_format_of_stores_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=STORES):
-        stores_in({STORES.encode(): text.encode()})
+        parse_stores({STORES.encode(): text.encode()})
 
 
 def test_of_two_the_later_one_is_the_newer_though_nothing_was_read_since() -> None:

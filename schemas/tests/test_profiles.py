@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.headers import CONTROL, Asked, Cancel, Claim, Headers, Refusal, Rules, Schedule, parse
-from schemas.profiles import PROFILES, as_sent, marked, read, without_spelling
+from schemas.profiles import PROFILES, as_native, as_sent, marked, read
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -93,12 +93,12 @@ def test_without_its_topic_or_time_it_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "target", [b"", None, b"a b", b"..", b"__consumer_offsets", b"timer.requests", b"x" * 250, b"caf\xc3\xa9"]
 )
-def test_what_may_not_be_a_target_is_one_rule_for_all(name: str, target: bytes | None) -> None:
+def test_illegal_targets_are_the_same_for_all_profiles(name: str, target: bytes | None) -> None:
     assert code(ask(changed(name, PROFILES[name].topic, target))) == "bad-target"
 
 
 @EACH
-def test_a_header_of_the_profile_stands_once(name: str) -> None:
+def test_a_duplicate_header_of_the_profile_is_refused(name: str) -> None:
     for header in sorted(PROFILES[name].control):
         assert code(ask([*LEAST[name], (header, b"1"), (header, b"1")])) == "bad-header"
 
@@ -195,7 +195,7 @@ def test_rocketmq_queue_and_unique_key() -> None:
 
 
 @pytest.mark.parametrize("header", ["UNIQ_KEY", "REAL_QID"])
-def test_rocketmq_what_other_messages_carry_too_tells_nothing(header: str) -> None:
+def test_rocketmq_silent_headers_do_not_select_the_profile(header: str) -> None:
     assert code(ask([(header, b"1")])) == "missing-time"
     assert ask([*LEAST["timebridge"], (header, b"1")]) == schedule("timebridge")
 
@@ -275,7 +275,7 @@ def test_kaspr_an_action_it_does_not_share_is_refused(action: bytes | None) -> N
 
 
 @pytest.mark.parametrize(("action", "refused"), [(b"CANCEL", "missing-id"), (b"REPLACE", "missing-id")])
-def test_kaspr_what_ends_another_needs_its_id(action: bytes, refused: str) -> None:
+def test_kaspr_cancel_and_replace_need_an_id(action: bytes, refused: str) -> None:
     assert code(ask([*LEAST["kaspr"], ("x-scheduler-action", action)])) == refused
 
 
@@ -334,18 +334,18 @@ def test_karafka_a_partition_is_kept_and_a_partition_key_refused() -> None:
 
 
 @EACH
-def test_what_is_taken_off_is_what_the_table_knows(name: str) -> None:
+def test_headers_of_the_table_are_removed(name: str) -> None:
     foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("DELAYED", b"x"), ("scheduler-key", b"y")]
     sent = [foreign[0], *((header, b"1") for header in sorted(PROFILES[name].control)), *foreign[1:]]
     stored = list(marked(sent, name))
     assert as_sent(stored) == sent
     key: Pairs = [("timer-key", b"1")] if PROFILES[name].id_is_key else []
-    assert without_spelling(stored) == foreign + key
+    assert as_native(stored) == foreign + key
 
 
 def test_native_headers_are_stored_as_they_came() -> None:
     sent: Pairs = [("timer-topic", b"orders"), ("REAL_TOPIC", b"kept")]
-    assert marked(sent, "") == as_sent(sent) == without_spelling(sent) == sent
+    assert marked(sent, "") == as_sent(sent) == as_native(sent) == sent
 
 
 def test_a_sender_cannot_say_by_which_profile_it_was_read() -> None:
@@ -380,7 +380,7 @@ def test_case_33_whatever_the_headers_the_answer_is_a_request_or_a_refusal(
             assert id_ is None or 0 < len(id_) <= 1024
             stored = list(marked(headers, profile))
             assert as_sent(stored) == list(headers)
-            assert not profile or {n for n, _ in without_spelling(stored)}.isdisjoint(CONTROL - {"timer-key"})
+            assert not profile or {n for n, _ in as_native(stored)}.isdisjoint(CONTROL - {"timer-key"})
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
         case Claim(rolls=rolls):

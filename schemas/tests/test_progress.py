@@ -26,7 +26,7 @@ def test_metadata_that_no_bridge_wrote_is_foreign(metadata: str | None) -> None:
         Progress.committed(5, metadata)
 
 
-def test_the_first_key_of_all_is_behind_nothing_settled() -> None:
+def test_the_first_key_is_after_nothing_settled() -> None:
     assert Key(0, 0) > NOTHING_SETTLED
 
 
@@ -111,7 +111,7 @@ def test_a_copy_that_had_landed_before_what_is_known_is_not_gone() -> None:
     assert Decisions([rolled, landed], known=8).gone == {2, 3}
 
 
-def test_progress_put_back_by_the_operator_makes_what_was_decided_behind_it_void() -> None:
+def test_progress_set_back_by_the_operator_voids_later_decisions() -> None:
     told = Decisions([journal(0, 10, refused=(1, 6), held=(7,)), journal(5, 8, NEW, refused=(7,))])
     assert (told.refused, told.held) == ({1, 7}, set())
     assert [told.rules_from(offset)[0] for offset in (4, 5, 8)] == [OLD, NEW, None]

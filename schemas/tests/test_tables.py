@@ -25,5 +25,5 @@ def test_every_class_is_counted_by_topic() -> None:
     assert AuditClass.REJECTED_BUT_DELIVERED.column == "rejected_but_delivered"
 
 
-def test_every_column_says_what_it_means() -> None:
+def test_every_column_has_a_meaning() -> None:
     assert all(column.meaning for table in (REQUESTS, TOPICS) for column in table.columns)

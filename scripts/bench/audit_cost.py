@@ -29,7 +29,7 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from schemas import headers as names
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Placed, send_placed
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, PlacedRecord, send_placed
 from scripts.common.processes import TIMER_BRIDGE, Tree
 
 FOLDER = Path(".run/auditing")
@@ -37,7 +37,7 @@ TIMERS, REJECTED, RECEIPTS, IMPORTS = "timer.requests", "timer.rejected", "timer
 TARGETS = ("orders", "bills", "returns")
 PARTITIONS = 4
 GROUP = 100
-"""Requests that repeat: a cancel and a copy stand in the partition of what they are about."""
+"""Length of the repeated pattern of requests: a cancel or copy is in the partition of its timer."""
 DELIVERED, REFUSED, ENDED, CANCEL, WAITS, ROLLED, COPY = range(94), (94, 95), 96, 97, 98, 93, 99
 CLASSES = {"delivered": 94, "rejected": 2, "cancelled": 1, "cancel-done": 1, "pending": 1}
 """Of a hundred records of the timer topic; the copy is a row of none."""
@@ -48,7 +48,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class WrittenHistory:
-    """What stands on the topics: offsets are known, as each topic is fresh and each partition written in order."""
+    """The written records: offsets are known, as topics are new and partitions are written in order."""
 
     def __init__(self, requests: int, body_bytes: int) -> None:
         self.groups = -(-requests // GROUP)
@@ -59,26 +59,26 @@ class WrittenHistory:
     def requests(self) -> int:
         return self.groups * GROUP
 
-    def timers(self) -> Iterator[Placed]:
+    def timers(self) -> Iterator[PlacedRecord]:
         for group in range(self.groups):
             for nth in range(GROUP):
-                yield Placed(TIMERS, group % PARTITIONS, b"%d" % group, *self._request(group, nth))
+                yield PlacedRecord(TIMERS, group % PARTITIONS, b"%d" % group, *self._request(group, nth))
 
-    def outcomes(self) -> Iterator[Placed]:
-        """Deliveries, what was rejected, receipts."""
+    def outcomes(self) -> Iterator[PlacedRecord]:
+        """Return deliveries, rejected records and receipts."""
         for group in range(self.groups):
             partition, key = group % PARTITIONS, b"%d" % group
             for nth in DELIVERED:
                 value, headers = self._request(group, nth)
                 told = [*headers[-1:], *self._told(group, nth, rolls=nth == ROLLED)]
-                yield Placed(_target(nth), partition, key, value, told)
+                yield PlacedRecord(_target(nth), partition, key, value, told)
             for nth in REFUSED:
                 value, headers = self._request(group, nth)
                 why: Headers = [(names.ERROR, "unknown-topic"), (names.ORIGIN, _origin(group, nth))]
-                yield Placed(REJECTED, partition, key, value, [*headers, *why])
+                yield PlacedRecord(REJECTED, partition, key, value, [*headers, *why])
             said = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": _origin(group, CANCEL)}
             receipt = json.dumps({**said, "origin": _origin(group, ENDED)}).encode()
-            yield Placed(RECEIPTS, partition, key, receipt, [])
+            yield PlacedRecord(RECEIPTS, partition, key, receipt, [])
 
     def _request(self, group: int, nth: int) -> tuple[bytes | None, Headers]:
         if nth == CANCEL:
@@ -107,12 +107,12 @@ def _id(group: int, nth: int) -> str:
 
 
 def _target(nth: int) -> str:
-    """Half of all go to the first."""
+    """Return the target: half of all timers go to the first."""
     return TARGETS[0] if nth % 2 else TARGETS[1 + nth % 4 // 2]
 
 
 class AuditCost(NamedTuple):
-    """Of all its processes; `peak_mb`: of RAM at one moment."""
+    """Cost of all processes of a command; `peak_mb`: RAM at one moment."""
 
     elapsed_s: float
     cpu_s: float
@@ -133,7 +133,7 @@ def audited(servers: str, history: WrittenHistory, out: Path, cores: int) -> Aud
 
 
 def demand_found(history: WrittenHistory, out: Path) -> None:
-    """Raises BridgeError where an audit did not find what was written."""
+    """Raise BridgeError if the audit's classes differ from the written ones."""
     topics = pq.read_table(out / "topics").to_pylist()
     found = {name: sum(topic[name.replace("-", "_")] for topic in topics) for name in CLASSES}
     wanted = {name: count * history.groups for name, count in CLASSES.items()}
@@ -159,7 +159,7 @@ def imported(servers: str, rows: int, body_bytes: int, folder: Path, cores: int)
 
 
 def run(*words: str) -> AuditCost:
-    """A command as people run it. Raises BridgeError where its exit code is not 0."""
+    """Run a command as users do. Raises BridgeError if its exit code is not 0."""
     started_s = time.perf_counter()
     process = subprocess.Popen([*TIMER_BRIDGE, *words], stdin=subprocess.DEVNULL)
     tree = Tree(process.pid)

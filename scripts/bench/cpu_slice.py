@@ -14,11 +14,11 @@ from bridge.errors import BridgeError
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
-"""Short beside the seconds of a burst; the kernel's 100 ms would let a turn pass as if it had the whole core."""
+"""Short compared with a burst; with the kernel's default of 100 ms a turn could run as on a whole core."""
 
 
 class CpuSlice:
-    """`cores`: 0.2 is a fifth of one. Entering raises BridgeError where the kernel or its owner does not allow it."""
+    """Limit of CPU. `cores`: 0.2 is a fifth of one. Entering raises BridgeError if the kernel does not allow it."""
 
     def __init__(self, cores: float) -> None:
         self._quota_us = int(cores * _PERIOD_US)

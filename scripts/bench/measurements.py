@@ -19,13 +19,13 @@ class Sizes:
 
     @property
     def head_start_ms(self) -> int:
-        """From the first send to the first due time: room for sending and for intake on a slow machine."""
+        """Return the time from the first send to the first due time, enough for intake on a slow machine."""
         return 3_000 + self.messages // 12
 
 
 @dataclass(frozen=True)
 class CpuCost:
-    """Of the bridge's process; of a peer, its broker's. `transactions` are 0 where there are none."""
+    """Cost of the bridge's process, or of a peer's broker. `transactions`: 0 if there are none."""
 
     cpu_s: float
     transactions: float
@@ -39,7 +39,7 @@ NO_COST = CpuCost(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Copy:
-    """`cpu_us`: a record, of its process with librdkafka's threads."""
+    """Cost of a copy loop. `cpu_us`: per record, with librdkafka's threads."""
 
     per_s: float
     cpu_us: float
@@ -47,7 +47,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Spread:
-    """`late` by the broker's clock, `seen_late` at the consumer."""
+    """Lateness: `late` by the broker's clock, `seen_late` at the consumer."""
 
     late: Lateness
     seen_late: Lateness
@@ -73,7 +73,7 @@ class Burst:
 
 @dataclass(frozen=True)
 class IdFigures:
-    """`account` is of the timers that nobody cancelled; `cancelled_but_delivered` of the others."""
+    """`account`: of the timers without a cancel; `cancelled_but_delivered`: of the others."""
 
     drain_per_s: float
     account: Account
@@ -155,7 +155,7 @@ Flat = dict[str, float]
 
 
 def flat(measured: Mapping[str, object]) -> Flat:
-    """A name with a dot for each step down."""
+    """Return the numbers by name, with a dot for each level."""
     found: Flat = {}
     for name, value in measured.items():
         match value:

@@ -58,7 +58,7 @@ def fill(store: Store, timers: int, rng: random.Random) -> None:
 
 
 def replace_some(store: Store, timers: int, rng: random.Random) -> None:
-    """Each request ends the timer of its id and stands itself."""
+    """Replace timers: each request ends the timer with its id and becomes pending."""
     for first in range(timers, timers + IDS_ASKED, BATCH):
         ids = [b"id-%d" % rng.randrange(timers) for _ in range(BATCH)]
         batch = Batch()
@@ -70,7 +70,7 @@ def replace_some(store: Store, timers: int, rng: random.Random) -> None:
 
 
 def look_up_ms(store: Store, timers: int, rng: random.Random) -> float:
-    """The 99th percentile of finding one timer by its id, with its body."""
+    """Return the 99th percentile of the time to look up a timer by id, with its body."""
     spent_ms = []
     for _ in range(LOOKED_UP):
         id_ = b"id-%d" % rng.randrange(timers)

@@ -41,14 +41,14 @@ from scripts.common import command, kafka_io, processes
 
 FOLDER = Path(".run/bench")
 BUSY_SHARE = 0.15
-"""More than this of the machine used by others: the figures are marked."""
+"""If other processes use more than this share of the machine, the figures are marked."""
 FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
 BY_ROOT = ("rocketmq", "slices")
-"""Parts that need root: where others run the bench, it is whole without them."""
+"""Parts that need root: without root, a run is complete without them."""
 
 
 class Round(NamedTuple):
-    """`failed` tells why of the parts that could not be measured, `parts` which of them has measured what."""
+    """One round. `failed`: errors by part; `parts`: names of the measurements by part."""
 
     measured: Flat
     failed: dict[str, str]
@@ -84,7 +84,7 @@ def _keep(folder: Path, results: Mapping[str, object]) -> None:
 
 
 def _last_run() -> dict[str, Any]:
-    """Its results. Raises SettingsError."""
+    """Return the results of the last run. Raises SettingsError."""
     try:
         found: dict[str, Any] = json.loads((FOLDER / "results.json").read_text())
     except (OSError, ValueError):
@@ -150,13 +150,13 @@ def _place(folder: Path, number: int, asked: argparse.Namespace, say: Callable[[
 
 
 def _own_s() -> float:
-    """Of this process and of all that it has started and seen end."""
+    """Return the CPU of this process and its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def _throw_away_data(place: Path) -> None:
-    """The bridge's; those of servers are gone with them."""
+    """Delete the bridge's data; the servers' data is deleted with them."""
     for found in list(place.rglob("timer-data")):
         shutil.rmtree(found, ignore_errors=True)
 

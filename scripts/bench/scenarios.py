@@ -1,4 +1,4 @@
-"""What the bench does to a bridge, one scenario a function.
+"""Scenarios of the bench, one per function.
 
 copy      the plain transactional loop: the limit              copy-in -> copy-out
 spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due
@@ -64,14 +64,14 @@ from scripts.common.kafka_io import (
 from scripts.common.processes import BridgeProcess
 
 CANCEL_EACH = 10
-"""Each so-manieth timer is cancelled; each second has an id."""
+"""Every 10th timer is cancelled; every second one has an id."""
 TRANSACTION_SIZE = 2_000
 WARM_UP = 20_000
 LIVE_UP_TO_PER_S = 1_000
-"""Beyond this a consumer in Python would take the CPU that is measured: it reads when all is over."""
+"""Above this rate a Python consumer would use the CPU that is measured: it reads afterwards."""
 STEADY_DELAY_MS = 2_000
 OUTAGE_S = 3.0
-"""From the due time to the start."""
+"""Time from the due time to the start."""
 KILLED_BEFORE_MS = 1_000
 _GATHER_S = 900.0
 LOOKED_UP = 1_000
@@ -81,7 +81,7 @@ _START_S = 600.0
 
 
 def copy(stage: TopicFixture) -> Copy:
-    """After a run that only warms the broker up."""
+    """Measure, after a run that warms up the broker."""
     count, source, target = stage.sizes.messages, stage.target("copy-in"), stage.target("copy-out")
     send_all(stage.servers, source, stage.timers(target, [now_ms() + AN_HOUR_MS] * count))
     took = [
@@ -92,7 +92,7 @@ def copy(stage: TopicFixture) -> Copy:
 
 
 def warm_up(stage: TopicFixture, bridge: BridgeProcess, messages: int, over_s: float) -> None:
-    """The first thousands of transactions of a broker's life are slow."""
+    """Warm up the broker: its first thousands of transactions are slow."""
     due_ms = stage.dues_ms(messages, over_s, now_ms() + 3_000 + messages // 20)
     stage.send_in_time(stage.timers(stage.target("warm-up"), due_ms.tolist()), int(due_ms.min()), bridge)
     sleep_until(int(due_ms.max()))
@@ -130,7 +130,7 @@ def burst(
 
 
 def await_even(bridges: Sequence[BridgeProcess], partitions: int) -> None:
-    """Each of them has as many partitions as the others: where one has more, the last delivery is its."""
+    """Wait until all instances own the same number of partitions: one with more would decide the last delivery."""
     until_s = time.monotonic() + GIVE_UP_S
     while {bridge.partitions() for bridge in bridges} != {partitions // len(bridges)}:
         if time.monotonic() > until_s:
@@ -176,7 +176,7 @@ def named(stage: TopicFixture, bridge: BridgeProcess) -> IdFigures:
 
 
 def intake(stage: TopicFixture, folder: Path) -> IntakeFigures:
-    """From ready (or the first committed offset seen after it) until progress reaches the end."""
+    """Measure from ready (or the first committed offset after it) until progress reaches the end."""
     count = stage.sizes.messages
     spans = stage.send(stage.timers(stage.target("far"), [now_ms() + AN_HOUR_MS] * count))
     with stage.bridge(folder) as bridge:
@@ -186,7 +186,7 @@ def intake(stage: TopicFixture, folder: Path) -> IntakeFigures:
 
 
 def steady(stage: TopicFixture, bridge: BridgeProcess, broker_pid: int, per_s: int, seconds: float) -> Steady:
-    """The sender is a process of its own, so that it keeps its pace."""
+    """Measure a steady load. The sender is a separate process, so that it keeps its rate."""
     target = stage.target(f"steady-{per_s}")
     meter, broker, begins = Meter(bridge), processes.usage(broker_pid), stage.admin.ends(stage.timer_topic)
     deliveries, live = list[Delivery](), per_s <= LIVE_UP_TO_PER_S
@@ -266,7 +266,7 @@ def outage(stage: TopicFixture, folder: Path, warm_up: Callable[[BridgeProcess],
 
 
 def outage_of(begin_ms: int, ready_s: float, deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> Outage:
-    """Whatever came before the start is not of the start's making."""
+    """Measure the start without earlier deliveries."""
     behind = [delivery for delivery in deliveries if delivery.appended_ms >= begin_ms]
     last_ms = max((delivery.appended_ms for delivery in behind), default=begin_ms)
     per_s = len({delivery.origin for delivery in behind}) * 1000 / max(last_ms - begin_ms, 1)
@@ -308,7 +308,7 @@ def pending(stage: TopicFixture, folder: Path, timers: int, warm_up: Callable[[B
 
 
 def _look_up_p99_ms(bridge: BridgeProcess, timers: int) -> float:
-    """By ids, each with its body, over HTTP, one after another."""
+    """Look up timers by id, with bodies, over HTTP, one after another."""
     took_ms = []
     for number in range(1, timers, max(2, timers // LOOKED_UP // 2 * 2)):
         begin_s = time.perf_counter()

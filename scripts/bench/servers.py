@@ -18,9 +18,9 @@ from scripts.bench.measurements import Sizes
 
 MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
 _HEAP_MB = 1024
-"""As Kafka's own start script."""
+"""Options of Kafka's own start script."""
 _SMALLER = 0.4
-"""Of the messages, where it is ratios that are shown."""
+"""Share of the messages in runs that show only ratios."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BenchServers:
 
     @contextmanager
     def in_memory(self, folder: Path) -> Iterator[None]:
-        """What is written to `folder` meanwhile lies there, and is gone behind it."""
+        """Keep `folder` in memory inside the `with`; it is deleted afterwards."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as ends:
             if self.memory is None:

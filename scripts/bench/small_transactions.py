@@ -13,13 +13,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bridge.kafka.client_config import PRODUCER
 from bridge.kafka.poll_pacing import Pace
-from scripts.common.kafka_io import QUIET, trouble_told
+from scripts.common.kafka_io import QUIET, kafka_errors
 
 _TIMEOUT_S = 30.0
 
 
 class Times(NamedTuple):
-    """Of each transaction, ms since its begin, and what this process had used of CPU when it stood."""
+    """For each transaction: ms from begin to commit, and the CPU of this process by then."""
 
     acknowledged_ms: list[float]
     committed_ms: list[float]
@@ -29,11 +29,11 @@ class Times(NamedTuple):
 def small_transactions(
     bootstrap_servers: str, topic: str, *, partitions: int, values: list[bytes], pace_s: float, seconds: float
 ) -> Times:
-    """Each of them carries `values`. Raises BridgeError."""
+    """Run the transactions, each with `values`. Raises BridgeError."""
     name = f"small-{uuid4().hex[:8]}"
     shared: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
     consumer, pace = Consumer({**shared, "group.id": name}), Pace(pace_s)
-    with trouble_told("small transactions could not go on"):
+    with kafka_errors("small transactions could not go on"):
         producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
         for producer in producers:
             producer.init_transactions(_TIMEOUT_S)

@@ -29,7 +29,7 @@ WARM_UP_RATES = (2_000, 30_000)
 AT_LEAST_ONCE_RATES = (10_000, 40_000, 60_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
 INSTANCES = ((1, 1), (1, 2), (4, 1), (4, 2), (16, 1), (16, 2))
-"""Partitions, instances."""
+"""Pairs of partitions and instances."""
 SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.1, 8
 """Instances of so much of a core: what they take together leaves the broker the rest of two cores."""
 A_PARTITION = 10_000
@@ -100,7 +100,7 @@ def at_least_once(place: BenchServers) -> Flat:
 
 
 def _warm_up(place: BenchServers, stage: TopicFixture, kafka: EmbeddedKafka, bridge: BridgeProcess) -> None:
-    """For half a minute a young broker spends a core on compiling itself: that is not what others will see."""
+    """Warm up: a new broker uses a core for half a minute to compile itself."""
     place.say("warm up")
     scenarios.warm_up(stage, bridge, scenarios.WARM_UP, 5.0)
     _rates(place, stage, kafka, bridge, WARM_UP_RATES)
@@ -137,7 +137,7 @@ def pending(place: BenchServers) -> Flat:
 
 
 def instances(place: BenchServers) -> Flat:
-    """Each instance has a core of its own, as long as there are any."""
+    """Each instance has its own core, if there are enough."""
     found: dict[str, object] = {}
     with place.kafka() as kafka:
         for partitions, count in INSTANCES:
@@ -159,7 +159,7 @@ def instances(place: BenchServers) -> Flat:
 
 
 def slices(place: BenchServers) -> Flat:
-    """From one to four, where neither the cores nor the broker are the limit."""
+    """One to four instances, so small that neither cores nor broker limit them."""
     found: dict[str, object] = {}
     with place.kafka() as kafka:
         for count in SLICES:
@@ -196,7 +196,7 @@ def publishing(place: BenchServers) -> Flat:
 
 
 def _bursts(place: BenchServers, ways: Mapping[str, tuple[tuple[str, ...], Sizes]]) -> Flat:
-    """Each by a bridge and on topics of its own."""
+    """Measure each with its own bridge and topics."""
     found: dict[str, object] = {}
     with place.kafka() as kafka:
         for name, (arguments, sizes) in ways.items():
@@ -210,7 +210,7 @@ def _bursts(place: BenchServers, ways: Mapping[str, tuple[tuple[str, ...], Sizes
 
 
 def rocketmq(place: BenchServers) -> Flat:
-    """All of it with its default tick; with the finer one what the tick decides."""
+    """Measure all with the default tick; with the finer tick only what depends on it."""
     found: Flat = {}
     for tick_ms in TICKS_MS:
         place.say(f"tick {tick_ms} ms")

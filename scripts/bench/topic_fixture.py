@@ -31,7 +31,7 @@ _LEAST_SLOPE_MS = 2_000
 
 
 class TopicFixture:
-    """`targets` are made as they are used first."""
+    """Topics of one bridge. `targets` are created at their first use."""
 
     def __init__(self, bootstrap_servers: str, sizes: Sizes, name: str = "") -> None:
         self.servers = bootstrap_servers
@@ -60,7 +60,7 @@ class TopicFixture:
         return topic
 
     def dues_ms(self, count: int, over_s: float, begin_ms: int) -> npt.NDArray[np.int64]:
-        """Evenly, in no order."""
+        """Return due times spread evenly, in random order."""
         after_ms = (np.arange(count) * (over_s * 1000 / max(count, 1))).astype(np.int64)
         return begin_ms + np.random.default_rng(SEED).permutation(after_ms)
 
@@ -74,12 +74,12 @@ class TopicFixture:
         return send_all(self.servers, self.timer_topic, requests)
 
     def sender(self, target: str, per_s: int, seconds: float, delay_ms: int, log: Path) -> subprocess.Popen[str]:
-        """So many a second, by a process of its own; `seconds_of` waits for its end."""
+        """Start a process that sends at a fixed rate; `seconds_of` waits for its end."""
         words = [self.servers, self.timer_topic, target, per_s, seconds, delay_ms, self.sizes.body_bytes]
-        return processes.talking([sys.executable, "-m", "scripts.bench.paced_sender", *map(str, words)], log=log)
+        return processes.start_piped([sys.executable, "-m", "scripts.bench.paced_sender", *map(str, words)], log=log)
 
     def send_in_time(self, requests: Iterable[TimerRequest], begin_ms: int, bridge: BridgeProcess) -> list[OffsetRange]:
-        """Where they stand. Raises BridgeError where not all are taken in before the first is due."""
+        """Return the offsets. Raises BridgeError if intake has not read all before the first is due."""
         spans = self.send(requests)
         self.demand_intake(spans, (begin_ms - now_ms()) / 1000, bridge)
         return list(spans)
@@ -96,12 +96,12 @@ class TopicFixture:
             time.sleep(0.05)
 
     def left(self, spans: Sequence[OffsetRange]) -> int:
-        """Requests behind the bridge's progress."""
+        """Return the number of requests after the bridge's progress."""
         reached = self.admin.committed(self._group, self.timer_topic)
         return sum(max(span.end - max(reached.get(span.partition, 0), span.begin), 0) for span in spans)
 
     def await_quiet(self, topic: str, due_ms: int, alive: Callable[[], None]) -> None:
-        """Until nothing has been committed to `topic` for a while."""
+        """Wait until nothing has been committed to `topic` for a while."""
         sleep_until(due_ms)
         ends, since_s, give_up_s = self.admin.ends(topic), time.monotonic(), time.monotonic() + GIVE_UP_S
         while time.monotonic() < min(since_s + _QUIET_S, give_up_s):
@@ -127,7 +127,7 @@ class TopicFixture:
         *,
         without: int = 0,
     ) -> list[Delivery]:
-        """All but `without` of them, and what still comes within the quiet time behind the last: duplicates."""
+        """Return all deliveries but `without`, and those within a quiet time after the last: duplicates."""
         seen = DeliveryAccount(spans)
         for delivery in deliveries:
             seen.note(delivery.origin)
@@ -146,7 +146,7 @@ class TopicFixture:
 
 
 class Meter:
-    """What the bridge has used since the meter was made."""
+    """Usage of the bridge since the meter's start."""
 
     def __init__(self, bridge: BridgeProcess) -> None:
         self._bridge = bridge
@@ -157,7 +157,7 @@ class Meter:
 
 
 def seconds_of(sender: subprocess.Popen[str]) -> float:
-    """How long it has sent; waits for its end. Raises BridgeError."""
+    """Wait for the sender's end, and return how long it sent. Raises BridgeError."""
     told, _ = sender.communicate()
     if sender.returncode:
         raise BridgeError(f"the sender ended with exit code {sender.returncode}")
@@ -165,7 +165,7 @@ def seconds_of(sender: subprocess.Popen[str]) -> float:
 
 
 def drain_per_s(deliveries: Sequence[Delivery]) -> float:
-    """From the first to the last, by the broker's clock."""
+    """Return the rate from the first to the last delivery, by the broker's clock."""
     appended_ms = [delivery.appended_ms for delivery in deliveries]
     return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
 

@@ -1,1 +1,1 @@
-"""Chaos and soak: hurt a bridge under load."""
+"""Chaos and soak tests: a bridge under load and faults."""

@@ -1,4 +1,4 @@
-"""What Kafka's topics hold about each timer that an audit finds fault with or no outcome of, for people to judge.
+"""All records about timers with a fault or without an outcome in an audit, for people to judge.
 
 OUT/requests, those of its rows      --+
 every record that is about one of      +--> per row: the row, and the records in order of time
@@ -24,7 +24,7 @@ _CLOCKS = {1: "CreateTime", 2: "LogAppendTime"}
 
 
 def exceptions(bootstrap_servers: str, out: Path, topics: Collection[str], receipts_topic: str) -> list[dict[str, Any]]:
-    """Of the first `MOST` rows, those with a fault before those without an outcome, each with `row` and `records`.
+    """Return the first `MOST` rows, faults before rows without an outcome, each with `row` and `records`.
 
     Raises BridgeError where the topics cannot be read.
     """
@@ -48,7 +48,7 @@ def exceptions(bootstrap_servers: str, out: Path, topics: Collection[str], recei
 
 
 def _about(message: Message, *, is_receipt: bool) -> Iterator[str]:
-    """Origins: its own place, the one that its header names, those that it tells of as a receipt."""
+    """Return the origins that a record concerns: its own place, its `timer-origin`, and those in a receipt."""
     yield _place(message)
     for name, value in _headers(message):
         if name == names.ORIGIN:

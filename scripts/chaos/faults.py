@@ -1,4 +1,4 @@
-"""What is done to two bridges and three brokers while they work, and how each is mended.
+"""Faults of two bridges and three brokers, and how each is repaired.
 
 kill         a bridge, -9; started again a little later          delete    the same, and its data directory is gone
 stop         SIGSTOP for longer or shorter than the session      disk      its disk is full (root: a tmpfs of its own)
@@ -28,16 +28,16 @@ _MAY_DIE = (2, 3)
 
 
 class ChaosFault(NamedTuple):
-    """Of one subject: no other fault meets it before `mend` was called."""
+    """A fault of one subject, which gets no other fault until `repair` is called."""
 
     subject: str
     seconds: float
-    mend: Callable[[], None]
+    repair: Callable[[], None]
     name: str = ""
 
 
 class Victim:
-    """A bridge with a clock and, where we may mount one, a disk of its own."""
+    """A bridge with its own clock and, if we may mount one, its own disk."""
 
     def __init__(self, name: str, folder: Path, bootstrap_servers: str, arguments: Sequence[str]) -> None:
         self.name = name
@@ -60,11 +60,11 @@ class Victim:
 
     @property
     def has_folder(self) -> bool:
-        """It has claimed its data directory."""
+        """Return True if it has locked its data directory."""
         return (self._data / "instance-id").exists()
 
     def demand_alive(self) -> None:
-        """Raises BridgeError where it has ended by itself."""
+        """Raise BridgeError if it has ended by itself."""
         if self.is_up:
             self._process.demand_alive()
 
@@ -112,15 +112,15 @@ class Victim:
 
 
 def _mounted(folder: Path) -> bool:
-    """A small disk of its own; only root may."""
+    """Mount a small disk for the folder; needs root."""
     if os.geteuid() != 0:
         return False
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=0700", "tmpfs", str(folder)]
     return subprocess.run(mount, capture_output=True, check=False).returncode == 0
 
 
-class Mischief:
-    """Draws faults, so that never two brokers are down at once, and nothing is hurt twice at the same time.
+class FaultSchedule:
+    """Draws faults: at most one broker is down at once, and no subject has two faults at once.
 
     `pause(on)` pauses or resumes a real topic.
     """
@@ -131,22 +131,22 @@ class Mischief:
         self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
         self._left: list[str] = []
         self._kinds: dict[str, Callable[[set[str]], ChaosFault | None]] = {
-            "kill": lambda busy: self._of_one(busy, Victim.kill, 4),
-            "delete": lambda busy: self._of_one(busy, Victim.delete, 2),
-            "stop": lambda busy: self._of_one(busy, Victim.pause, 16),
-            "clock": lambda busy: self._of_one(busy, lambda v: v.step_clock(-rng.choice((30, 900, 6_000))), 8),
+            "kill": lambda busy: self._one_fault(busy, Victim.kill, 4),
+            "delete": lambda busy: self._one_fault(busy, Victim.delete, 2),
+            "stop": lambda busy: self._one_fault(busy, Victim.pause, 16),
+            "clock": lambda busy: self._one_fault(busy, lambda v: v.step_clock(-rng.choice((30, 900, 6_000))), 8),
             "disk": self._fill,
-            "slow": lambda busy: self._of_link(busy, rng.choice((20, 200, 700)), is_cut=False),
-            "cut": lambda busy: self._of_link(busy, 0, is_cut=True),
+            "slow": lambda busy: self._link_fault(busy, rng.choice((20, 200, 700)), is_cut=False),
+            "cut": lambda busy: self._link_fault(busy, 0, is_cut=True),
             "broker": self._break,
             "pause": self._hold,
         }
         self.skipped = {} if all(v.has_disk for v in victims) else {"disk": "a tmpfs cannot be mounted: only root may"}
-        """Kinds that are not possible here, with the reason."""
+        """Kinds that are impossible here, with the reason."""
         self.kinds = sorted(self._kinds.keys() - self.skipped.keys())
 
     def begin(self, busy: set[str]) -> ChaosFault | None:
-        """Begin one of the kinds that have not had their turn. None if each would hurt what is hurt."""
+        """Begin a kind that is next in turn. Return None if every subject of it has a fault already."""
         self._left = self._left or self._rng.sample(self.kinds, len(self.kinds))
         for name in self._left:
             if (begun := self._kinds[name](busy)) is not None:
@@ -154,21 +154,21 @@ class Mischief:
                 return begun._replace(name=name)
         return None
 
-    def _of_one(
-        self, busy: set[str], hurt: Callable[[Victim], Callable[[], None]], longest_s: float
+    def _one_fault(
+        self, busy: set[str], begin: Callable[[Victim], Callable[[], None]], longest_s: float
     ) -> ChaosFault | None:
         victim = self._rng.choice(self._victims)
         if victim.name in busy:
             return None
-        return ChaosFault(victim.name, self._rng.uniform(0.2, longest_s), hurt(victim))
+        return ChaosFault(victim.name, self._rng.uniform(0.2, longest_s), begin(victim))
 
     def _fill(self, busy: set[str]) -> ChaosFault | None:
-        """Not of one that has still to claim its folder: as it should, it would end, and say why."""
+        """Fill the disk of a bridge that has locked its data directory: before that it would end with an error."""
         unclaimed = {victim.name for victim in self._victims if not victim.has_folder}
-        return self._of_one(busy | unclaimed, Victim.fill_disk, 8)
+        return self._one_fault(busy | unclaimed, Victim.fill_disk, 8)
 
-    def _of_link(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> ChaosFault | None:
-        """To one broker, or to all of them."""
+    def _link_fault(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> ChaosFault | None:
+        """Slow or cut the link of a bridge to one broker, or to all."""
         link = self._rng.randrange(len(self._brokers.links))
         subject = f"link {link}"
         if subject in busy:

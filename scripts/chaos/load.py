@@ -1,4 +1,4 @@
-"""What is asked of hurt bridges: timers with and without ids, cancels, replaces, moves, expiries, rolls.
+"""Load for chaos: timers with and without ids, cancels, replaces, moves, expiries, rolls.
 
 Each is due before the load ends or soon after, so that in the end nothing is pending.
 """
@@ -15,14 +15,14 @@ from scripts.common.kafka_io import TimerRequest, TimerSender, cancel, named_tim
 
 TARGETS = ("chaos.orders", "chaos.bills")
 LIMITS = f'[targets."{TARGETS[1]}"]\nmax_per_s = 100\n'
-"""Of a bridge's config: above what the load sends there, below what has piled up behind a fault."""
+"""Rate limit of a target: above the load's rate, below the backlog after a fault."""
 LONGEST_MS = 40_000
 _EACH_S = 0.05
 _MOST_AT_ONCE = 14
 
 
 class ChaosLoad:
-    """About 150 requests a second until the `with` ends. `sent`: how many of each kind, all of them acknowledged."""
+    """Sends about 150 requests per second until the `with` ends. `sent`: acknowledged requests by kind."""
 
     def __init__(self, bootstrap_servers: str, timer_topic: str, seed: int) -> None:
         self._sender = TimerSender(bootstrap_servers)
@@ -33,7 +33,7 @@ class ChaosLoad:
         self.sent: Counter[str] = Counter()
 
     def pause(self, on: bool) -> None:  # noqa: FBT001
-        """Ask all bridges to pause the first of TARGETS, or to resume it."""
+        """Make all bridges pause the first of TARGETS, or resume it."""
         key, value = control_record(Paused(self._topic, TARGETS[0]), on=on)
         self._sender.send(DEFAULT_TOPIC, TimerRequest(key, value, []))
 
@@ -69,18 +69,18 @@ class ChaosLoad:
         self._send("schedule", timer(self._target(), self._due_ms(4_000), uuid4().bytes, key))
 
     def _named(self, kind: str, most_ms: int = LONGEST_MS) -> bytes:
-        """Send one with an id, which is returned; most go round several times."""
+        """Send a timer with an id, and return the id; most of these roll several times."""
         id_ = uuid4().hex.encode()
         self._send(kind, named_timer(self._target(), self._due_ms(most_ms), uuid4().bytes, id_))
         return id_
 
     def _cancelled(self) -> None:
-        """At once, or so late that nobody can say who comes first."""
+        """Cancel at once, or so close to the due time that either may win."""
         id_ = self._named("schedule to be cancelled", self._rng.choice((100, 5_000, LONGEST_MS)))
         self._send("cancel", cancel(id_))
 
     def _expiring(self) -> None:
-        """Expires if its topic is paused when it is due, or no bridge is up."""
+        """Send a timer that expires if its topic is paused when it is due, or no bridge is up."""
         due_ms = self._due_ms(4_000)
         key, value, headers = timer(TARGETS[0], due_ms, uuid4().bytes)
         self._send(

@@ -1,9 +1,9 @@
-"""A link between clients and one broker that can be slow, or cut: bytes wait in it, connections stay.
+"""A TCP proxy between clients and one broker that can be slow, or cut: connections stay, bytes wait.
 
 client -> proxy.port -> proxy.target_port        proxy.delay_ms = 200        proxy.is_cut = True
 
-What is cut arrives when it is mended, as TCP would send it again. All proxies live in one thread of their own; the
-attributes may be set by any.
+After a cut the bytes arrive, as TCP would send them again. All proxies run in one thread; any thread may set the
+attributes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Proxy:
-    """One port before another."""
+    """Forwards one port to another."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.port = port
@@ -72,7 +72,7 @@ class Proxies:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
     def add(self, proxy: Proxy) -> None:
-        """Before `start`."""
+        """Add a proxy; call before `start`."""
         self._proxies.append(proxy)
 
     def start(self) -> None:

@@ -1,8 +1,8 @@
-"""`make chaos`: two bridges and three brokers under load are hurt in every way at random; then Spark judges.
+"""`make chaos`: two bridges and three brokers under load get random faults; then Spark audits.
 
 load ----------------> timer.requests -> bridge one, two -> chaos.orders, chaos.bills
 faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, faults.jsonl, audit/
-at the end: all is mended, all has left, and the audit says exactly once; or exceptions.jsonl has the history of each
+at the end: all is repaired, and the audit finds each timer delivered once; else exceptions.jsonl has its records
 
 python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly once, 1 trouble, 2 wrong call, 3 a fault
 """
@@ -21,7 +21,7 @@ from rich.console import Console
 from bridge.dev.kafka_jars import DEFAULT_CACHE
 from bridge.errors import BridgeError
 from scripts.chaos.fault_evidence import exceptions
-from scripts.chaos.faults import ChaosFault, Mischief, Victim
+from scripts.chaos.faults import ChaosFault, FaultSchedule, Victim
 from scripts.chaos.load import LIMITS, LONGEST_MS, TARGETS, ChaosLoad
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common import command
@@ -35,7 +35,7 @@ FOLDER = Path(".run/chaos")
 TIMER_TOPIC = "timer.requests"
 PARTITIONS = 4
 TOLERANCE_MS = 60_000
-"""A bridge that sleeps in the middle of a transaction reads a cancel so much later, at most."""
+"""Longest delay of a cancel's intake, by a bridge that is stopped during a transaction."""
 _ARGUMENTS = (
     f"--partitions {PARTITIONS} --replication-factor 3 --roll-window 3s --receipts all --startup-timeout 600s"
     " --tick-ms 100 --slots 1000 --segment-bytes 200000 --min-free-bytes 2000000 --checkpoint-interval 2s"
@@ -43,12 +43,12 @@ _ARGUMENTS = (
 _PAUSE_S = (0.3, 4.0)
 _LOOK_S = 0.1
 _QUIET_S = 30.0
-"""Longer than a session and a transaction may last."""
+"""Longer than session and transaction timeouts."""
 _GIVE_UP_S = 600.0
 
 
 class Chaos:
-    """One run. `story`: what was done, and when."""
+    """One run. `story`: its events, with times."""
 
     def __init__(
         self, folder: Path, minutes: float, seed: int, console: Console, *, jars_cache: Path = DEFAULT_CACHE
@@ -59,7 +59,7 @@ class Chaos:
         self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
-        """Kinds of faults that cannot be made here, with the reason."""
+        """Kinds of faults that are impossible here, with the reason."""
 
     def run(self) -> AuditVerdict:
         with ExitStack() as ends:
@@ -100,14 +100,14 @@ class Chaos:
 
     def _hurt(self, brokers: ThreeBrokers, victims: list[Victim], load: ChaosLoad) -> None:
         rng = random.Random(self._seed)
-        mischief, open_ = Mischief(brokers, victims, rng, load.pause), list[tuple[float, ChaosFault]]()
+        mischief, open_ = FaultSchedule(brokers, victims, rng, load.pause), list[tuple[float, ChaosFault]]()
         self.counts.update({f"fault: {kind}": 0 for kind in mischief.kinds})
         self.skipped = mischief.skipped
         until_s, next_s = time.monotonic() + self._minutes * 60, 0.0
         while (now_s := time.monotonic()) < until_s or open_:
             for mended_s, fault in [each for each in open_ if each[0] <= now_s]:
                 open_.remove((mended_s, fault))
-                fault.mend()
+                fault.repair()
                 self._tell("mended", fault)
             if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in mischief.kinds):
                 until_s = now_s + 1  # a slow machine: each kind has its turn once
@@ -123,7 +123,7 @@ class Chaos:
             time.sleep(_LOOK_S)
 
     def _await_end(self, servers: str, victims: list[Victim]) -> None:
-        """All is due, and nothing has been written for a while: no request, no copy, no delivery."""
+        """Wait until every timer is due and no request, copy or delivery has been written for a while."""
         admin, give_up_s = Admin(servers), time.monotonic() + _GIVE_UP_S
         time.sleep(LONGEST_MS / 1000)
         seen, since_s = dict[str, dict[int, int]](), time.monotonic()
@@ -150,7 +150,7 @@ class Chaos:
 
 
 def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, asked: argparse.Namespace, console: Console) -> int:
-    """What is pending in the end is a fault too: all of it was due."""
+    """Write the report and return the exit code. A pending timer is a fault, too: every timer was due."""
     (folder / "faults.jsonl").write_text("".join(json.dumps(told) + "\n" for told in chaos.story))
     pending = verdict.counts["pending"]
     report = {

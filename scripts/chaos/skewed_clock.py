@@ -1,4 +1,4 @@
-"""`timer-bridge` whose clock is wrong by what a file says, in ms: for chaos, where clocks are set meanwhile.
+"""Run `timer-bridge` with its clock shifted by the ms in a file, which chaos changes during the run.
 
 python -m scripts.chaos.skewed_clock FILE run --bootstrap-servers ...
 """
@@ -12,7 +12,7 @@ from bridge.cli import app as cli
 
 
 class SteppedClock(run.SystemClock):
-    """The file is read each time: a step is seen at once."""
+    """Reads the file each time, so that a step takes effect at once."""
 
     def __init__(self) -> None:
         self._path = Path(sys.argv[0])

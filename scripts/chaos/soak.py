@@ -1,4 +1,4 @@
-"""`make soak`: one bridge under a steady load for a long time; what it holds of memory, handles and disk stays flat.
+"""`make soak`: one bridge under a steady load for a long time; its memory, handles and disk must not grow.
 
 half of the load is due in 2 s, half in 2 minutes, so that units, bodies and ids come and go    .run/soak/results.json
 each 10 s    memory, handles, threads, disk of the bridge      .run/soak/samples.jsonl
@@ -32,7 +32,7 @@ from scripts.common.processes import BridgeProcess
 FOLDER = Path(".run/soak")
 DELAYS_MS = {"soon": 2_000, "later": 120_000}
 MOST_GROWTH = 0.10
-"""Of a median, from the middle third of the run to the last one; the first third is where everything fills."""
+"""Largest growth of a median from the middle third of the run to the last; caches fill in the first third."""
 _SAMPLE_S = 10.0
 _LEAST_SAMPLES = 9
 _WARM_S = 130.0
@@ -40,7 +40,7 @@ _QUIET_S = 10.0
 
 
 class Sample(NamedTuple):
-    """Of the bridge's process and its data directory."""
+    """Sample of the bridge's process and its data directory."""
 
     at_s: float
     rss_mb: float
@@ -57,7 +57,7 @@ def sample(bridge: BridgeProcess, since_s: float) -> Sample:
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
-    """From the middle third to the last one. Raises BridgeError where there are too few to tell."""
+    """Return the growth from the middle third to the last one. Raises BridgeError if there are too few samples."""
     if len(samples) < _LEAST_SAMPLES:
         raise BridgeError(f"{len(samples)} samples tell no trend: let it run for longer")
     third = len(samples) // 3
@@ -130,7 +130,7 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
 def _counted(
     stage: TopicFixture, targets: Sequence[str], spans: Sequence[OffsetRange], bridge: BridgeProcess
 ) -> tuple[DeliveryAccount, npt.NDArray[np.int32]]:
-    """How often each came, and the lateness of all, ms; nothing else is kept, as they are many."""
+    """Return the count of each delivery and the lateness of all, ms."""
     seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
     with Receiver(stage.servers, targets) as receiver:
         while came := receiver.poll(_QUIET_S):

@@ -1,4 +1,4 @@
-"""Three embedded brokers: whatever one of them leads, another leads soon after its kill.
+"""Three embedded brokers: after a kill, another one becomes leader.
 
 node 1   controller and broker, never killed          node 2, 3   brokers
 three copies of everything, two of which have to be in step
@@ -31,7 +31,7 @@ _COPIES = {
 
 
 class ThreeBrokers:
-    """Running when entered."""
+    """A cluster that runs inside the `with`."""
 
     def __init__(self, folder: Path, *, links: int = 0, jars_cache: Path = DEFAULT_CACHE) -> None:
         self._folder, self._jars_cache = folder, jars_cache
@@ -39,7 +39,7 @@ class ThreeBrokers:
         ports = iter(_free_ports(4 + 6 * links))
         self._proxies = Proxies()
         self.links: list[list[Proxy]] = [[] for _ in range(links)]
-        """Of each link, the proxies before the three brokers."""
+        """For each link, the proxies of the three brokers."""
         controller_port = next(ports)
         self._voters = {"controller.quorum.voters": f"1@{HOST}:{controller_port}"}
         controller = {"listeners": f",CONTROLLER://{HOST}:{controller_port}"}
@@ -48,7 +48,7 @@ class ThreeBrokers:
             self.nodes.append(self._node(node_id, ports, {"process.roles": "broker", "node.id": str(node_id)}))
 
     def bootstrap_of(self, link: int) -> str:
-        """All brokers, through the proxies of a link."""
+        """Return the addresses of all brokers through the proxies of a link."""
         return ",".join(f"{HOST}:{proxy.port}" for proxy in self.links[link])
 
     @property
@@ -56,7 +56,7 @@ class ThreeBrokers:
         return ",".join(node.bootstrap_servers for node in self.nodes)
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Its node id, also where the cluster has just made the topic and not every broker knows."""
+        """Return the leader's node id. Retries for a new topic that not every broker knows."""
         admin: Any = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         while not (partitions := admin.list_topics(topic, timeout=30).topics[topic].partitions):
             time.sleep(0.05)
@@ -102,7 +102,7 @@ class ThreeBrokers:
         return EmbeddedKafka(folder, port=port, heap_mb=256, properties=own, jars_cache=self._jars_cache)
 
     def _join_cluster(self, node: EmbeddedKafka) -> None:
-        """Formats its folder for the cluster that node 1 has made."""
+        """Format the node's folder for the cluster of node 1."""
         lines = (self.nodes[0].folder / "data" / "meta.properties").read_text().splitlines()
         cluster_id = next(line for line in lines if line.startswith("cluster.id="))
         data: Path = node.folder / "data"

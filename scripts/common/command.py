@@ -1,4 +1,4 @@
-"""How commands of this folder begin and end: one run per folder, one line for trouble, nothing left behind.
+"""Start and end of this folder's commands: one run per folder, one line per error, no process left running.
 
 exit codes    0 fine    1 trouble    2 wrong call    3 a fault was found    130 Ctrl-C    143 SIGTERM
 """
@@ -15,13 +15,13 @@ from types import FrameType
 from rich.table import Table
 
 from bridge.errors import BridgeError, SettingsError
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError
 
 FAULT_FOUND = 3
 
 
 def run(name: str, job: Callable[[], int]) -> int:
-    """The exit code of `job`. Both signals unwind it, so that every `with` inside ends what it started."""
+    """Run `job` and return its exit code. Both signals raise in it, so that every `with` stops what it started."""
     signal.signal(signal.SIGTERM, _leave)
     try:
         return job()
@@ -31,13 +31,13 @@ def run(name: str, job: Callable[[], int]) -> int:
     except BridgeError as trouble:
         print(f"{name}: {trouble}", file=sys.stderr)
         return trouble.exit_code
-    except (AuditTroubleError, UsageError) as trouble:
+    except (JobFailedError, UsageError) as trouble:
         print(f"{name}: the audit could not be made: {trouble}", file=sys.stderr)
         return 1
 
 
 def table(figures: Mapping[str, float], digits: int, title: str | None = None) -> Table:
-    """Return the figures as a table with so many digits after the point."""
+    """Return the figures as a table with `digits` after the point."""
     made = Table("figure", title=title)
     made.add_column("value", justify="right")
     for name, value in figures.items():
@@ -47,7 +47,7 @@ def table(figures: Mapping[str, float], digits: int, title: str | None = None) -
 
 @contextmanager
 def fresh(folder: Path) -> Iterator[Path]:
-    """The folder, emptied, ours alone until the end; what the run leaves in it stays. Raises SettingsError if taken."""
+    """Yield the folder, empty and locked. Its content stays afterwards. Raises SettingsError if another run has it."""
     folder.mkdir(parents=True, exist_ok=True)
     lock_path = folder.with_name(f".{folder.name}.lock")
     with lock_path.open("w") as lock:

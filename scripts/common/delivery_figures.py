@@ -1,4 +1,4 @@
-"""What deliveries say: counted by origin against the requests, and how late they were.
+"""Figures of deliveries: counts by origin against the requests, and lateness.
 
 requests  timer.requests/0 [0, 4)        expected origins 0 1 2 3
 delivered               0 1 1 3          lost 1 (2), duplicates 1 (1)
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Lateness(NamedTuple):
-    """Milliseconds, nearest rank: each is a lateness that some message really had."""
+    """Lateness in ms, nearest rank: each is the lateness of some message."""
 
     p50_ms: int
     p99_ms: int
@@ -24,7 +24,7 @@ class Lateness(NamedTuple):
 
 
 class Account(NamedTuple):
-    """Of `requested` origins; `strangers` are deliveries that name an origin nobody requested."""
+    """Counts of `requested` origins; `strangers`: deliveries whose origin was not requested."""
 
     requested: int
     lost: int
@@ -41,17 +41,17 @@ def lateness(late_ms: Ints) -> Lateness:
 
 
 def late_ms(deliveries: Sequence[Delivery]) -> Ints:
-    """By the broker's clock: append time on the real topic minus due time."""
+    """Return lateness by the broker's clock: append time on the real topic minus due time."""
     return np.array([d.appended_ms - d.due_ms for d in deliveries], np.int64)
 
 
 def seen_late_ms(deliveries: Sequence[Delivery]) -> Ints:
-    """By the clock of the consumer that was handed them: the commit and the fetch are in it."""
+    """Return lateness by the consumer's clock: includes commit and fetch."""
     return np.array([d.seen_ms - d.due_ms for d in deliveries], np.int64)
 
 
 def account(spans: Sequence[OffsetRange], deliveries: Sequence[Delivery]) -> Account:
-    """Every offset of `spans` is a request that is to be delivered once."""
+    """Count the deliveries. Every offset of `spans` is a request that must be delivered once."""
     arrived = DeliveryAccount(spans)
     for delivery in deliveries:
         arrived.note(delivery.origin)
@@ -60,7 +60,7 @@ def account(spans: Sequence[OffsetRange], deliveries: Sequence[Delivery]) -> Acc
 
 
 class DeliveryAccount:
-    """How often each expected origin has come."""
+    """Counts the deliveries of each expected origin."""
 
     def __init__(self, spans: Sequence[OffsetRange]) -> None:
         self._spans = {b"%s/%d" % (span.topic.encode(), span.partition): span for span in spans}

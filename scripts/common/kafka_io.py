@@ -1,9 +1,9 @@
-"""Kafka for the demo and the bench, for all other scripts but small_transactions and three_brokers.
+"""Kafka clients of the scripts.
 
-Sender   -> any topic               idempotent, not transactional: a producer as users have it
-Receiver <- the real topics         read_committed, so it sees what a careful consumer sees
-Admin    <- topics, ends, progress
-read_all <- all that stands on some topics
+TimerSender -> any topic            idempotent, not transactional: a usual producer
+Receiver    <- the real topics      read_committed
+Admin       <- topics, ends, progress
+read_all    <- all committed records of some topics
 copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is measured against
 """
 
@@ -33,7 +33,7 @@ from schemas import headers as names
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 60.0
 T = TypeVar("T")
-QUIET = {"log_level": 2}  # a broker that is being stopped is no news
+QUIET = {"log_level": 2}  # without messages about brokers that the scripts stop
 
 
 class TimerRequest(NamedTuple):
@@ -45,7 +45,7 @@ class TimerRequest(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A delivered record. `appended_ms` is the broker's clock, `seen_ms` ours when the consumer handed it over."""
+    """A delivered record. `appended_ms`: by the broker's clock; `seen_ms`: by ours, when the consumer returned it."""
 
     topic: str
     origin: bytes
@@ -67,12 +67,12 @@ class OffsetRange(NamedTuple):
 
 
 def timer(target: str, due_ms: int, value: bytes, key: bytes | None = None) -> TimerRequest:
-    """A request in native headers."""
+    """Return a request in native headers."""
     return TimerRequest(key, value, [(names.TOPIC, target.encode()), (names.DELIVER_MS, b"%d" % due_ms)])
 
 
 def named_timer(target: str, due_ms: int, value: bytes, id_: bytes) -> TimerRequest:
-    """A request with an id, which is its key too: so a cancel meets it."""
+    """Return a request with an id that is its key, too, so that a cancel reaches its partition."""
     unnamed = timer(target, due_ms, value, id_)
     return unnamed._replace(headers=[*unnamed.headers, (names.ID, id_)])
 
@@ -82,7 +82,7 @@ def cancel(id_: bytes) -> TimerRequest:
 
 
 class Admin:
-    """Short questions to the broker. Raises BridgeError where it does not answer."""
+    """Admin client. Methods raise BridgeError if the broker does not answer."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
@@ -93,12 +93,12 @@ class Admin:
         self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str], copies: int = 1
     ) -> None:
         asked = [NewTopic(topic, partitions, copies, config=dict(settings)) for topic in topics]
-        with trouble_told("topics could not be created"):
+        with kafka_errors("topics could not be created"):
             for created in self._client.create_topics(asked).values():
                 created.result(_TIMEOUT_S)
 
     def ends(self, topic: str) -> dict[int, int]:
-        """The end of each partition, behind what is committed (the last stable offset)."""
+        """Return the last stable offset of each partition."""
 
         def look() -> dict[int, int]:
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -109,9 +109,9 @@ class Admin:
         return _repeated(f"the ends of {topic} could not be read", look)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The group's progress; a partition without one is left out.
+        """Return the group's committed offsets; partitions without one are left out.
 
-        Not asked as an admin: librdkafka 2.16 dies of that (SIGSEGV) where the group's coordinator has just moved.
+        By a consumer, not the admin client: librdkafka 2.16 crashes (SIGSEGV) if the coordinator has just moved.
         """
 
         def look() -> dict[int, int]:
@@ -133,7 +133,7 @@ class Admin:
 
 
 class TimerSender:
-    """Sends without waiting; `flush` waits, and raises BridgeError when anything was not acknowledged."""
+    """Sends without waiting; `flush` waits, and raises BridgeError if a record was not acknowledged."""
 
     def __init__(self, bootstrap_servers: str, **settings: str) -> None:
         self.producer = Producer(
@@ -150,7 +150,7 @@ class TimerSender:
         self._failed: object = None
 
     def send(self, topic: str, request: TimerRequest, partition: int = -1) -> None:
-        """To the key's partition, if none is given. Waits while the queue is full."""
+        """Send to `partition`, or to the key's. Waits while the queue is full."""
         key, value, headers = request
         while True:
             try:
@@ -161,7 +161,7 @@ class TimerSender:
                 return
 
     def serve(self) -> None:
-        """Takes acknowledgements that have arrived."""
+        """Process the acknowledgements that have arrived."""
         self.producer.poll(0)
         if self._failed is not None:
             raise BridgeError(f"a request could not be sent: {self._failed}")
@@ -178,7 +178,7 @@ class TimerSender:
 
 
 def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest]) -> tuple[OffsetRange, ...]:
-    """Sends them; returns where they stand. Nobody else may send to `topic` meanwhile."""
+    """Send the requests and return their offsets. There must be no other producer to `topic`."""
     admin = Admin(bootstrap_servers)
     begins = admin.ends(topic)
     sender = TimerSender(bootstrap_servers)
@@ -190,8 +190,8 @@ def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest
     return tuple(OffsetRange(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
 
 
-class Placed(NamedTuple):
-    """A record for one partition: alone there, nobody else writes to it, so its offset is known before it is sent."""
+class PlacedRecord(NamedTuple):
+    """A record for a partition without other producers: its offset is known before it is sent."""
 
     topic: str
     partition: int
@@ -200,12 +200,14 @@ class Placed(NamedTuple):
     headers: list[tuple[str, str | bytes | None]]
 
 
-def send_placed(bootstrap_servers: str, records: Iterable[Placed], *, transaction_size: int | None = None) -> None:
-    """Each partition's in order; in transactions of so many, where that is given."""
+def send_placed(
+    bootstrap_servers: str, records: Iterable[PlacedRecord], *, transaction_size: int | None = None
+) -> None:
+    """Send the records, each partition's in order, in transactions of `transaction_size` if given."""
     own = {"transactional.id": f"hand-{uuid4().hex[:8]}"} if transaction_size else {}
     sender = TimerSender(bootstrap_servers, **own)
     producer = sender.producer
-    with trouble_told("records could not be sent"):
+    with kafka_errors("records could not be sent"):
         if transaction_size:
             producer.init_transactions(_TIMEOUT_S)
             producer.begin_transaction()
@@ -222,7 +224,7 @@ def send_placed(bootstrap_servers: str, records: Iterable[Placed], *, transactio
 
 
 def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
-    """Return a consumer of what is committed, from the beginning on, whose group never commits anything itself."""
+    """Return a read_committed consumer from the beginning, whose group never commits offsets."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -237,12 +239,12 @@ def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) 
 
 
 class Receiver:
-    """Reads real topics from their beginning, read_committed. Its group never commits anything."""
+    """Reads real topics from their beginning, read_committed. Its group never commits offsets."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._consumer = self._made()
-        with trouble_told("the real topics could not be listed"):
+        with kafka_errors("the real topics could not be listed"):
             end_s = time.monotonic() + _TIMEOUT_S
             while True:  # not every broker knows a topic that was just made
                 described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
@@ -265,7 +267,7 @@ class Receiver:
         self._consumer.close()
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """Waits for one, then takes what is there."""
+        """Wait for one record, then return all that have arrived."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge's clients
@@ -290,7 +292,7 @@ def _delivery(message: Message, seen_ms: int) -> Delivery:
 
 
 def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]:
-    """What is committed on the topics now, each partition in its order. Raises BridgeError where it cannot be read."""
+    """Return all committed records of the topics, each partition in order. Raises BridgeError."""
     admin = Admin(bootstrap_servers)
     ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
     consumer = _reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
@@ -313,15 +315,15 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
         consumer.close()
 
 
-class Took(NamedTuple):
-    """`cpu_s`: of this process, librdkafka's threads with it."""
+class CopyCost(NamedTuple):
+    """Cost of a copy loop. `cpu_s`: of this process with librdkafka's threads."""
 
     elapsed_s: float
     cpu_s: float
 
 
-def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> Took:
-    """What one thread with one producer takes to copy `count` records, exactly once.
+def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> CopyCost:
+    """Return the cost of copying `count` records exactly once, by one thread with one producer.
 
     Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
     """
@@ -332,17 +334,17 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
     producer = Producer(
         {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **shared, **batches, **QUIET}
     )
-    with trouble_told("the copy loop could not go on"):
+    with kafka_errors("the copy loop could not go on"):
         producer.init_transactions(_TIMEOUT_S)
         partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions
         consumer.assign([TopicPartition(source, number, OFFSET_BEGINNING) for number in partitions])
         messages = _full(consumer, min(transaction_size, count))
-        begin, copied = Took(time.perf_counter(), time.process_time()), 0
+        begin, copied = CopyCost(time.perf_counter(), time.process_time()), 0
         while messages:
             _copy(producer, consumer, messages, target)
             copied += len(messages)
             messages = _full(consumer, min(transaction_size, count - copied))
-        took = Took(time.perf_counter() - begin.elapsed_s, time.process_time() - begin.cpu_s)
+        took = CopyCost(time.perf_counter() - begin.elapsed_s, time.process_time() - begin.cpu_s)
     consumer.close()
     return took
 
@@ -374,7 +376,7 @@ def librdkafka_version() -> str:
 
 
 def _repeated(what: str, look: Callable[[], T]) -> T:
-    """A broker knows a topic that was just made, or a group, a moment before it can answer for it."""
+    """Retry `look`: a broker cannot answer for a new topic or group at once."""
     until_s = time.monotonic() + _TIMEOUT_S
     while True:
         try:
@@ -386,8 +388,8 @@ def _repeated(what: str, look: Callable[[], T]) -> T:
 
 
 @contextmanager
-def trouble_told(what: str) -> Iterator[None]:
-    """Kafka's errors as BridgeError."""
+def kafka_errors(what: str) -> Iterator[None]:
+    """Raise Kafka's errors as BridgeError."""
     try:
         yield
     except KafkaException as wrong:

@@ -1,8 +1,8 @@
-"""The bridge as a process of its own, and what processes cost by /proc.
+"""The bridge as a child process, and the cost of processes by /proc.
 
 with BridgeProcess(folder, bootstrap_servers) as bridge:      ready when entered
     bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2, rss_mb=71.0)
-    bridge.transactions(), bridge.partitions()                that stand, that it serves: by /metrics on its http_port
+    bridge.transactions(), bridge.partitions()                committed, served: by /metrics on its http_port
                                                               SIGTERM at the end, to its own pid alone
 """
 
@@ -28,7 +28,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Of one process, without its children. Where there is no /proc, all is 0."""
+    """Usage of one process, without its children. All 0 without /proc."""
 
     cpu_s: float
     peak_rss_mb: float
@@ -36,7 +36,7 @@ class Usage(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """All CPU time of the machine so far."""
+    """CPU time of the machine since its start."""
 
     busy_s: float
     total_s: float
@@ -65,17 +65,17 @@ def usage(pid: int) -> Usage:
 
 
 class Tree:
-    """A process and all below it, seen again and again. Where there is no /proc, all is 0."""
+    """A process and its descendants, sampled. All 0 without /proc."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._cpu_s: dict[int, float] = {}
         self.peak_mb = 0.0
-        """Of RAM, at one moment; what several of them share counts once."""
+        """Peak RAM of all processes together, in MB; shared pages count once."""
 
     @property
     def cpu_s(self) -> float:
-        """But for what was used behind the last look at each."""
+        """Return the CPU seconds, without those after the last sample of each process."""
         return sum(self._cpu_s.values())
 
     def look(self) -> None:
@@ -109,14 +109,14 @@ def machine() -> Machine:
 
 
 def pin(pid: int, number: int) -> None:
-    """To the core of that number, round and round; children and threads to come too."""
+    """Pin the process, and its later threads and children, to core `number` modulo the number of cores."""
     cores = sorted(os.sched_getaffinity(0))
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {cores[number % len(cores)]})
 
 
-def talking(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
-    """Its standard output is ours to read. It ends with the thread that calls this; Ctrl-C reaches only us."""
+def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
+    """Start a process with its standard output as a pipe. It ends with the calling thread; Ctrl-C does not reach it."""
     with log.open("ab") as errors:
         return subprocess.Popen(
             kill_with_parent(command),
@@ -129,7 +129,7 @@ def talking(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Pat
 
 
 class BridgeProcess:
-    """`timer-bridge run` on a data directory in `folder`. Its words go to `folder/bridge.log`."""
+    """`timer-bridge run` on a data directory in `folder`. Its log is `folder/bridge.log`."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class BridgeProcess:
         self._command += ["--http-port", str(http_port)] if http_port else []
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = Future[bool]()
-        """Of the present life: whether it was ready before it ended."""
+        """True if the current process was ready before it ended."""
 
     @property
     def pid(self) -> int:
@@ -161,40 +161,40 @@ class BridgeProcess:
         return usage(self.pid)
 
     def disk_mb(self) -> float:
-        """Of its data directory."""
+        """Return the size of its data directory."""
         return sum(file.stat().st_blocks * 512 for file in self.data_dir.rglob("*") if file.is_file()) / 2**20
 
     def transactions(self) -> float:
         return self._sum_of("timer_bridge_transaction_seconds_count")
 
     def partitions(self) -> float:
-        """That are its own and at work."""
+        """Return the number of partitions that it owns and serves."""
         return self._sum_of('timer_bridge_partitions{phase="running"}')
 
     def _sum_of(self, begin: str) -> float:
-        """Of the samples that begin so, by /metrics."""
+        """Return the sum of the samples of /metrics that begin with `begin`."""
         lines = self.get("/metrics").decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(begin))
 
     def get(self, path: str) -> bytes:
-        """What it answers on its `http_port`. Raises urllib.error.HTTPError."""
+        """Return the response on its `http_port`. Raises urllib.error.HTTPError."""
         assert self._http_port, "made without a port"
         with urllib.request.urlopen(f"http://{HOST}:{self._http_port}{path}", timeout=10) as answer:  # nosec B310
             found: bytes = answer.read()
         return found
 
     def start(self, *, timeout_s: float = 120.0) -> None:
-        """Returns when it says that it is ready."""
+        """Start it, and wait until it is ready."""
         self.launch()
         self.await_ready(timeout_s=timeout_s)
 
     def start_spare(self) -> None:
-        """One more than there are partitions says nothing: it is given the time to join."""
+        """Start an instance without a partition: it never reports ready, so wait for a while until it has joined."""
         self.launch()
         time.sleep(_SPARE_S)
 
     def launch(self) -> None:
-        """It ends with the thread that calls this."""
+        """Start it without waiting. It ends with the calling thread."""
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C reaches only us, and we end it in order.
             self._process = subprocess.Popen(
@@ -208,7 +208,7 @@ class BridgeProcess:
         threading.Thread(target=self._listen, args=(self._process, self._ready), daemon=True).start()
 
     def await_ready(self, *, timeout_s: float = 120.0) -> None:
-        """Raises BridgeError where it ends or takes longer."""
+        """Wait until it is ready. Raises BridgeError if it ends, or after `timeout_s`."""
         try:
             if self._ready.result(timeout_s):
                 return
@@ -216,10 +216,10 @@ class BridgeProcess:
         except TimeoutError:
             why = f"not ready in {timeout_s:.0f} s"
         self.kill()
-        raise BridgeError(f"the bridge: {why}; {self.last_words()}")
+        raise BridgeError(f"the bridge: {why}; {self.log_tail()}")
 
     def stop(self, *, timeout_s: float = 60.0) -> None:
-        """SIGTERM. Raises BridgeError where it does not end with exit code 0 in time; then it is killed."""
+        """Send SIGTERM. If it does not end in time with exit code 0, kill it and raise BridgeError."""
         if self._process is None:
             return
         self._process.terminate()
@@ -229,7 +229,7 @@ class BridgeProcess:
             self.kill()
             raise BridgeError(f"the bridge did not end within {timeout_s:.0f} s of SIGTERM") from None
         if code != 0:
-            raise BridgeError(f"the bridge ended with exit code {code}; {self.last_words()}")
+            raise BridgeError(f"the bridge ended with exit code {code}; {self.log_tail()}")
 
     def kill(self) -> None:
         if self._process is not None:
@@ -242,9 +242,9 @@ class BridgeProcess:
 
     def demand_alive(self) -> None:
         if not self.is_running:
-            raise BridgeError(f"the bridge has ended by itself; {self.last_words()}")
+            raise BridgeError(f"the bridge has ended by itself; {self.log_tail()}")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         last = self.log_path.read_text(errors="replace").splitlines()[-5:]
         return f"the end of its log {self.log_path}:\n  " + "\n  ".join(last or ["(empty)"])
 
@@ -260,7 +260,7 @@ class BridgeProcess:
                 self.stop()
 
     def _listen(self, process: subprocess.Popen[bytes], ready: "Future[bool]") -> None:
-        """Its standard output into the log, to the end: a full pipe would stop it."""
+        """Copy its standard output to the log until its end: a full pipe would block it."""
         assert process.stdout is not None
         with process.stdout, self.log_path.open("ab", buffering=0) as log:
             for line in process.stdout:

@@ -15,17 +15,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from scripts.common import delivery_figures as figures
 from scripts.common.kafka_io import Delivery, Receiver, TimerSender
-from scripts.demo.flights import TOPICS, Booked
+from scripts.demo.flights import TOPICS, ScheduledFlight
 
 HEAD_START_MS = 3_000
 GIVE_UP_MS = 20_000
-"""Behind the last departure. Longer than the audit's settling time, so that what is missing then is called missing."""
+"""Wait after the last departure. Longer than the audit's settling time, so that it can call a timer missing."""
 _NOW_MS = 2_000
 _LINE_EVERY_S = 5.0
 
 
 class DepartureCounts:
-    """What has been sent and what has come. Only the first delivery of an origin counts; the audit judges the rest."""
+    """Counts of flights and departures. Only the first delivery of an origin counts; the audit finds duplicates."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -50,7 +50,7 @@ class DepartureCounts:
         self._recent.extend((delivery.seen_ms, delivery.appended_ms - delivery.due_ms) for delivery in came)
 
     def late_now(self, now_ms: int) -> str:
-        """p50 3 ms, max 9 ms; by the broker's clock."""
+        """Return "p50 3 ms, max 9 ms", by the broker's clock."""
         while self._recent and self._recent[0][0] < now_ms - _NOW_MS:
             self._recent.popleft()
         if not self._recent:
@@ -59,8 +59,10 @@ class DepartureCounts:
         return f"late now: p50 {late.p50_ms} ms, max {late.max_ms} ms"
 
 
-def stream(bootstrap_servers: str, timer_topic: str, flights: Sequence[Booked], console: Console) -> DepartureCounts:
-    """Returns when every flight has come, or at last some time after the last was due. Raises BridgeError."""
+def stream(
+    bootstrap_servers: str, timer_topic: str, flights: Sequence[ScheduledFlight], console: Console
+) -> DepartureCounts:
+    """Send and receive until every flight has departed, or some time after the last is due. Raises BridgeError."""
     tally = DepartureCounts(len(flights))
     with ExitStack() as held:
         receiver = held.enter_context(Receiver(bootstrap_servers, TOPICS))
@@ -81,13 +83,13 @@ def stream(bootstrap_servers: str, timer_topic: str, flights: Sequence[Booked], 
 def _send(
     sender: TimerSender,
     topic: str,
-    flights: Sequence[Booked],
+    flights: Sequence[ScheduledFlight],
     tally: DepartureCounts,
     begin_ms: int,
     now_ms: int,
     most: int = 5_000,
 ) -> None:
-    """The flights whose time to be sent has come; no more than `most` at once, so that the display stays alive."""
+    """Send the flights whose time has come; at most `most` at once, so that the display is updated."""
     for flight in flights[tally.sent : tally.sent + most]:
         if begin_ms + flight.send_after_ms > now_ms:
             break
@@ -97,17 +99,17 @@ def _send(
 
 
 class _Display(AbstractContextManager["_Display"]):
-    """Shows a tally, which goes on changing."""
+    """Shows counts while they change."""
 
     def show(self, now_ms: int) -> None:
         raise NotImplementedError
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class _Bars(_Display):
-    """On a terminal: two bars that move."""
+    """For a terminal: two progress bars."""
 
     def __init__(self, console: Console, tally: DepartureCounts) -> None:
         name, say = TextColumn("{task.description:>9}"), TextColumn("{task.fields[say]}")
@@ -130,7 +132,7 @@ class _Bars(_Display):
 
 
 class _Lines(_Display):
-    """In a log: a line now and then, and one at the end."""
+    """For a log: a line at intervals, and one at the end."""
 
     def __init__(self, console: Console, tally: DepartureCounts) -> None:
         self._say: Callable[[str], None] = lambda line: console.print(line, highlight=False, soft_wrap=True)

@@ -26,7 +26,7 @@ NOTICE_MS = (1_000, 10_000)
 _NEW_YORK = "America/New_York"
 
 
-class Booked(NamedTuple):
+class ScheduledFlight(NamedTuple):
     """A flight. Times are relative to the first departure of the run."""
 
     send_after_ms: int
@@ -39,7 +39,7 @@ class Booked(NamedTuple):
         return timer(self.topic, begin_ms + self.due_after_ms, self.value, self.key)
 
 
-def booked(first: date, days: int, *, seconds: float) -> list[Booked]:
+def booked(first: date, days: int, *, seconds: float) -> list[ScheduledFlight]:
     """The flights of `days` days in order of sending; the last is due `seconds` after the first."""
     flights = _departures(_read(), first, days)
     after_s = flights["departs_s"] - flights["departs_s"].min()
@@ -47,7 +47,7 @@ def booked(first: date, days: int, *, seconds: float) -> list[Booked]:
     values = flights.drop(columns="departs_s").to_json(orient="records", lines=True).splitlines()
     notice = random.Random(2013)
     made = [
-        Booked(due - notice.randint(*NOTICE_MS), due, f"departures.{origin}", _key(tail), value.encode())
+        ScheduledFlight(due - notice.randint(*NOTICE_MS), due, f"departures.{origin}", _key(tail), value.encode())
         for origin, due, tail, value in zip(flights["origin"], due_after_ms, flights["tailnum"], values, strict=True)
     ]
     return sorted(made, key=lambda flight: flight.send_after_ms)

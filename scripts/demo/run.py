@@ -1,4 +1,4 @@
-"""`make demo`: a day of departures from New York runs through the bridge in 30 s, and Spark tells what became of it.
+"""`make demo`: a day of departures from New York runs through the bridge in 30 s, and Spark audits it.
 
     flights -> timer.requests -> timer-bridge run -> departures.EWR | .JFK | .LGA -> counted here, read_committed
                      |           (its own process)              |
@@ -68,7 +68,7 @@ def conclude(tally: DepartureCounts, verdict: AuditVerdict, console: Console) ->
 
 
 def _fault(tally: DepartureCounts, verdict: AuditVerdict) -> str:
-    """In a demo, what is rejected or still pending is one too."""
+    """Return the fault, or an empty text. In a demo, a rejected or pending timer is a fault, too."""
     if not verdict.clean:
         return verdict.headline
     delivered = verdict.counts["delivered"]

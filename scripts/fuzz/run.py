@@ -1,9 +1,9 @@
-"""`make fuzz`: libFuzzer, led by coverage, looks for bytes on which the store's decoders fail in any way but their own.
+"""`make fuzz`: libFuzzer, guided by coverage, looks for bytes on which a decoder fails with an unexpected error.
 
     a finding    an error that is none of ours, an input that takes more than 10 s, more than 1 GiB of memory
 
-Targets: scripts/fuzz/targets.py. What a run found worth keeping is in .run/fuzz, where the next one begins; a finding
-is a file there: `python -m scripts.fuzz.run TARGET FILE` repeats it.
+Targets: scripts/fuzz/targets.py. .run/fuzz keeps the corpus for the next run; a finding is a file there:
+`python -m scripts.fuzz.run TARGET FILE` repeats it.
 Exit codes: 0 nothing was found, 1 a finding, 2 wrong call.
 """
 
@@ -27,7 +27,7 @@ _MOST_ADDRESS_BYTES = 8 << 30
 
 
 def search(seconds: int, targets: list[str]) -> int:
-    """One target after the other."""
+    """Fuzz the targets one after another. Return the exit code."""
     total = sum(SHARES[target] for target in targets)
     found = [target for target in targets if not is_clean(target, seconds * SHARES[target] // total)]
     print(f"{len(found)} of {len(targets)} targets have a finding {' '.join(found)}")
@@ -35,7 +35,7 @@ def search(seconds: int, targets: list[str]) -> int:
 
 
 def is_clean(target: str, seconds: int) -> bool:
-    """In processes one after the other, as libFuzzer's own memory grows with each input."""
+    """Fuzz in one process after another, as libFuzzer's memory grows with each input."""
     corpus, findings = FOLDER / target, FOLDER / f"{target}-findings"
     corpus.mkdir(parents=True, exist_ok=True)
     findings.mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ def is_clean(target: str, seconds: int) -> bool:
 
 
 def run_target(name: str, arguments: list[str]) -> None:
-    """Does not return: libFuzzer ends the process."""
+    """Run a target. Does not return: libFuzzer ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=["timer", "schemas", "bridge.recovery.recover"]):

@@ -1,9 +1,9 @@
-"""Stores as somebody may write them who wants to do harm: a real one, edited, and sealed again by every check it has.
+"""Malicious stores: a real store, edited, with all of its checksums recomputed.
 
     input    flags 1 | edits, 12 bytes each: what 1, which file 1, place 2, value 8
     flags    1: checks are made to fit again   2: and the store counts as closed in the state of its checkpoint
 
-What a fuzzer changes bit by bit are the edits, so that it need not find four bytes of CRC by chance.
+The fuzzer mutates the edits, so that it need not find the four bytes of a CRC by chance.
 """
 
 import json
@@ -54,7 +54,7 @@ def _body(offset: int, due_ms: int) -> Body:
 
 @cache
 def sound() -> Contents:
-    """The files of a store that was closed: timers to be delivered and rolled, held and ended ones, one that waits."""
+    """Return the files of a closed store: timers to be delivered and rolled, held, ended, and one in a backlog."""
     disk = SimDisk(random.Random(1))
     store = Store.create(disk, OPTIONS, Progress(0, NOTHING_SETTLED, 0))
     offset = 0
@@ -85,7 +85,7 @@ def sound() -> Contents:
 
 
 def disk_of(contents: Contents) -> SimDisk:
-    """These files, durable."""
+    """Return a disk with these files, durable."""
     disk = SimDisk()
     for name, content in contents.items():
         disk.start_replace(name, content).wait()
@@ -125,7 +125,7 @@ def _edit(contents: Contents, what: int, which: int, place: int, value: int) -> 
 
 
 def _with_field(name: str, content: bytes, place: int, value: int) -> bytes:
-    """The `place`-th field of the file, counted through its records, is `value`."""
+    """Return `content` with `value` in the `place`-th field, counted through its records."""
     raw = value.to_bytes(8, "big", signed=True)
     folder = name.partition("/")[0]
     if folder == "body":
@@ -156,7 +156,7 @@ def _head_fields() -> tuple[tuple[int, int], ...]:
 
 
 def frames(content: bytes) -> Iterator[tuple[int, int]]:
-    """(where it begins, its size) as far as sizes lead."""
+    """Return start and size of each frame, as far as the sizes are valid."""
     at = 0
     while at + HEAD_SIZE <= len(content):
         size = max(HEAD_SIZE, int.from_bytes(content[at : at + 4], "big"))
@@ -170,7 +170,7 @@ def frames(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def seal(contents: Contents, *, as_closed: bool) -> None:
-    """Every check of every file fits what it covers."""
+    """Recompute every checksum of every file."""
     for name in [*contents]:
         folder, _, base = name.partition("/")
         if folder == "timer" and base.isascii() and base.isdigit():
@@ -199,7 +199,7 @@ def _seal_units(contents: Contents, name: str, base: int) -> None:
 
 
 def sealed_frames(content: bytes) -> bytes:
-    """Each frame's CRC fits."""
+    """Return `content` with each frame's CRC recomputed."""
     data = bytearray(content)
     for at, size in frames(content):
         data[at + 4 : at + 8] = zlib.crc32(data[at + 8 : at + size]).to_bytes(4, "big")
@@ -207,7 +207,7 @@ def sealed_frames(content: bytes) -> bytes:
 
 
 def sealed_frame(content: bytes) -> bytes:
-    """All of it as one frame."""
+    """Return `content` as one frame, with its CRC recomputed."""
     if len(content) < HEAD_SIZE:
         return content
     checked = b"\1" + content[9:]
@@ -221,7 +221,7 @@ def _sealed_slots(content: bytes) -> bytes:
 
 
 def sealed_text(text: bytes) -> bytes:
-    """A checkpoint with this text."""
+    """Return a checkpoint with this text."""
     return b"%08x\n%s" % (zlib.crc32(text), text)
 
 
@@ -241,7 +241,7 @@ def _sealed_resume(content: bytes, checkpoint: bytes) -> bytes:
 
 
 def seeds() -> Iterator[bytes]:
-    """No edit; then each kind of edit in each file, and the worst numbers in each field of a first record."""
+    """Return inputs: no edit; each kind of edit in each file; extreme numbers in each field of a first record."""
     yield bytes([0])
     names = sorted(sound())
     for flags in (SEALED, SEALED | AS_CLOSED):

@@ -1,4 +1,4 @@
-"""What is decoded though anybody may have written it: each target takes any bytes, and lets errors of ours alone pass.
+"""Targets: decoders of untrusted bytes. Each takes any bytes and may raise only our own errors.
 
 store        a store's folder, edited (scripts.fuzz.store_mutator): verified, looked into, opened and emptied
 checkpoint   the same with any text as its checkpoint
@@ -41,7 +41,7 @@ RULES = Rules(max_delay_ms=86_400_000, roll_window_ms=3_600_000, profiles=("nati
 
 
 class Target(NamedTuple):
-    """`check` raises what is a finding. `seeds`: where the search begins."""
+    """A decoder. `check` raises on a finding. `seeds`: the first inputs."""
 
     check: Callable[[bytes], None]
     seeds: Callable[[], Iterable[bytes]]
@@ -57,7 +57,7 @@ def _checkpoint(text: bytes) -> None:
 
 
 def _look_into(contents: Contents) -> None:
-    """As `verify`, `inspect`, and a bridge that starts do."""
+    """Read the store as `verify`, `inspect` and a starting bridge do."""
     with suppress(NoStoreError):
         verify(disk_of(contents))
     with suppress(NoStoreError, CorruptStoreError), StoppedStore(disk_of(contents)) as stopped:
@@ -156,7 +156,7 @@ def _progresses() -> Iterable[bytes]:
 
 
 def _headers(data: bytes) -> None:
-    """Each header in three parts of a line: name, `=`, value; no `=`: null. The first line is the key, or none."""
+    """Parse headers, one per line: name, `=`, value; without `=`: null. The first line is the key, if any."""
     key, *lines = data.split(b"\n")
     headers = [_header(*line.partition(b"=")) for line in lines]
     asked = read(headers, START_MS, RULES, key or None, None if len(data) % 2 else b"value")

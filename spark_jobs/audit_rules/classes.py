@@ -1,4 +1,4 @@
-"""What became of each request: one table of rules, one pure function.
+"""Class of each request, by one table of rules and one pure function.
 
     origin  due_ms  deliveries  rejections  delivered_ms  next    ->  class      faults
     t/0/7   5000    1           0           5003          null        delivered  []
@@ -6,11 +6,11 @@
     t/0/9   5000    0           0           null          null        missing    [missing]
     t/0/10  5000    0           0           null          cancel      cancelled  []
 
-The first rule that holds names the class; every fault that holds stands in `faults`, so that none hides behind another.
+The first rule that holds names the class. `faults` lists every fault that holds, so that none hides another.
 
-Ids: the timer topic says that a request with the same id follows (`next`), not whether the bridge read it before it
-released. Receipts say when it was read, by the broker's clock; without them the time of the request does, with
-`tolerance_ms` for the way to the bridge. What that proves is told in docs/audit.md.
+Ids: the timer topic shows that a request with the same id follows (`next`), not whether the bridge read it before the
+release. A receipt shows when the bridge read it, by the broker's clock. Without a receipt, the request's timestamp plus
+`tolerance_ms` is taken. docs/audit.md says what that proves.
 """
 
 from dataclasses import dataclass
@@ -22,26 +22,26 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.headers import DELIVER_MS, ROLLS
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.headers import standing
+from spark_jobs.audit_rules.headers import distinct_non_null
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditLimits:
-    """By what the audit judges. All ms."""
+    """Limits of the audit's rules, in ms."""
 
     as_of_ms: int
     settle_ms: int = 10_000
-    """What was expected so shortly before `as_of_ms` may still be on its way."""
+    """Grace before `as_of_ms`: a timer that was expected within it may still be in a transaction."""
     tolerance_ms: int = 10_000
-    """So long the bridge may take to read a request: a delivery sooner after a cancel than this is no fault."""
+    """Longest time that the bridge may take to read a request. A delivery within it after a cancel is no fault."""
     skew_ms: int = 1_000
-    """So far the clocks of two brokers, or of a broker and the bridge, may be apart."""
+    """Largest difference between the clocks of two brokers, or of a broker and the bridge."""
     late_ms: int | None = None
-    """What is delivered later than this behind its time is `late`. None: nothing is."""
+    """A delivery that is later than this is `late`. None: no delivery is."""
 
 
 class Rule(NamedTuple):
-    """`holds` is SQL over the columns of `outcomes` and `_FACTS`; where it is null it does not hold."""
+    """`holds`: SQL over the columns of `outcomes` and `_FACTS`; null counts as false."""
 
     name: AuditClass
     fault: bool
@@ -132,17 +132,17 @@ RULES = (
 FAULTS = tuple(rule.name for rule in RULES if rule.fault)
 
 _FACTS = {
-    # Delivered while the audit read, from a copy behind what was read; a move may lie there too.
+    # Delivered during the audit, from a copy after the last offset that was read; a move may lie there too.
     "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
     "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
     "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
     "is_move": "coalesce(kind = 'move' AND NOT malformed, false)",
     "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'move', 'pause', 'resume') AND NOT malformed), false)",
-    # Its receipt stands before the delivery; or it has none, and lay there for longer than it takes to be read. One
-    # from before it was sent has the time of a bridge whose clock was behind, and tells nothing.
+    # The next request's receipt precedes the delivery; or it has none and was sent more than the tolerance earlier.
+    # A receipt older than its request comes from a bridge whose clock was behind: ignore it.
     "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
     " next.ms + tolerance_ms) < delivered_ms",
-    # Its follower was read and ended nothing; or came when this was overdue already, and nobody says that it ended it.
+    # The next request was read and ended nothing; or it came when this was overdue, and no receipt says it ended it.
     "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
     " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",
     "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0"
@@ -159,11 +159,11 @@ _AHEAD = {
     "lateness_ms": "IF(is_ahead, delivered_ms - told_low_ms, lateness_ms)",
     "altered": f"IF(is_ahead, array_except(altered, array('{DELIVER_MS}', '{ROLLS}')), altered)",
 }
-"""What the copy would say is taken as the delivery tells it, until it is read."""
+"""Values that the unread copy would have: taken from the delivery until the copy is read."""
 
 
 def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
-    """`outcomes` (spark_jobs.audit_rules.outcomes) with `class`, `faults`, `proof` and `open`."""
+    """Return `outcomes` (spark_jobs.audit_rules.outcomes) with `class`, `faults`, `proof` and `open`."""
     given = {
         "as_of_ms": F.lit(limits.as_of_ms),
         "settled_ms": F.lit(limits.as_of_ms - limits.settle_ms),
@@ -173,8 +173,8 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     }
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
-    faults = standing(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
-    found = known.withColumns({"class": _first_that_holds(), "faults": faults})
+    faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
+    found = known.withColumns({"class": _first_matching_class(), "faults": faults})
     return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, "is_undecided")
 
 
@@ -189,8 +189,11 @@ def _proof() -> Column:
 
 
 def _is_open() -> Column:
-    """Its class may change: nothing came yet; what replaced it may turn out to be refused; a request with its id may
-    have been sent before it was delivered, and not be read yet; or a receipt may still come."""
+    """Return a column: True if the class may still change.
+
+    It may if no outcome is there yet; if the replacing request may still be refused; if an unread request with the id
+    may precede the delivery; or if a receipt may still come.
+    """
     waits = F.col("class").isin(_A.PENDING.value, _A.MISSING.value)
     may_be_refused = (F.col("class") == _A.REPLACED.value) & (F.col("told_ended") == 0) & ~F.col("next.left")
     just_now = F.expr("id IS NOT NULL AND delivered_ms >= as_of_ms")
@@ -202,7 +205,7 @@ def _is_open() -> Column:
     return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, may_be_refused, just_now, untold)))
 
 
-def _first_that_holds() -> Column:
+def _first_matching_class() -> Column:
     def otherwise(rest: Column, rule: Rule) -> Column:
         return F.when(F.expr(rule.holds), F.lit(rule.name.value)).otherwise(rest)
 

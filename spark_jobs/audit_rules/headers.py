@@ -3,10 +3,10 @@
     headers  [("timer-topic", "orders"), ("tenant", "a"), ("timer-delay-ms", "5000")]
     value_of(headers, "timer-topic")          "orders"   (binary; null where it is absent)
     decimal(value_of(..., "timer-delay-ms"))  5000       (null for "+5", " 5", "", "5.0", 2^63: never a guess)
-    foreign(headers)                          [("tenant", "a")], what has to arrive as it was sent
+    foreign(headers)                          [("tenant", "a")], to be delivered unchanged
 
-The same rules as schemas.headers, written a second time on purpose: an audit that asked the bridge's own parser would
-make its mistakes too. A digest is 16 bytes of SHA-256; null and empty have different ones.
+The same rules as schemas.headers, written a second time on purpose: with the bridge's parser, the audit would repeat
+its mistakes. A digest is 16 bytes of SHA-256; null and empty have different digests.
 """
 
 from collections.abc import Iterable
@@ -23,8 +23,8 @@ _LEGAL_TOPIC = r"\A(?!__)(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
 _ORIGIN = r"\A[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}\z"
 
 
-def present(headers: Column) -> Column:
-    """Spark's Kafka source gives null where a record has no headers at all."""
+def headers_or_empty(headers: Column) -> Column:
+    """Return `headers`, or an empty array for the null that Spark's Kafka source gives for no headers."""
     return F.coalesce(headers, F.array().cast(HEADERS_DDL))
 
 
@@ -33,65 +33,65 @@ def has(headers: Column, name: str) -> Column:
 
 
 def value_of(headers: Column, name: str) -> Column:
-    """The value of the first header with that name, as bytes."""
+    """Return the value of the first header with that name, as bytes."""
     at = F.array_position(headers["key"], F.lit(name)).cast("int")
     return F.get(headers["value"], at - 1)
 
 
 def last_value_of(headers: Column, name: str) -> Column:
-    """The last one: what the bridge adds stands behind what the sender sent."""
+    """Return the value of the last header with that name: the bridge adds its own after the sender's."""
     return value_of(F.reverse(headers), name)
 
 
 def decimal(value: Column) -> Column:
-    """Plain ASCII digits, 0 to 2^63 - 1, else null."""
+    """Return plain ASCII digits, 0 to 2^63 - 1, as a number; else null."""
     digits = value.cast("string")
     return F.when(digits.rlike(_DIGITS), digits.try_cast("bigint"))
 
 
 def partition_number(value: Column) -> Column:
-    """A partition, 0 to 2^31 - 1, else null."""
+    """Return a partition, 0 to 2^31 - 1; else null."""
     digits = value.cast("string")
     return F.when(digits.rlike(_DIGITS), digits.try_cast("int"))
 
 
 def topic_name(value: Column) -> Column:
-    """A legal name of a topic that is not internal, else null."""
+    """Return a legal name of a topic that is not internal; else null."""
     name = value.cast("string")
     return F.when(name.rlike(_LEGAL_TOPIC), name)
 
 
 def origin_name(value: Column) -> Column:
-    """`topic/partition/offset`; what is nothing of the kind stays visible and can never be joined; null stays null."""
+    """Return `topic/partition/offset`; for other bytes `?` and their hex, which joins with no origin; null for null."""
     name = value.cast("string")
     return F.when(value.isNotNull(), F.when(name.rlike(_ORIGIN), name).otherwise(F.concat(F.lit("?"), F.hex(value))))
 
 
 def readable(value: Column) -> Column:
-    """Text for people from bytes of anybody: never invalid UTF-8 in a table."""
+    """Return the bytes as valid UTF-8 text, for tables."""
     return F.make_valid_utf8(value.cast("string"))
 
 
 def control_names(headers: Column) -> Column:
-    """The names of our headers that stand on the record, doubles too."""
+    """Return the names of our headers on the record, with duplicates."""
     return F.filter(headers["key"], lambda name: name.isin(*CONTROL))
 
 
 def foreign(headers: Column) -> Column:
-    """Every header that is not ours, in order, doubles too."""
+    """Return every header that is not ours, in order, with duplicates."""
     return F.filter(headers, lambda header: ~_is_ours(header["key"]))
 
 
 def digest(value: Column) -> Column:
-    """Of bytes. Null has an empty digest, so that digests can always be compared."""
+    """Return the digest of bytes. Null has an empty digest, so that digests can always be compared."""
     return F.coalesce(F.substring(F.unhex(F.sha2(value, 256)), 1, 16), F.lit(b""))
 
 
-def digest_of_foreign(headers: Column) -> Column:
-    """Of names and values of every header that is not ours, in order. Hex holds neither `=` nor `-` nor `,`, so that no
-    two lists share a text.
+def foreign_digest(headers: Column) -> Column:
+    """Return the digest of names and values of every header that is not ours, in order.
 
-    Spark compiles no lambda: up to `_FEW` headers, which most records have, are written one by one.
+    Hex has neither `=` nor `-` nor `,`, so two lists never encode alike. Spark compiles no lambda: the usual case, up
+    to `_FEW` headers, is spelled out instead.
     """
     each = [F.get(headers, F.lit(at)) for at in range(_FEW)]
     few = F.concat_ws(",", *(F.when(~_is_ours(header["key"]), _written(header)) for header in each))
@@ -104,7 +104,7 @@ def _written(header: Column) -> Column:
 
 
 def delivered(headers: Column) -> Column:
-    """Those that a bridge delivers: all but its own."""
+    """Return the headers that a bridge delivers: all but its own."""
     return F.filter(headers, lambda header: ~header["key"].isin(*CONTROL))
 
 
@@ -112,11 +112,11 @@ def _is_ours(name: Column) -> Column:
     return name.isin(*CONTROL)
 
 
-def standing(texts: Iterable[Column]) -> Column:
-    """Those that are not null, each once. `array_compact` would run all that they are made of without compiling it."""
+def distinct_non_null(texts: Iterable[Column]) -> Column:
+    """Return the distinct texts that are not null. `array_compact` would evaluate its input without compiled code."""
     return F.array_except(F.array(*texts), F.array(F.lit(None).cast("string")))
 
 
 def contents(key: Column, value: Column, headers: Column) -> Column:
-    """What has to arrive as it was sent, as one struct of digests. Structs of bytes have an order: min and max work."""
-    return F.struct(digest(key).alias("key"), digest(value).alias("value"), digest_of_foreign(headers).alias("headers"))
+    """Return digests of what must arrive unchanged, as one struct. Structs of bytes are ordered: min and max work."""
+    return F.struct(digest(key).alias("key"), digest(value).alias("value"), foreign_digest(headers).alias("headers"))

@@ -1,4 +1,4 @@
-"""The audit without its ways in and out: what was seen -> one row per origin, ready for the rules.
+"""Observations of all topics -> one row per origin, ready for the rules. No input or output.
 
 parsed timer topic --+--> requests ------------------------------+
                      +--> claims -> copies (not refused, fitting)-+--> fold by origin --> ids --> outcomes
@@ -12,11 +12,10 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_rules import evidence
-from spark_jobs.audit_rules import roll_copies as copies
+from spark_jobs.audit_rules import evidence, roll_copies
 from spark_jobs.audit_rules.classes import AuditLimits
-from spark_jobs.audit_rules.id_chains import in_line
-from spark_jobs.audit_rules.outcomes import compared, is_only_told, outcomes, without_contents
+from spark_jobs.audit_rules.id_chains import link_ids
+from spark_jobs.audit_rules.outcomes import is_receipt_only, outcomes, with_differences, without_contents
 from spark_jobs.kafka.admin import Span
 
 _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
@@ -24,35 +23,35 @@ _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """`ends`: evidence of every other topic. `has_...`: where false, a step is left out."""
+    """Everything that one run has read. `ends`: evidence of every other topic. `has_...`: False skips a step."""
 
     parsed: DataFrame
     rejections: DataFrame
     ends: Sequence[DataFrame] = ()
     carried: DataFrame | None = None
-    """Evidence of the last run."""
+    """Evidence of open timers of the last run."""
     carried_claims: DataFrame | None = None
     closed: DataFrame | None = None
-    """Evidence of what earlier runs closed, and something new names; its copies are counted there."""
+    """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
     undecided: DataFrame | None = None
-    """Origins that stand behind the end of what could be read of the real topics and the rejected one."""
-    gone: Sequence[Span] = ()
-    """Before these spans the timer topic holds nothing any more."""
-    unread: Sequence[Span] = ()
-    """What stands before these was not asked for."""
+    """Origins named after the last stable offset of the real topics and the rejected one."""
+    deleted_before: Sequence[Span] = ()
+    """Retention has deleted everything before these spans of the timer topic."""
+    excluded_before: Sequence[Span] = ()
+    """Requests before these spans are outside the audited range."""
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
 
 
-class Unjudged(NamedTuple):
-    """How many could not be. `elsewhere`: origins outside what was asked for; `hidden`: see there."""
+class UnjudgedCounts(NamedTuple):
+    """Counts of origins without a verdict. `elsewhere`: outside the range; `hidden`: by an open transaction."""
 
     elsewhere: int
     hidden: int
 
     def notes(self, outside: str) -> list[str]:
-        """`outside`: where the requests of those elsewhere lie."""
+        """Return notes for the report. `outside`: where the requests of `elsewhere` lie."""
         told = []
         if self.hidden:
             told.append(
@@ -64,47 +63,52 @@ class Unjudged(NamedTuple):
         return told
 
 
-def hidden(limits: AuditLimits) -> Column:
-    """Of what `judged` gives: an open transaction alone keeps it from being missing."""
+def hidden_by_transaction(limits: AuditLimits) -> Column:
+    """Return a column over `build_outcomes`: True if only an open transaction keeps the timer from being missing."""
     left = F.expr("is_undecided AND requested AND deliveries = 0 AND rejections = 0 AND told_ended = 0")
     return left & (F.col("expected_ms") <= limits.as_of_ms - limits.settle_ms)
 
 
 def claims_of(seen: Observations) -> DataFrame:
-    """Every record in sight that says it is a copy, with `is_copy`."""
-    claimed, asked = copies.claims(seen.parsed), evidence.requests(seen.parsed).select(*_ASKED)
+    """Return every record that claims to be a copy, with `is_copy`."""
+    claimed, asked = roll_copies.claims(seen.parsed), evidence.requests(seen.parsed).select(*_ASKED)
     if seen.carried_claims is not None:
         claimed = claimed.unionByName(seen.carried_claims)
     refused = seen.rejections.select(F.col("origin").alias("place"))
     for kept in _kept(seen):
-        # A refusal may be read a run before what it refuses.
+        # A refusal may be read one run before the refused record.
         refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
         asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
-    return copies.judged(claimed, asked, refused, seen.gone, seen.unread, seen.parsed)
+    return roll_copies.verify_claims(claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.parsed)
 
 
-def judged(seen: Observations, *, as_evidence: bool = True, with_told: bool = False) -> DataFrame:
-    """For classes.py. `as_evidence`: with all that a later run has to know. `with_told`: also those of which
-    receipts alone are known, with `is_only_told`."""
+def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt_only: bool = False) -> DataFrame:
+    """Return the outcomes for `classify`.
+
+    as_evidence: keep the columns that a later run needs. with_told: include origins that only receipts name, with a
+    column `is_receipt_only`.
+    """
     rows = evidence.requests(seen.parsed)
     for more in (seen.rejections, *seen.ends, *_kept(seen)):
         rows = rows.unionByName(more)
     if seen.has_claims:
-        rows = rows.unionByName(evidence.evidence(copies.evidence(claims_of(seen))))
-    folded = compared(evidence.fold(rows))
+        rows = rows.unionByName(evidence.to_evidence(roll_copies.claim_evidence(claims_of(seen))))
+    folded = with_differences(evidence.fold(rows))
     if not as_evidence:
         folded = without_contents(folded)
     if not seen.has_ids:
         empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
         found = outcomes(folded.withColumn("previous", F.expr(empty)))
     else:
-        found = outcomes(in_line(folded, has_moves=seen.has_moves))
-    told = found.withColumn("is_only_told", is_only_told()) if with_told else found.where(~is_only_told())
+        found = outcomes(link_ids(folded, has_moves=seen.has_moves))
+    told = (
+        found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
+    )
     return _marked(told, seen.undecided)
 
 
 def _marked(found: DataFrame, undecided: DataFrame | None) -> DataFrame:
-    """With `is_undecided`."""
+    """Return `found` with `is_undecided`."""
     if undecided is None:
         return found.withColumn("is_undecided", F.lit(False))
     marked = undecided.withColumn("is_undecided", F.lit(True))

@@ -1,4 +1,4 @@
-"""One row per origin with all that the rules look at: what was asked, what came of it, and what differs.
+"""One row per origin with all that the rules need: the request, its outcome, and the differences.
 
 folded evidence + next + previous  ->  the request's fields, the first delivery's fields, requested, lateness_ms,
                                        altered: ["value", "headers", ...]
@@ -11,33 +11,36 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
-from spark_jobs.audit_rules.headers import standing
+from spark_jobs.audit_rules.headers import distinct_non_null
 
 _COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _PARTS = ("key", "value", "headers")
 
 
-def compared(folded: DataFrame) -> DataFrame:
-    """`folded` (spark_jobs.audit_rules.evidence) with `differs` and `told_..._ms`: all that contents are needed for."""
+def with_differences(folded: DataFrame) -> DataFrame:
+    """Return `folded` (spark_jobs.audit_rules.evidence) with `differs` and `told_..._ms`.
+
+    No later step needs the contents.
+    """
     told = {f"told_{end}_ms": F.col(f"got_{end}.deliver_ms") for end in ("low", "high")}
     return folded.withColumns({"differs": _parts_that_differ()} | told)
 
 
-def without_contents(compared_: DataFrame) -> DataFrame:
-    """Most of a row is digests: what is judged once, and not kept as evidence, is moved and sorted without them."""
+def without_contents(rows: DataFrame) -> DataFrame:
+    """Return the rows without digests, which are most of a row, for a run that keeps no evidence."""
     lean = F.col("asked").dropFields("want", "own_key")
-    return compared_.drop("got_low", "got_high", "returned_low", "returned_high").withColumn("asked", lean)
+    return rows.drop("got_low", "got_high", "returned_low", "returned_high").withColumn("asked", lean)
 
 
-def is_only_told() -> Column:
-    """Of `outcomes`. Receipts alone make no row of a table: they prove, they do not ask."""
+def is_receipt_only() -> Column:
+    """Return a column over `outcomes`: True if only receipts name the origin. Such an origin gets no row."""
     found = [F.col(count) > 0 for count in ("deliveries", "rejections", "copies")]
     return ~reduce(or_, found, F.col("requested"))
 
 
-def outcomes(lined: DataFrame) -> DataFrame:
-    """From spark_jobs.audit_rules.id_chains."""
-    counted = lined.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
+def outcomes(chained: DataFrame) -> DataFrame:
+    """Return the rows for the rules, from those of spark_jobs.audit_rules.id_chains."""
+    counted = chained.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
     requested = counted.select(
         "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")
     )
@@ -57,14 +60,14 @@ def outcomes(lined: DataFrame) -> DataFrame:
 
 
 def _altered() -> Column:
-    """Null where nothing can be compared."""
-    return F.array_union("differs", standing([_other_time(F.col("asked.due_ms"))]))
+    """Return the names of the parts that differ; null if nothing can be compared."""
+    return F.array_union("differs", distinct_non_null([_due_time_differs(F.col("asked.due_ms"))]))
 
 
 def _parts_that_differ() -> Column:
-    """Of the records that name the origin, against the request, but for its time, which moves may change.
+    """Return the parts in which a delivered or rejected record differs from its request; null if not comparable.
 
-    Null where nothing can be compared.
+    The due time is compared elsewhere (`_due_time_differs`), as moves may change it.
     """
     asked, place = F.col("asked"), F.col("place")
     want = {part: asked["want"][part] for part in _PARTS}
@@ -72,19 +75,19 @@ def _parts_that_differ() -> Column:
     told = {"control": "control-headers"}
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
     parts.append(F.when(place["delivered_partition"] != asked["want_partition"], "partition"))
-    # It may have been delivered from an earlier copy than the last; not from one that is not there.
+    # A delivery may come from an earlier copy than the last one, but not from a copy that does not exist.
     fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
     parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))
     parts += [_differs("returned", part, want[part], part) for part in ("value", "headers")]
-    # Parked after intake or refused at it: the rejected record may have either key.
+    # The rejected record has the request's own key if it was refused at intake, the delivery's key if it was parked.
     other_key = asked["own_key"] != F.col("returned_low.key")
     parts.append(F.when(other_key, _differs("returned", "key", want["key"], "key")))
     is_timer = ~asked["kind"].isin("cancel", "move", "pause", "resume")
-    return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, standing(parts))
+    return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, distinct_non_null(parts))
 
 
-def _other_time(own_ms: Column) -> Column:
-    """A time that is neither its own nor between those that requests moved it to."""
+def _due_time_differs(own_ms: Column) -> Column:
+    """Return the header's name if the delivered due time is neither the request's own nor within its moves."""
     low, high = F.col("told_low_ms"), F.col("told_high_ms")
     fits = (low >= F.least(own_ms, "moved_low")) & (high <= F.greatest(own_ms, "moved_high"))
     return F.when((F.col("deliveries") > 0) & ~F.coalesce(fits, F.lit(False)), names.DELIVER_MS)

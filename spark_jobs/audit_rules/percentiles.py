@@ -1,9 +1,9 @@
-"""How lateness is spread: each value counted first, the values at the ranks looked up in these counts.
+"""Percentiles of lateness: count each value, then look up the values at the ranks.
 
-    rows, any number --by keys and value--> counts, few --summed up in order--> p50, p99, ...: one row of each group
+    rows, any number --by keys and value--> counts, few --cumulative sum--> p50, p99, ...: one row per group
 
-A percentile is the least value that so many of a hundred deliveries do not exceed: exact below 10 s, beyond that of
-four digits. So a group has at most some 9,000 values for each power of ten, and all but the counts is one pass.
+The p-th percentile is the least value that p of a hundred deliveries do not exceed: exact below 10 s, beyond that
+rounded to four digits. So a group has at most some 9,000 values for each power of ten, and the rows are read once.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ _CLOCKS = ("CreateTime", "LogAppendTime")
 _EXACT_BELOW_MS = 10_000
 
 
-def spread(delivered: DataFrame, *keys: str, percentiles: Sequence[int] = (50, 99)) -> DataFrame:
-    """A row for each group by `keys`: deliveries, lateness_min_ms, lateness_p50_ms ..., lateness_max_ms, clock.
+def lateness_percentiles(delivered: DataFrame, *keys: str, percentiles: Sequence[int] = (50, 99)) -> DataFrame:
+    """Return a row for each group by `keys`: deliveries, lateness_min_ms, lateness_p50_ms ..., lateness_max_ms, clock.
 
     `delivered`: lateness_ms, not null, and clock. `clock`: LogAppendTime, CreateTime, or both.
     """
     lateness = F.col("lateness_ms")
-    counted = delivered.groupBy(*keys, four_digits(lateness).alias("value")).agg(
+    counted = delivered.groupBy(*keys, lateness_bucket(lateness).alias("value")).agg(
         F.count("*").alias("count"),
         F.min(lateness).alias("low"),
         F.max(lateness).alias("high"),
@@ -40,8 +40,8 @@ def spread(delivered: DataFrame, *keys: str, percentiles: Sequence[int] = (50, 9
     )
 
 
-def four_digits(value_ms: Column) -> Column:
-    """Towards zero; what is less than 10 s stays as it is."""
+def lateness_bucket(value_ms: Column) -> Column:
+    """Return `value_ms` rounded towards zero to four digits; below 10 s unchanged."""
     digits = F.length(F.abs(value_ms).cast("string"))
     step = F.pow(F.lit(10), digits - 4).cast("bigint")
     return F.when(F.abs(value_ms) < _EXACT_BELOW_MS, value_ms).otherwise(value_ms - value_ms % step)

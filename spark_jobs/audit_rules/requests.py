@@ -1,14 +1,14 @@
-"""Records of the timer topic -> what each asks for.
+"""Records of the timer topic -> requests.
 
-    timer-topic, one time header           schedule | replace     stands, and ends what is pending under its id
+    timer-topic, one time header           schedule | replace     a timer; ends what is pending under its id
     timer-action: cancel, timer-id         cancel                 ends what is pending under its id
     timer-action: move, timer-id, a time   move                   gives what is pending under its id another time
     timer-action: pause, resume            switch                 about a real topic alone; no timer
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
     anything else                          malformed: only the rejected topic may hold it
 
-The same rules as schemas.headers, written a second time on purpose (see headers.py). `malformed` says no code:
-any refusal will do, as long as there is one.
+The same rules as schemas.headers, written a second time on purpose (see headers.py). `malformed` has no code: any
+refusal will do.
 """
 
 from collections.abc import Sequence, Set
@@ -24,15 +24,15 @@ from spark_jobs.audit_rules import headers as c
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 _SWITCHES = ("pause", "resume")
 _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
-_SAYS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
+_COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
 
 
 def requests(
     records: DataFrame, *, levels_ms: Sequence[int] = DEFAULT_MS, own_topics: Set[str] = frozenset()
 ) -> DataFrame:
-    """One row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
+    """Return one row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
 
-    `own_topics`: the bridge's own, which are no legal targets.
+    own_topics: the bridge's own, which are no legal targets.
     """
     h = F.col("headers")
     key = F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key"))
@@ -54,7 +54,7 @@ def requests(
         F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
         c.contents(key, F.col("value"), h).alias("want"),
         c.digest(F.col("key")).alias("own_key"),
-        _stands_twice(h).alias("doubled"),
+        _has_duplicates(h).alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
         c.origin_name(c.value_of(h, names.ORIGIN)).alias("says_origin"),
@@ -65,7 +65,7 @@ def requests(
 
 
 def _described(read: DataFrame) -> DataFrame:
-    """The rows as documented above. Cancels and moves are acted on at once, malformed requests refused at once."""
+    """Return the rows of `requests`. `expected_ms` of cancels, moves and malformed requests is their timestamp."""
     says_due, is_timer = F.col("due_ms"), ~F.col("kind").isin("cancel", *_SWITCHES)
     due_ms = F.when(~F.col("malformed") & is_timer, says_due)
     asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", F.when(F.col("kind") != "move", due_ms))}
@@ -76,13 +76,13 @@ def _described(read: DataFrame) -> DataFrame:
         struct.alias("asked"),
         F.when(F.col("kind") == "copy", _claimed()).alias("claimed"),
         F.when(F.col("kind") == "copy", F.col("rolls")).alias("rolls"),
-        F.when(F.col("kind") == "copy", F.struct("action", *_SAYS)).alias("says"),
+        F.when(F.col("kind") == "copy", F.struct("action", *_COPIED_FIELDS)).alias("says"),
     )
 
 
-def says_of(asked: Column) -> Column:
-    """What a copy of this request has to say."""
-    return F.struct(asked["kind"].alias("action"), *(asked[name].alias(name) for name in _SAYS))
+def copy_claim_of(asked: Column) -> Column:
+    """Return the fields that a copy of this request must have."""
+    return F.struct(asked["kind"].alias("action"), *(asked[name].alias(name) for name in _COPIED_FIELDS))
 
 
 def _target(headers: Column, own_topics: Set[str]) -> Column:
@@ -91,17 +91,17 @@ def _target(headers: Column, own_topics: Set[str]) -> Column:
 
 
 def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
-    """By the one time header that stands; null where there is none, several, or no number."""
+    """Return the due time by the one time header; null if there is none, several, or no number."""
     deliver, delay, level = (c.decimal(c.value_of(headers, name)) for name in names.TIMES)
     steps = F.array(*(F.lit(ms).cast("bigint") for ms in (0, *levels_ms)))
-    # `least` skips nulls: a level that is none would be the last one.
+    # `least` skips nulls: without the check, no level would mean the last one.
     by_level = F.when(level.isNotNull(), F.get(steps, F.least(level, F.lit(len(levels_ms))).cast("int")))
     due = F.coalesce(deliver, F.try_add(F.col("timestamp_ms"), F.coalesce(delay, by_level)))
-    standing = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
-    return F.when(standing == 1, due)
+    count = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
+    return F.when(count == 1, due)
 
 
-def _stands_twice(headers: Column) -> Column:
+def _has_duplicates(headers: Column) -> Column:
     ours = c.control_names(headers)
     return F.size(ours) != F.size(F.array_distinct(ours))
 
@@ -112,7 +112,7 @@ def _bad_id(headers: Column) -> Column:
 
 
 def _bad_schedule(headers: Column) -> Column:
-    """A header of a schedule is null where it may not be, or does not parse."""
+    """Return True if a header of a schedule does not parse, or is null and may not be."""
     partition, key = c.value_of(headers, names.PARTITION), c.value_of(headers, names.KEY)
     expire = c.decimal(c.value_of(headers, names.EXPIRE_MS))
     return (
@@ -123,8 +123,10 @@ def _bad_schedule(headers: Column) -> Column:
 
 
 def _malformed() -> Column:
-    """A cancel's time and target are not looked at: the id alone says what ends; of a move the time. A claim is a copy
-    or bad."""
+    """Return True if the request must be refused. A cancel needs only its id, a move its id and time.
+
+    A claim is either a copy or malformed.
+    """
     kind = F.col("kind")
     no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull()
     schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull()
@@ -138,7 +140,7 @@ def _malformed() -> Column:
 
 
 def _claimed() -> Column:
-    """The origin of a claim that could be a copy: of an earlier request in its own partition; else null."""
+    """Return the claimed origin if it is an earlier request in the same partition; else null."""
     number = F.get(F.split("says_origin", "/"), F.lit(2)).try_cast("bigint")
     own = F.concat_ws("/", F.col("topic"), F.col("partition"), number) == F.col("says_origin")
     told = (F.col("rolls") >= 1) & F.col("is_absolute") & F.col("due_ms").isNotNull() & F.col("target").isNotNull()

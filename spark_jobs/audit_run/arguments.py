@@ -1,4 +1,4 @@
-"""What an audit is asked for: checked before Spark is started."""
+"""Arguments of an audit, checked before Spark starts."""
 
 import re
 import time
@@ -14,10 +14,10 @@ from spark_jobs.kafka.security import KafkaAccess
 
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
-"""The transaction time-out: what was released is committed or aborted by then."""
+"""The transaction timeout: by then a released timer is committed or aborted."""
 
 CHECKPOINT = "checkpoint"
-"""The folder of `out` in which Spark keeps how far a stream came."""
+"""Folder of `out` with Spark's checkpoint of a stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,26 +32,26 @@ class AuditArguments:
     from_ms: int | None = None
     to_ms: int | None = None
     offsets: Mapping[int, tuple[int, int]] | None = None
-    """By partition of the timer topic: requests from the first on, before the second."""
+    """By partition of the timer topic: first offset, and the offset after the last."""
     daily: bool = False
-    """Goes on where the last run in `out` ended, and keeps there what the next one needs."""
+    """Continue where the last run in `out` ended, and keep the state for the next run there."""
     stream: bool = False
-    """Goes on where the last run in `out` ended, and then with each batch, until it is ended."""
+    """Continue where the last run in `out` ended, batch by batch, until a signal."""
     available_now: bool = False
-    """A stream that ends when what stood at its start is read."""
+    """End a stream at the offsets that were the last ones at its start."""
     every_s: int = 10
-    """From the begin of one batch of a stream to that of the next, where it takes no longer."""
+    """Interval between the starts of two batches of a stream, at least."""
     lateness_topic: str = "timer.lateness"
-    """Where a stream tells lateness by minute."""
+    """Topic to which a stream sends lateness by minute."""
     as_of_ms: int | None = None
-    """What was due by then (less `settle_ms`) must have been delivered. None: now, taken before anything is read."""
+    """Timers due by then, less `settle_ms`, must be delivered. None: the time before anything is read."""
     settle_ms: int = SETTLE_MS
     tolerance_ms: int = 10_000
-    """So long the bridge may take to read a request; see spark_jobs.audit_rules.classes.AuditLimits."""
+    """See spark_jobs.audit_rules.classes.AuditLimits."""
     skew_ms: int = 1_000
     late_ms: int | None = None
     archive: Path | None = None
-    """Of the timer topic (spark_jobs.archive): what retention has taken is read from there."""
+    """Archive of the timer topic (spark_jobs.archive), for requests that retention has deleted."""
     levels_ms: tuple[int, ...] = DEFAULT_MS
     """The bridge's setting `levels`: what timer-delay-level means."""
     master: str | None = None
@@ -107,7 +107,7 @@ class AuditArguments:
 
 
 def make_folder(out: Path) -> None:
-    """Raises UsageError where it cannot be made."""
+    """Make the folder. Raises UsageError if that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:
@@ -115,7 +115,7 @@ def make_folder(out: Path) -> None:
 
 
 def time_ms(name: str, text: str) -> int:
-    """Epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
+    """Return epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
@@ -128,7 +128,7 @@ def time_ms(name: str, text: str) -> int:
 
 
 def offsets(text: str) -> dict[int, tuple[int, int]]:
-    """From "0:1200-9800,1:0-300" (partition:first-behind). Raises UsageError with the part that is wrong."""
+    """Parse "0:1200-9800,1:0-300", partition:first-end. Raises UsageError with the wrong part."""
     found = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
@@ -139,7 +139,7 @@ def offsets(text: str) -> dict[int, tuple[int, int]]:
 
 
 def levels_ms(text: str) -> tuple[int, ...]:
-    """From "1s 5s 10s". Raises UsageError with the level that is wrong."""
+    """Parse "1s 5s 10s" to ms. Raises UsageError with the wrong level."""
     try:
         return parse_levels(text)
     except ValueError as wrong:
@@ -147,7 +147,7 @@ def levels_ms(text: str) -> tuple[int, ...]:
 
 
 def iso(at_ms: int) -> str:
-    """For people: 2026-12-24 18:00:00.000 UTC; what no calendar holds stays a number."""
+    """Return 2026-12-24 18:00:00.000 UTC; "... ms" if no calendar date fits."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d} UTC"
     except (ValueError, OverflowError, OSError):
@@ -155,6 +155,6 @@ def iso(at_ms: int) -> str:
 
 
 def shown(values: Sequence[str]) -> str:
-    """a, b, c, d, e and 7 more."""
+    """Return "a, b, c, d, e and 7 more"."""
     rest = len(values) - _MOST_SHOWN
     return ", ".join(values[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -11,7 +11,7 @@ from spark_jobs.platform.flags import add_flags, resolved
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> AuditArguments:
-    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     parser = argparse.ArgumentParser(
         prog="timer-bridge audit", description="Prove from Kafka's topics what became of every timer."
     )

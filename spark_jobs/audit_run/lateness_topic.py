@@ -1,13 +1,13 @@
-"""Lateness per real topic and minute, each delivery counted in one row, and each row on the topic once.
+"""Lateness per real topic and minute: each delivery counts in one row, and each row is on the topic once.
 
     batch 7   deliveries 12:00:58 ... 12:01:07   untold of 6 + these -> 12:00 is over: a row; 12:01 goes to untold of 7
-    batch 8   a delivery of 12:00, seen late                         -> a row of its own for 12:00
+    batch 8   a delivery of 12:00, read late                         -> a row of its own for 12:00
 
-Rows of a batch are sent when the batch is done, so they never change: in their order, 1,000 to a transaction, by the
-one producer of this audit in the world. Behind the start of that producer nothing of a former life can come any more:
-what stands of the batch by then is looked up on the topic itself, and left out. To read_committed readers a record is
-there once, however often the audit is killed. But where it stays down for longer than the topic's retention, nothing
-tells of the last batch's records, and they are sent again.
+Rows of a batch are sent after the batch is committed, so they never change: in order, 1,000 per transaction, by one
+transactional id per audit. The start of that producer fences the one before, so no row of an earlier run can follow.
+The rows that the topic already has are then read from it and skipped. A read_committed reader gets each record once,
+however often the audit is killed. If the audit is down for longer than the topic's retention, the topic no longer
+shows the last batch's records, and they are sent again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,20 +20,20 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.audit_state import STANDING, UNTOLD
+from schemas.audit_state import OPEN_VERDICTS, UNFINISHED_MINUTES
 from schemas.lateness import MinuteLateness
 from schemas.tables import MINUTES, REQUESTS, AuditClass
-from spark_jobs.audit_rules.percentiles import spread
+from spark_jobs.audit_rules.percentiles import lateness_percentiles
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import (
-    ENDED_BY_ANOTHER,
+    FENCED_CODES,
     Cluster,
     OutgoingRecord,
-    RefusedError,
     Span,
+    TransactionAbortedError,
     TransactionalSender,
-    read,
+    read_committed,
 )
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import folder, read_table, write_table
@@ -46,24 +46,29 @@ _CHUNK = 1_000
 def write_minutes(
     spark: SparkSession, out: Path, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
 ) -> None:
-    """`minutes` and `untold` of a part, from its `requests`. What ended before `over_ms` is over."""
+    """Write `minutes` and `untold` of a part, from its `requests`. A minute is complete if it ends by `over_ms`."""
     rows = read_table(spark, out, REQUESTS, part)
     if previous is None:
-        counted = _first_seen(spark, rows.withColumn("waited", F.lit(False)), read_now)
+        counted = _uncounted_deliveries(spark, rows.withColumn("waited", F.lit(False)), read_now)
     else:
-        waited = read_table(spark, out, STANDING, previous).where(F.col("class") == AuditClass.PENDING.value)
+        waited = read_table(spark, out, OPEN_VERDICTS, previous).where(F.col("class") == AuditClass.PENDING.value)
         told = rows.join(waited.select("origin", F.lit(True).alias("waited")), "origin", "left")
-        counted = _first_seen(spark, told, read_now).unionByName(read_table(spark, out, UNTOLD, previous))
+        counted = _uncounted_deliveries(spark, told, read_now).unionByName(
+            read_table(spark, out, UNFINISHED_MINUTES, previous)
+        )
     minute = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(_MINUTE_MS))
     timed = counted.withColumn("minute_ms", minute)
     is_over = F.col("minute_ms") + _MINUTE_MS <= over_ms
-    write_table(timed.where(~is_over), out, UNTOLD, part)
-    found = spread(timed.where(is_over), "topic", "minute_ms", percentiles=(50, 90, 99))
+    write_table(timed.where(~is_over), out, UNFINISHED_MINUTES, part)
+    found = lateness_percentiles(timed.where(is_over), "topic", "minute_ms", percentiles=(50, 90, 99))
     write_table(found.repartition(1).sortWithinPartitions("minute_ms", "topic"), out, MINUTES, part)
 
 
-def _first_seen(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
-    """Deliveries of which this part has read the record, or the request behind its record; or that `waited`."""
+def _uncounted_deliveries(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
+    """Return the deliveries that no earlier part counted.
+
+    These are the ones whose record or request this part has read, and those that `waited` for their request.
+    """
     places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
     starts = spark.createDataFrame(pa.Table.from_pylist(places, schema=_STARTS))
     delivered = rows.where(F.col("lateness_ms").isNotNull())
@@ -82,20 +87,20 @@ def _first_seen(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) 
 
 
 class LatenessTopic:
-    """Where the minutes of one audit go. `audit`: its name in the world."""
+    """Sends the minutes of one audit. `audit`: its unique name."""
 
     def __init__(self, access: KafkaAccess, topic: str, audit: str) -> None:
         self._access, self._topic, self._audit = access, topic, audit
         self._sender: TransactionalSender | None = None
 
     def send(self, out: Path, part: str, batch: int, as_of_ms: int) -> None:
-        """The rows of a part, but for those that stand. Raises AuditTroubleError."""
+        """Send the rows of a part that the topic does not have yet. Raises JobFailedError."""
         found = enumerate(_rows(folder(out, MINUTES, part)))
         chunk: list[OutgoingRecord] = []
         first = None
         for number, row in found:
             if first is None:
-                first = self._begin(batch, as_of_ms)
+                first = self._first_unsent_row(batch, as_of_ms)
             if number >= first:
                 chunk.append(self._record(row, batch, number))
             if len(chunk) == _CHUNK:
@@ -104,15 +109,19 @@ class LatenessTopic:
         if chunk:
             self._commit(chunk)
 
-    def _begin(self, batch: int, as_of_ms: int) -> int:
-        """The first row of the batch that does not stand: told by the topic, in the first batch of this life."""
+    def _first_unsent_row(self, batch: int, as_of_ms: int) -> int:
+        """Return the first row of the batch that is not on the topic. Only the first batch of a process reads it."""
         if self._sender is not None:
             return 0
-        Cluster(self._access).demand(self._topic, 1)
+        Cluster(self._access).ensure_topic(self._topic, 1)
         self._sender = TransactionalSender(self._access, f"timer-bridge-audit-{self._audit}")
         since_ms = max(0, as_of_ms - CLOCK_SKEW_MS)
         partitions = range(Cluster(self._access).partitions[self._topic])
-        told = (_told(kept.value) for p in partitions for kept in read(self._access, self._topic, p, from_ms=since_ms))
+        told = (
+            _parse(kept.value)
+            for p in partitions
+            for kept in read_committed(self._access, self._topic, p, from_ms=since_ms)
+        )
         mine = (it.row for it in told if it is not None and (it.audit, it.batch) == (self._audit, batch))
         return max(mine, default=-1) + 1
 
@@ -126,14 +135,14 @@ class LatenessTopic:
         assert self._sender is not None
         try:
             self._sender.send(records)
-        except RefusedError as refused:
-            if str(refused) in ENDED_BY_ANOTHER:
-                raise AuditTroubleError("another run of this audit has begun meanwhile and goes on from here") from None
-            raise AuditTroubleError(f"{self._topic} takes nothing ({refused}): start the audit again") from None
+        except TransactionAbortedError as refused:
+            if str(refused) in FENCED_CODES:
+                raise JobFailedError("another run of this audit has begun meanwhile and goes on from here") from None
+            raise JobFailedError(f"{self._topic} takes nothing ({refused}): start the audit again") from None
 
 
-def _told(value: bytes | None) -> MinuteLateness | None:
-    """None: other traffic on the topic."""
+def _parse(value: bytes | None) -> MinuteLateness | None:
+    """Return the record's value; None for other traffic on the topic."""
     try:
         return MinuteLateness.model_validate_json(value or b"")
     except ValidationError:
@@ -141,7 +150,7 @@ def _told(value: bytes | None) -> MinuteLateness | None:
 
 
 def _rows(of: Path) -> Iterator[dict[str, Any]]:
-    """In the order in which they lie there."""
+    """Return the rows of a table, in the order of its files."""
     for path in sorted(of.glob("*.parquet")):
         for some in pq.ParquetFile(path).iter_batches(_CHUNK):
             yield from some.to_pylist()

@@ -1,9 +1,9 @@
-"""What one run reads: the timer topic first, then, when its end is fixed, the other ends of its requests.
+"""What one run reads: the timer topic first, then, once its end is fixed, the topics with the outcomes.
 
-    timer.requests   [asked ............)[context ...)   behind what is asked for: copies, and what ends an id
+    timer.requests   [range ............)[context ...)   after the range: copies, and requests that end an id
     orders           [from - 10 min ........ end)        looked up later: a delivery of any request above is in here
 
-Everything is read to its end, as a copy, a cancel or a delivery may come at any time later.
+Every topic is read to its end, as a copy, a cancel or a delivery may come at any later time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,35 +13,35 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.archive import reached
+from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import AuditArguments, shown
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.tables import read_records
 
 CLOCK_SKEW_MS = 600_000
-"""A delivery's clock may be behind its request's by so much when a range of time is read."""
+"""How far a delivery's timestamp may precede its request's, when a range of time is read."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """`asked`: the requests to be judged. `read`: those, and what stands behind them.
+class ReadPlan:
+    """Spans of the timer topic. `asked`: the requests to judge; `read`: those, and the records after them.
 
-    `gone`, `unread`: see judgement.Seen.
+    `deleted_before`, `excluded_before`: see Observations.
     """
 
     asked: Sequence[Span]
     read: Sequence[Span]
-    gone: Sequence[Span]
-    unread: Sequence[Span]
+    deleted_before: Sequence[Span]
+    excluded_before: Sequence[Span]
     gaps: Sequence[str] = ()
-    """What neither archive nor topic has."""
+    """Messages about requests that neither archive nor topic has."""
 
 
-class Old(NamedTuple):
-    """What an archive has of one partition: [first, behind). `until`: where the range that was asked for ends."""
+class ArchivedRange(NamedTuple):
+    """Offsets of one partition in an archive: [first, behind). `until`: end of the requested range, None: no end."""
 
     first: int
     behind: int
@@ -52,8 +52,8 @@ def own_topics(arguments: AuditArguments) -> set[str]:
     return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic}
 
 
-def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old]) -> Reading:
-    """For an audit of a range, by time or by offsets; of all by default. `archived`: see `in_archive`."""
+def plan_once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, ArchivedRange]) -> ReadPlan:
+    """Plan an audit of a range, by time or by offsets; of everything by default. `archived`: see `archived_ranges`."""
     topic = arguments.timer_topic
     everything = cluster.spans([topic], from_ms=arguments.from_ms)
     asked = cluster.spans([topic], from_ms=arguments.from_ms, to_ms=arguments.to_ms)
@@ -71,7 +71,7 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
         )
     for at, old in archived.items():
         if log[at].end < old.behind:
-            raise AuditTroubleError(
+            raise JobFailedError(
                 f"{topic}/{at} ends at {log[at].end}, but {arguments.archive} holds it up to {old.behind}: the topic"
                 " was made anew, or lost its end: audit it without this archive, and give the archive a new --out"
             )
@@ -80,31 +80,34 @@ def once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, Old
         read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))
     starts_with_log = arguments.from_ms is None and arguments.offsets is None
     gaps = _between([*log.values()], arguments, archived, everything) if arguments.archive is not None else ()
-    return Reading(asked, read, asked if starts_with_log else (), () if starts_with_log else asked, gaps)
+    return ReadPlan(asked, read, asked if starts_with_log else (), () if starts_with_log else asked, gaps)
 
 
 def _between(
-    logs: Sequence[Span], arguments: AuditArguments, archived: Mapping[int, Old], kept: Sequence[Span]
+    logs: Sequence[Span], arguments: AuditArguments, archived: Mapping[int, ArchivedRange], kept: Sequence[Span]
 ) -> Sequence[str]:
-    """`kept`: of the topic, from the range's begin on. Where `logs`, all of it, have what is older, nothing is gone."""
+    """Return messages about offsets between the archive's end and the log's start.
+
+    kept: the topic from the range's start on. logs: the whole topic; if it has older records, none are missing.
+    """
     assert arguments.archive is not None
-    ends = reached(arguments.archive, arguments.timer_topic)
-    gone = 0
+    ends = archive_ends(arguments.archive, arguments.timer_topic)
+    lost = 0
     for log, span in zip(logs, kept, strict=True):
         old = archived.get(log.partition)
         end = max(ends.get(log.partition, 0), old.behind if old is not None else 0)
-        gone += max(0, log.start - end) if span.start <= log.start else 0
-    told = f"Never read: {gone:,} offsets of {arguments.timer_topic} lie between the archive's end and the log's start."
-    return (f"{told} Archive more often.",) if gone else ()
+        lost += max(0, log.start - end) if span.start <= log.start else 0
+    told = f"Never read: {lost:,} offsets of {arguments.timer_topic} lie between the archive's end and the log's start."
+    return (f"{told} Archive more often.",) if lost else ()
 
 
-def in_archive(old: DataFrame | None, arguments: AuditArguments) -> dict[int, Old]:
-    """By partition."""
+def archived_ranges(old: DataFrame | None, arguments: AuditArguments) -> dict[int, ArchivedRange]:
+    """Return the archived range of each partition."""
     if old is None:
         return {}
     later = F.col("timestamp_ms") >= (2**62 if arguments.to_ms is None else arguments.to_ms)
     bounds = old.groupBy("partition").agg(F.min("offset"), F.max("offset"), F.min(F.when(later, F.col("offset"))))
-    return {partition: Old(first, last + 1, until) for partition, first, last, until in bounds.collect()}
+    return {partition: ArchivedRange(first, last + 1, until) for partition, first, last, until in bounds.collect()}
 
 
 def _within(span: Span, first: int, behind: int) -> Span:
@@ -112,10 +115,10 @@ def _within(span: Span, first: int, behind: int) -> Span:
     return span._replace(start=start, end=max(start, min(span.end, behind)))
 
 
-def parsed(
+def read_requests(
     spark: SparkSession, spans: Sequence[Span], arguments: AuditArguments, old: DataFrame | None = None
 ) -> DataFrame:
-    """`old`: records of an archive, none of which lies in `spans`."""
+    """Return the parsed requests of the spans. `old`: records of an archive, none of which is in `spans`."""
     records = read_records(spark, arguments.access, spans)
     if old is not None:
         records = records.unionByName(old.select(records.columns))
@@ -124,20 +127,20 @@ def parsed(
 
 @dataclass(frozen=True)
 class Census:
-    """Of the requests that were read: which real topics they name, and which steps they need."""
+    """Which real topics the requests name, and which steps of the audit they need."""
 
     topics: tuple[str, ...]
     unknown: tuple[str, ...]
-    """Some, at most 100, of those that no broker has."""
+    """At most 100 of the topics that do not exist."""
     has_ids: bool
     has_claims: bool
     has_moves: bool
 
 
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
-    """`asked`: rows with `asked`. What comes to the driver is bounded by the topics of the cluster.
+    """Return the census of rows with `asked`. The driver gets at most one row per topic of the cluster.
 
-    The bridge's own topics are never real ones, whatever a request says: what lies there is no delivery.
+    The bridge's own topics are never real topics, even if a request names one: no record there is a delivery.
     """
     exists = F.col("target").isin(*(cluster.partitions.keys() - own_topics(arguments)))
     named = asked.groupBy(F.col("asked.target").alias("target")).agg(
@@ -163,17 +166,19 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Evidence from the topics where requests end."""
+class OutcomeTopics:
+    """Evidence from the real, rejected and receipts topics."""
 
     rejections: DataFrame
     others: tuple[DataFrame, ...]
     spans: tuple[Span, ...]
     undecided: DataFrame | None
-    """See judgement.Seen."""
+    """See Observations."""
 
 
-def ends(spark: SparkSession, arguments: AuditArguments, cluster: Cluster, spans: Iterable[Span]) -> Ends:
+def read_outcomes(
+    spark: SparkSession, arguments: AuditArguments, cluster: Cluster, spans: Iterable[Span]
+) -> OutcomeTopics:
     """`spans`: of the real topics, the rejected topic and the receipts topic, up to their last stable offsets."""
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
     everything = tuple(spans)
@@ -181,10 +186,10 @@ def ends(spark: SparkSession, arguments: AuditArguments, cluster: Cluster, spans
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
     others = (evidence.deliveries(real), evidence.receipts(told))
-    hidden = cluster.undecided(span for span in everything if span.topic != arguments.receipts_topic)
+    hidden = cluster.unstable_spans(span for span in everything if span.topic != arguments.receipts_topic)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
-    return Ends(evidence.rejections(rejected), others, everything, undecided)
+    return OutcomeTopics(evidence.rejections(rejected), others, everything, undecided)
 
 
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:
@@ -198,13 +203,13 @@ def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -
     return found
 
 
-def truncated(cluster: Cluster, arguments: AuditArguments, topics: Sequence[str]) -> list[str]:
-    """Notes on what is gone of these real topics, and of the rejected one."""
+def loss_notes(cluster: Cluster, arguments: AuditArguments, topics: Sequence[str]) -> list[str]:
+    """Return notes on what retention or compaction has deleted of these real topics, and of the rejected topic."""
     found = []
-    gone = {span.topic for span in cluster.spans(topics) if span.start > 0}
-    if gone:
+    cut = {span.topic for span in cluster.spans(topics) if span.start > 0}
+    if cut:
         found.append(
-            f"The beginning of {shown(sorted(gone))} is gone (retention): what was delivered there counts as missing."
+            f"The beginning of {shown(sorted(cut))} is gone (retention): what was delivered there counts as missing."
         )
     rejected = {arguments.rejected_topic} & cluster.partitions.keys()
     if any(span.start > 0 for span in cluster.spans(rejected)):

@@ -1,4 +1,4 @@
-"""What a streaming audit does with a batch: a part of an audit (incremental.py) that tells what has changed.
+"""A batch of the streaming audit: a part of an audit (incremental.py) that reports what has changed.
 
     1 judge      requests, evidence, claims, standing, untold, minutes of day=D/batch=N   overwritten, if they are there
     2 commit     batches, then spans                                                      the batch is done: it stays
@@ -6,9 +6,9 @@
     4 forget     the state behind batch N - 2
     5 Spark writes checkpoint/commits/N
 
-Killed anywhere, the next life is given batch N again by Spark's checkpoint, with the same requests. Before 2 it is
-judged anew; behind 2 it is left as it is, and 3 and 4 are done. So Parquet and topic repeat nothing; faults are shown
-at least once. A request that is pending has no row in `requests`; another class has one, and one more when it changes.
+If the process is killed, Spark's checkpoint gives the next one batch N again, with the same requests. Before step 2 it
+is judged again; after step 2 only steps 3 and 4 are done. So Parquet and topic repeat nothing; faults are printed at
+least once. A pending request has no row in `requests`; any other class has one, and one more when it changes.
 """
 
 import shutil
@@ -25,69 +25,70 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.audit_state import BATCHES, CLAIMS, SPANS, STANDING, UNTOLD
+from schemas.audit_state import BATCHES, CLAIMS, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
 from schemas.tables import REQUESTS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, is_fault
 from spark_jobs.audit_rules.requests import requests
-from spark_jobs.audit_run import daily_spans as continuing
-from spark_jobs.audit_run import read_plan as reading
+from spark_jobs.audit_run import daily_spans, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.incremental import open_folder
 from spark_jobs.audit_run.lateness_topic import LatenessTopic, write_minutes
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.tables import folder, read_table, rows_in, write_table
 
-_SHOWN = 20
+_MOST_PRINTED = 20
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What Spark gives to a batch. `ends`: of the timer topic's partitions, looked up behind `as_of_ms`."""
+class PlannedBatch:
+    """Spark's plan of a batch. `ends`: of the timer topic's partitions, looked up after `as_of_ms`."""
 
     number: int
     as_of_ms: int
     ends: Mapping[int, int]
 
 
-class Batches:
+class StreamBatches:
     """The batches in one folder."""
 
     def __init__(self, arguments: AuditArguments, lateness: LatenessTopic) -> None:
         self._arguments, self._out, self._lateness = arguments, arguments.out, lateness
         self.faults = 0
-        """That were told in this life."""
+        """Faults that this process has printed."""
         self.gaps: list[str] = []
-        self._noted: set[str] = set()
+        self._printed_notes: set[str] = set()
 
-    def take(self, spark: SparkSession, records: DataFrame, planned: Planned) -> None:
-        """All five steps but Spark's. `records`: of the timer topic. Raises AuditTroubleError."""
-        part = part_of(self._out, planned.number)
+    def process(self, spark: SparkSession, records: DataFrame, planned: PlannedBatch) -> None:
+        """Do steps 1 to 4. `records`: of the timer topic. Raises JobFailedError."""
+        part = committed_part(self._out, planned.number)
         if part is None:
             part = self._judge(spark, records, planned)
-        row = row_of(self._out, part)
-        self._tell(part, row)
+        row = batch_row(self._out, part)
+        self._print_faults(part, row)
         self._lateness.send(self._out, part, planned.number, row["as_of_ms"])
-        self._forget(planned.number - 2)
+        self._delete_state(planned.number - 2)
 
-    def _judge(self, spark: SparkSession, records: DataFrame, planned: Planned) -> str:
-        previous = part_of(self._out, planned.number - 1)
+    def _judge(self, spark: SparkSession, records: DataFrame, planned: PlannedBatch) -> str:
+        previous = committed_part(self._out, planned.number - 1)
         if previous is None and planned.number > 0:
-            raise AuditTroubleError(
+            raise JobFailedError(
                 f"--out {self._out} does not hold batch {planned.number - 1}, but its checkpoint does: give a new --out"
             )
-        before_ms = None if previous is None else row_of(self._out, previous)["as_of_ms"]
+        before_ms = None if previous is None else batch_row(self._out, previous)["as_of_ms"]
         as_of_ms = max(planned.as_of_ms, before_ms or 0)
         part = f"day={datetime.fromtimestamp(as_of_ms / 1000, UTC).date()}/batch={planned.number:09d}"
-        asked, reached = self._arguments, continuing.reached_in(self._out, previous)
+        asked, reached = self._arguments, daily_spans.read_positions(self._out, previous)
         cluster = Cluster(asked.access)
         read = [
             span._replace(end=max(span.start, planned.ends.get(span.partition, span.start)))
-            for span in continuing.read_on(cluster, [asked.timer_topic], reached, new_from_ms=asked.from_ms, to_ms=None)
+            for span in daily_spans.spans_since(
+                cluster, [asked.timer_topic], reached, new_from_ms=asked.from_ms, to_ms=None
+            )
         ]
         limits = asked.limits(as_of_ms)
-        parsed = requests(records, levels_ms=asked.levels_ms, own_topics=reading.own_topics(asked))
-        new = continuing.New(
+        parsed = requests(records, levels_ms=asked.levels_ms, own_topics=read_plan.own_topics(asked))
+        new = daily_spans.NewPart(
             part=part,
             previous=previous,
             reached=reached,
@@ -96,25 +97,25 @@ class Batches:
             since_ms=before_ms if before_ms is not None else asked.from_ms,
         )
         try:
-            done = continuing.judge_new(
+            done = daily_spans.judge_part(
                 spark, cluster, asked, limits, new, lambda rows: self._write_changed(spark, rows, part, previous)
             )
         finally:
             new.parsed.unpersist()
-        for note in sorted({*done.notes} - self._noted):
+        for note in sorted({*done.notes} - self._printed_notes):
             print(f"batch {planned.number}: {note}", file=sys.stderr)
-        self._noted.update(done.notes)
+        self._printed_notes.update(done.notes)
         write_minutes(spark, self._out, part, previous, done.spans, as_of_ms - asked.settle_ms)
         self._commit(spark, part, planned.number, as_of_ms, done)
         return part
 
     def _write_changed(self, spark: SparkSession, rows: DataFrame, part: str, previous: str | None) -> None:
-        """`requests`: what is not as it was told before. `standing`: what is told by now, and open; deliveries that are
-        pending, too."""
+        """Write `requests`: rows that differ from those written before; and `standing`: open verdicts and pending
+        deliveries."""
         is_told = F.col("class") != AuditClass.PENDING.value
         changed = rows.where(is_told)
         if previous is not None:
-            before = read_table(spark, self._out, STANDING, previous).select(
+            before = read_table(spark, self._out, OPEN_VERDICTS, previous).select(
                 "origin", F.col("class").alias("was"), F.col("faults").alias("were")
             )
             was = F.coalesce("was", F.lit(AuditClass.PENDING.value))
@@ -122,19 +123,19 @@ class Batches:
             changed = rows.join(before, "origin", "left").where(differs)
         write_table(changed, self._out, REQUESTS, part)
         came = F.col("deliveries") > 0
-        write_table(rows.where((is_told | came) & F.col("open")), self._out, STANDING, part)
+        write_table(rows.where((is_told | came) & F.col("open")), self._out, OPEN_VERDICTS, part)
 
-    def _commit(self, spark: SparkSession, part: str, number: int, as_of_ms: int, done: continuing.Done) -> None:
+    def _commit(self, spark: SparkSession, part: str, number: int, as_of_ms: int, done: daily_spans.JudgedPart) -> None:
         told = _counts(read_table(spark, self._out, REQUESTS, part))
-        standing = _counts(read_table(spark, self._out, STANDING, part).where(is_fault()))
+        standing = _counts(read_table(spark, self._out, OPEN_VERDICTS, part).where(is_fault()))
         row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
         row |= {"batch": number, "as_of_ms": as_of_ms, "written_ms": time.time_ns() // 1_000_000}
         row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
         row |= {"standing_faults": sum(standing.values()), "open": rows_in(open_folder(self._out, part))}
-        continuing.write_rows(self._out, BATCHES, part, [{**row, "gaps": list(done.gaps)}])
-        continuing.write_rows(self._out, SPANS, part, done.rows)
+        daily_spans.write_rows(self._out, BATCHES, part, [{**row, "gaps": list(done.gaps)}])
+        daily_spans.write_rows(self._out, SPANS, part, done.rows)
 
-    def _tell(self, part: str, row: Mapping[str, Any]) -> None:
+    def _print_faults(self, part: str, row: Mapping[str, Any]) -> None:
         self.gaps += row["gaps"]
         for gap in row["gaps"]:
             print(f"batch {row['batch']}: {gap}", file=sys.stderr)
@@ -146,37 +147,43 @@ class Batches:
         wanted = ["origin", "class", "target", "due_ms"]
         is_bad = [("class", "in", [name.value for name in FAULTS])]
         shown = pq.read_table(folder(self._out, REQUESTS, part), columns=wanted, filters=is_bad, partitioning=None)
-        for fault in shown.slice(0, _SHOWN).to_pylist():
+        for fault in shown.slice(0, _MOST_PRINTED).to_pylist():
             due = iso(fault["due_ms"]) if fault["due_ms"] is not None else "never"
             print(f"  {fault['class']} {fault['origin']} for {fault['target']}, due {due}", file=sys.stderr)
-        if shown.num_rows > _SHOWN:
-            print(f"  and {shown.num_rows - _SHOWN:,} more, in {folder(self._out, REQUESTS, part)}", file=sys.stderr)
+        if shown.num_rows > _MOST_PRINTED:
+            print(
+                f"  and {shown.num_rows - _MOST_PRINTED:,} more, in {folder(self._out, REQUESTS, part)}",
+                file=sys.stderr,
+            )
 
-    def _forget(self, number: int) -> None:
-        """The state behind a batch, which only the one after it needs. What it told stays."""
-        part = part_of(self._out, number)
+    def _delete_state(self, number: int) -> None:
+        """Delete the state of a batch, which only the next batch needs. Its results stay."""
+        part = committed_part(self._out, number)
         if part is not None:
-            state = (open_folder(self._out, part), *(folder(self._out, t, part) for t in (CLAIMS, STANDING, UNTOLD)))
+            state = (
+                open_folder(self._out, part),
+                *(folder(self._out, t, part) for t in (CLAIMS, OPEN_VERDICTS, UNFINISHED_MINUTES)),
+            )
             for old in state:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def part_of(out: Path, number: int) -> str | None:
-    """The folders of a batch that is done."""
+def committed_part(out: Path, number: int) -> str | None:
+    """Return the part of a batch if it is committed."""
     found = [*(out / SPANS.name).glob(f"day=*/batch={number:09d}/part.parquet")]
     return None if not found else str(found[0].parent.relative_to(out / SPANS.name))
 
 
-def last_part(out: Path) -> str | None:
-    """Of the last batch that is done."""
+def last_committed_part(out: Path) -> str | None:
+    """Return the part of the last committed batch."""
     days = sorted((out / SPANS.name).glob("day=*"))[::-1]
     done = (max(day.glob("batch=*/part.parquet"), default=None) for day in days)
     last = next((path for path in done if path is not None), None)
     return None if last is None else str(last.parent.relative_to(out / SPANS.name))
 
 
-def row_of(out: Path, part: str) -> dict[str, Any]:
-    """A batch's row of BATCHES."""
+def batch_row(out: Path, part: str) -> dict[str, Any]:
+    """Return a batch's row of BATCHES."""
     (row,) = pq.ParquetFile(folder(out, BATCHES, part) / "part.parquet").read().to_pylist()
     return dict(row)
 

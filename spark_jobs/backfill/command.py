@@ -10,7 +10,7 @@ from spark_jobs.platform.flags import add_flags, resolved
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
-    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     parser = argparse.ArgumentParser(
         prog="timer-bridge backfill", description="Deliver what an audit found missing. Without --apply it only looks."
     )

@@ -1,16 +1,16 @@
-"""Missing timers are delivered after all: each once, and none that a bridge will still deliver.
+"""Deliver missing timers: each once, and none that a bridge will still deliver.
 
-    AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked meanwhile?
+    AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked since?
       --3--> body from the timer topic, or from an archive --4--> real topic + mark on timer.backfilled, one transaction
 
-1. What waits in a store, is held, on its way, or was ended by a cancel, is not touched (undeliverable.py).
-2. Looked at behind 1, and up to what stands by then: a bridge that delivered it did so before its progress said so.
-   Where a later request has its id it is never sent (superseded.py); where its real topic may have forgotten
-   it, only when asked for (--although-unknown).
-3. Key, value and foreign headers as they were sent; one whose body is gone is told.
-4. By `<group>-backfill-<timer topic>-<partition>`: its start ends what an older run had open, and reads the marks.
+1. A timer that waits in a store, is held, is a copy in flight, or was cancelled, is skipped (undeliverable.py).
+2. Read after step 1, to the ends of the topics: a bridge commits a delivery and its progress in one transaction.
+   A timer whose id a later request has is never sent (superseded.py). If its real topic may have deleted its delivery,
+   it is sent only with --although-unknown.
+3. Key, value and foreign headers as they were sent; a request that is deleted is reported.
+4. By the transactional id `<group>-backfill-<timer topic>-<partition>`: it fences an older run, then reads the marks.
 
-Without --apply nothing is sent. OUT/backfill says of each what became of it (schemas.tables.BACKFILL).
+Without --apply nothing is sent. OUT/backfill has the outcome of each timer (schemas.tables.BACKFILL).
 Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
@@ -27,17 +27,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
-from schemas.audit_state import STANDING
+from schemas.audit_state import OPEN_VERDICTS
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
-from spark_jobs.archive import archived, demand_archive, reached
+from spark_jobs.archive import archive_ends, archived, require_archive
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import CHECKPOINT, make_folder
 from spark_jobs.audit_run.daily_spans import done_days
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
-from spark_jobs.audit_run.stream_batches import last_part
-from spark_jobs.backfill.publish import BODIES, SENT, WAITS, Publish, PublishTask, ddl, now_ms
+from spark_jobs.audit_run.stream_batches import last_committed_part
+from spark_jobs.backfill.publish import BODIES, SENT, WAITS, JudgeTask, PublishTask, ddl, now_ms
 from spark_jobs.backfill.superseded import superseded, with_ids
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
@@ -48,7 +48,7 @@ from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
 
 _NEVER_MS = 2**62
-_A_DAY_S = 86_400
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +66,18 @@ class BackfillArguments:
     archive: Path | None = None
     apply: bool = False
     although_unknown: bool = False
-    """Also what may have been delivered to a topic that is compacted, or whose retention has taken that time."""
+    """Also send timers whose delivery compaction or retention may have deleted from their topic."""
     limit: int | None = None
     per_s: int | None = None
-    """Records a second, in all."""
+    """Records per second, in total."""
     master: str | None = None
 
     def __post_init__(self) -> None:
-        is_begun = (self.audit / CHECKPOINT).exists() and last_part(self.audit) is None
+        is_begun = (self.audit / CHECKPOINT).exists() and last_committed_part(self.audit) is None
         if is_begun or not (self.audit / REQUESTS.name).is_dir():
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
         if self.archive is not None:
-            demand_archive(self.archive)
+            require_archive(self.archive)
         for name in ("limit", "per_s"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -85,8 +85,8 @@ class BackfillArguments:
 
 
 @dataclass(frozen=True)
-class Backfilled:
-    """How many missing ones came to which outcome."""
+class BackfillResult:
+    """Counts of missing timers by outcome."""
 
     out: Path
     counts: dict[str, int] = field(default_factory=dict)
@@ -96,56 +96,56 @@ class Backfilled:
         return 1 if any(name.startswith("failed") for name in self.counts) else 0
 
 
-def run_backfill(arguments: BackfillArguments) -> Backfilled:
-    """Raises AuditTroubleError where it cannot go on; what was sent until then is marked."""
+def run_backfill(arguments: BackfillArguments) -> BackfillResult:
+    """Run a backfill. Raises JobFailedError if it must stop; timers sent by then are marked."""
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
-    cluster.demand_existing(arguments.timer_topic)
-    cluster.demand_existing(arguments.journal_topic, flag="--journal-topic")
-    cluster.demand_existing(arguments.rejected_topic, flag="--rejected-topic")
+    cluster.require_topic(arguments.timer_topic)
+    cluster.require_topic(arguments.journal_topic, flag="--journal-topic")
+    cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
-        cluster.demand_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
+        cluster.ensure_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
     with job_session("backfill", arguments.out, arguments.master) as spark:
         return _backfill(spark, cluster, arguments)
 
 
-def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> Backfilled:
-    """Each step is finished before the next one looks at the cluster, and stays as it is: see 2.
+def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> BackfillResult:
+    """Run the steps, and write each one's result before the next reads the cluster (see 2).
 
-    What Spark only keeps, it makes anew where an executor is lost, and finds another progress, or less in a topic.
+    A result that Spark only caches is computed again if an executor is lost, from another progress.
     """
-    for old in arguments.out.glob("backfill-steps-*"):  # another run may be beside us
-        if time.time() - old.stat().st_mtime > _A_DAY_S:
+    for old in arguments.out.glob("backfill-steps-*"):  # younger ones may belong to another run
+        if time.time() - old.stat().st_mtime > _DAY_S:
             shutil.rmtree(old, ignore_errors=True)
     steps = arguments.out / f"backfill-steps-{uuid4().hex[:8]}"
     try:
         asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
-        wait = PublishTask(arguments.access, arguments.group, arguments.journal_topic)
-        judged = _written(_by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)), steps / "judged")
-        came = _written(_with_what_came(spark, judged, cluster, arguments), steps / "came")
-        ended = _with_what_ended(spark, came, cluster, arguments, steps)
-        looked = _written(_without_holes(ended, cluster, arguments), steps / "looked")
+        wait = JudgeTask(arguments.access, arguments.group, arguments.journal_topic)
+        judged = _materialized(_by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)), steps / "judged")
+        came = _materialized(_with_later_outcomes(spark, judged, cluster, arguments), steps / "came")
+        ended = _with_superseding(spark, came, cluster, arguments, steps)
+        looked = _materialized(_with_archive_gaps(ended, cluster, arguments), steps / "looked")
         chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
         if arguments.limit is not None:
             chosen = chosen.limit(arguments.limit)
         chosen = chosen.persist(StorageLevel.DISK_ONLY)
         bodies = _bodies(spark, chosen, cluster, arguments)
-        sent = _written(_sent(bodies, cluster, arguments), steps / "sent")
-        write_table(_told(looked, chosen, sent), arguments.out, BACKFILL)
+        sent = _materialized(_sent(bodies, cluster, arguments), steps / "sent")
+        write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     finally:
         spark.catalog.clearCache()
         shutil.rmtree(steps, ignore_errors=True)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
-    return Backfilled(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
+    return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
 
 
-def _written(rows: DataFrame, folder: Path) -> DataFrame:
+def _materialized(rows: DataFrame, folder: Path) -> DataFrame:
     rows.write.parquet(str(folder))
     return rows.sparkSession.read.schema(rows.schema).parquet(str(folder))
 
 
 def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
-    table = _judged(spark, arguments.audit)
+    table = _latest_verdicts(spark, arguments.audit)
     lost = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
     timers = lost.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
     earliest_ms = F.greatest("requested_ms", F.least("due_ms", "moved_low_ms")).alias("earliest_ms")
@@ -153,10 +153,10 @@ def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     return timers.select(*told, earliest_ms)
 
 
-def _judged(spark: SparkSession, audit: Path) -> DataFrame:
-    """Of a daily audit the last day that is done, as what is missing is told on each; of a stream what still stands."""
+def _latest_verdicts(spark: SparkSession, audit: Path) -> DataFrame:
+    """Return the last complete day of a daily audit, which repeats what is missing; of a stream the open verdicts."""
     if (audit / CHECKPOINT).exists():
-        return read_table(spark, audit, STANDING, last_part(audit))
+        return read_table(spark, audit, OPEN_VERDICTS, last_committed_part(audit))
     part = next((f"day={day}" for day in reversed(done_days(audit))), None)
     if not (audit / REQUESTS.name / (part or "") / "_SUCCESS").exists():
         raise UsageError(f"--audit {audit}: its audit has not come to its end: let it, or make it again")
@@ -164,44 +164,44 @@ def _judged(spark: SparkSession, audit: Path) -> DataFrame:
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
-    """One task for a partition of the timer topic: its journal is read once, and its producer has no rival."""
+    """Return the rows with one task per partition of the timer topic: one journal read, one producer."""
     return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "due_ms", "offset")
 
 
-def _with_what_came(
+def _with_later_outcomes(
     spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: BackfillArguments
 ) -> DataFrame:
-    """`outcome` of those that a bridge or an earlier run has dealt with since the audit."""
-    # Senders name topics: what comes to the driver is bounded by those of the cluster.
+    """Return `judged` with the outcome of timers that a bridge or an earlier run has settled since the audit."""
+    # Senders choose topic names: keep only topics of the cluster, so that the driver's memory is bounded.
     known = F.when(F.col("target").isin(*cluster.partitions), F.col("target"))
     bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
     since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
     targets = sorted(bounds[1])
     marks = sorted({arguments.backfilled_topic} & cluster.partitions.keys())
-    real = read_records(spark, arguments.access, cluster.decided(targets, from_ms=since))
-    refused = read_records(spark, arguments.access, _rejected(cluster, arguments, since))
-    marked = read_records(spark, arguments.access, cluster.decided(marks))
+    real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
+    refused = read_records(spark, arguments.access, _rejected_spans(cluster, arguments, since))
+    marked = read_records(spark, arguments.access, cluster.stable_spans(marks))
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     sent = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
     seen = came.distinct().withColumn("has_come", F.lit(True))
     found = judged.join(seen, "origin", "left").join(sent, "origin", "left")
-    # Behind the ranges that are read: what is taken from now on, Spark finds gone.
+    # After the spans are fixed: Spark fails if retention deletes any of them from now on.
     remembered, refused_ms = dict.fromkeys(targets, 0), 0
     if not arguments.although_unknown:
-        remembered |= cluster.remembered_from_ms(targets)
-        refused_ms = cluster.refused_from_ms(arguments.rejected_topic)
-    return decided(found, remembered, now_ms(), refused_ms)
+        remembered |= cluster.complete_since_ms(targets)
+        refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
+    return with_outcomes(found, remembered, now_ms(), refused_ms)
 
 
-def _rejected(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> list[Span]:
-    return cluster.decided([arguments.rejected_topic], from_ms=since_ms)
+def _rejected_spans(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> list[Span]:
+    return cluster.stable_spans([arguments.rejected_topic], from_ms=since_ms)
 
 
-def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
-    """`outcome` of those that are not to be sent. `found`: with `is_marked`, `has_come`, `waits`, `ended_by`, and
-    `earliest_ms`, before which a bridge cannot have delivered it.
+def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
+    """Return `found` with the outcome of timers that are not to be sent.
 
-    `targets`: from when on (epoch ms) each still has all that came to it; `refused_ms`: the rejected topic.
+    found: has `is_marked`, `has_come`, `waits`, `ended_by`, and `earliest_ms`, the earliest possible delivery.
+    targets: since when (epoch ms) each topic is complete; refused_ms: the same of the rejected topic.
     """
     since_ms = F.create_map(*(column for name, ms in targets.items() for column in (F.lit(name), F.lit(ms))))
     remembered_ms = F.try_element_at(since_ms, F.col("target")) if targets else F.lit(None)
@@ -220,10 +220,10 @@ def decided(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_m
     return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "earliest_ms")
 
 
-def _with_what_ended(
+def _with_superseding(
     spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Path
 ) -> DataFrame:
-    """`superseded` of those still to be sent, where a later request has their id: up to now, not to the audit's day."""
+    """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
     is_open = F.col("outcome").isNull()
     bounds = came.where(is_open).groupBy("partition").agg(F.min("offset"), F.min("requested_ms")).collect()
     if not bounds:
@@ -231,29 +231,29 @@ def _with_what_ended(
     first = {row.partition: row[1] for row in bounds}
     spans = [
         span._replace(start=max(span.start, first[span.partition]))
-        for span in cluster.decided([arguments.timer_topic])
+        for span in cluster.stable_spans([arguments.timer_topic])
         if span.partition in first
     ]
     timers = _requests(spark, spans, arguments)
     own = {arguments.timer_topic, arguments.rejected_topic}
     since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
-    refused = read_records(spark, arguments.access, _rejected(cluster, arguments, since))
-    # Kept first: Spark would put a request's whole reading into each place where one of its columns is needed.
+    refused = read_records(spark, arguments.access, _rejected_spans(cluster, arguments, since))
+    # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
     parsed = requests(timers, own_topics=own).persist(StorageLevel.DISK_ONLY)
-    named = _written(with_ids(parsed), steps / "named")
+    named = _materialized(with_ids(parsed), steps / "named")
     parsed.unpersist()
-    codes = _written(evidence.rejections(refused).select("origin", "error", "rejected_ms"), steps / "refused")
+    codes = _materialized(evidence.rejections(refused).select("origin", "error", "rejected_ms"), steps / "refused")
     found = superseded(named, codes, came.where(is_open))
     joined = came.join(found, "origin", "left")
     outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
     return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")
 
 
-def _without_holes(looked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
-    """`cannot-tell` of what lies before a hole between archive and log, whatever was asked for: its cancel may have."""
+def _with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+    """Return `looked` with `cannot-tell` for timers before a gap between archive and log: it may hide a cancel."""
     if arguments.archive is None:
         return looked
-    ends = reached(arguments.archive, arguments.timer_topic)
+    ends = archive_ends(arguments.archive, arguments.timer_topic)
     spans = cluster.spans([arguments.timer_topic])
     holes = {span.partition: span.start for span in spans if ends.get(span.partition, 0) < span.start}
     if not holes:
@@ -270,7 +270,7 @@ def _without_holes(looked: DataFrame, cluster: Cluster, arguments: BackfillArgum
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
-    """The rows of `chosen` whose request is still to be had, as BODIES."""
+    """Return the rows of `chosen` whose request still exists, as BODIES."""
     bounds = chosen.groupBy("partition").agg(F.min("offset").alias("low"), F.max("offset").alias("high")).collect()
     kept = {span.partition: span for span in cluster.spans([arguments.timer_topic])}
     spans = []
@@ -294,7 +294,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
 
 
 def _requests(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
-    """The records of these spans of the timer topic, and those of the archive."""
+    """Return the records of these spans of the timer topic, and those of the archive."""
     records = read_records(spark, arguments.access, spans)
     if arguments.archive is None:
         return records
@@ -302,11 +302,11 @@ def _requests(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArg
 
 
 def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
-    """`origin`, `outcome`, `detail`: sent as these are read, so once."""
+    """Return `origin`, `outcome`, `detail`. Evaluation sends the records, so evaluate the result once."""
     if not arguments.apply:
         return bodies.selectExpr("origin", "'would-be-sent' AS outcome", "CAST(NULL AS STRING) AS detail")
     partitions = cluster.partitions[arguments.timer_topic]
-    publish = Publish(
+    publish = PublishTask(
         arguments.access,
         f"{arguments.group}-backfill-{arguments.timer_topic}",
         arguments.backfilled_topic,
@@ -316,8 +316,8 @@ def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> 
     return _by_partition(bodies, partitions).mapInArrow(publish, ddl(SENT))
 
 
-def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
-    """A row of BACKFILL for each missing one."""
+def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
+    """Return a row of BACKFILL for each missing timer."""
     done = sent.select("origin", F.col("outcome").alias("became"), F.col("detail").alias("said"))
     was_chosen = chosen.select("origin").withColumn("is_chosen", F.lit(True))
     joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")
@@ -327,7 +327,7 @@ def _told(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The job as a command: prints what became of the missing ones, returns the exit code."""
+    """Run the job as a command: print the outcomes, return the exit code."""
     return exit_code("backfill", lambda: _job(argv))
 
 

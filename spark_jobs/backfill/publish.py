@@ -1,10 +1,9 @@
-"""What a backfill does in Spark's Python workers: rows of one partition of the timer topic at a time, in order.
+"""Tasks of a backfill in Spark's Python workers: rows of one partition of the timer topic at a time, in order.
 
-    Wait      origin, due, ...    ->  the same, and why it has to wait (spark_jobs.backfill.undeliverable)
-    Publish   bodies              ->  origin, outcome: sent | backfilled-before | expired | failed (and why)
+    JudgeTask     origin, due, ...    ->  the same, and why it has to wait (spark_jobs.backfill.undeliverable)
+    PublishTask   bodies              ->  origin, outcome: sent | backfilled-before | expired | failed (and why)
 
-A task that dies has its rows done again by another one, whose producer ends what the former had open, and to which the
-marks tell what was sent.
+If a task dies, another one repeats its rows: its producer fences the former, and the marks show what was sent.
 """
 
 import json
@@ -18,16 +17,16 @@ import pyarrow as pa
 
 from schemas import headers as names
 from schemas.tables import spark_name
-from spark_jobs.backfill.undeliverable import SKEW_MS, JournalEntry, Settled
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.backfill.undeliverable import SKEW_MS, JournalEntry, SettledTimers
+from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import (
-    ENDED_BY_ANOTHER,
-    TAKES_NOTHING,
+    FENCED_CODES,
+    TOPIC_REFUSAL_CODES,
     OutgoingRecord,
-    RefusedError,
+    TransactionAbortedError,
     TransactionalSender,
-    progress,
-    read,
+    committed_progress,
+    read_committed,
 )
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -48,13 +47,13 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def ddl(schema: pa.Schema) -> str:
-    """For Spark."""
+    """Return the schema as Spark's DDL."""
     return ", ".join(f"`{field.name}` {spark_name(field.type)}" for field in schema)
 
 
 @dataclass(frozen=True)
-class PublishTask:
-    """Called by mapInArrow."""
+class JudgeTask:
+    """Finds timers that a bridge may still deliver; called by mapInArrow."""
 
     access: KafkaAccess
     group: str
@@ -68,22 +67,25 @@ class PublishTask:
             asked = list(rows)
             since_ms = max(0, min(row["requested_ms"] for row in asked) - SKEW_MS)
             topic = asked[0]["origin"].split("/")[0]
-            # In this order: what the journal says more than progress only makes us wait.
-            told = progress(self.access, self.group, topic, partition)
-            shard = Settled(told, self._journal(partition, since_ms) if told is not None else ())
+            # Progress before the journal: a newer journal record can only make a timer wait.
+            told = committed_progress(self.access, self.group, topic, partition)
+            shard = SettledTimers(told, self._journal(partition, since_ms) if told is not None else ())
             for row in asked:
                 sent_ms = row["requested_ms"]
                 expected_ms = max(row["due_ms"], sent_ms)
-                yield {**row, "waits": shard.why_not(row["offset"], expected_ms, row["target"], requested_ms=sent_ms)}
+                yield {
+                    **row,
+                    "waits": shard.reason_to_wait(row["offset"], expected_ms, row["target"], requested_ms=sent_ms),
+                }
 
     def _journal(self, partition: int, since_ms: int) -> Iterator[JournalEntry]:
-        for record in read(self.access, self.journal_topic, partition, from_ms=since_ms):
+        for record in read_committed(self.access, self.journal_topic, partition, from_ms=since_ms):
             yield JournalEntry.read(record.timestamp_ms, record.value or b"")
 
 
 @dataclass(frozen=True)
-class Publish:
-    """Called by mapInArrow. `per_s`: of one partition."""
+class PublishTask:
+    """Sends the records; called by mapInArrow. `per_s`: limit of one partition."""
 
     access: KafkaAccess
     transactional_id: str
@@ -96,70 +98,70 @@ class Publish:
 
     def _sent(self, batches: Batches) -> Iterator[Row]:
         for partition, rows in groupby(_rows(batches), key=lambda row: row["partition"]):
-            lane = _Lane(self, partition)
-            pace = _Pace(self.per_s)
+            producer = _PartitionProducer(self, partition)
+            limit = _RateLimit(self.per_s)
             for chunk in _chunks(rows, self.per_s):
-                pace.wait()
-                pace.count += len(chunk)
-                yield from lane.send(chunk)
+                limit.wait()
+                limit.count += len(chunk)
+                yield from producer.send(chunk)
 
 
-class _Lane:
-    """The one producer of a partition of the timer topic."""
+class _PartitionProducer:
+    """The only producer of a partition of the timer topic."""
 
-    def __init__(self, job: Publish, partition: int) -> None:
+    def __init__(self, job: PublishTask, partition: int) -> None:
         self._job = job
         self._id = f"{job.transactional_id}-{partition}"
         self._marks_partition = partition % job.marks_partitions
-        self._denied: dict[str, str] = {}
-        """Targets that take nothing, with the broker's code."""
+        self._refused_targets: dict[str, str] = {}
+        """Targets that accept no record, with the broker's code."""
         self._begin()
 
     def _begin(self) -> None:
-        """In this order: behind its start nobody else can add a mark of this partition."""
+        """Start the producer, then read the marks: after the start no other producer can add one."""
         self._sender = TransactionalSender(self._job.access, self._id)
-        marks = read(self._job.access, self._job.marks_topic, self._marks_partition)
+        marks = read_committed(self._job.access, self._job.marks_topic, self._marks_partition)
         self._marked = {mark.key for mark in marks if mark.value is not None}
 
     def send(self, rows: Sequence[Row]) -> Iterator[Row]:
-        """All in one transaction; where that cannot be, one by one."""
+        """Send all in one transaction; if that fails, one by one. Return the outcomes."""
         todo = []
         for row in rows:
             if self._is_marked(row):
-                yield _told(row, "backfilled-before")
+                yield _outcome(row, "backfilled-before")
             elif _is_expired(row):
-                yield _told(row, "expired")
-            elif row["target"] in self._denied:
-                yield _sent(row, self._denied[row["target"]])
+                yield _outcome(row, "expired")
+            elif row["target"] in self._refused_targets:
+                yield _sent(row, self._refused_targets[row["target"]])
             else:
                 todo.append(row)
-        code = self._try(todo)
+        code = self._send(todo)
         for row in todo:
-            yield self._alone(row) if code is not None and len(todo) > 1 else self._judged(row, code)
+            yield self._send_alone(row) if code is not None and len(todo) > 1 else self._judged(row, code)
 
-    def _alone(self, row: Row) -> Row:
+    def _send_alone(self, row: Row) -> Row:
         if _is_expired(row) and not self._is_marked(row):
-            return _told(row, "expired")
-        return self._judged(row, self._denied.get(row["target"]) or self._try([row]))
+            return _outcome(row, "expired")
+        return self._judged(row, self._refused_targets.get(row["target"]) or self._send([row]))
 
     def _judged(self, row: Row, code: str | None) -> Row:
-        """Of one that was tried alone, or where all stand."""
-        if code is not None and code in TAKES_NOTHING:
-            self._denied[row["target"]] = code
+        """Return the outcome of a row that was sent alone, or of one of a committed transaction."""
+        if code is not None and code in TOPIC_REFUSAL_CODES:
+            self._refused_targets[row["target"]] = code
         return _sent(row, code)
 
-    def _try(self, rows: Sequence[Row]) -> str | None:
-        """None: they stand; else the broker's code."""
+    def _send(self, rows: Sequence[Row]) -> str | None:
+        """Send the rows in a transaction. Return None if it is committed, else the broker's code."""
         left = [row for row in rows if not self._is_marked(row)]
         if not left:
             return None
         try:
             self._sender.send([*map(delivery, left), *map(self._mark, left)])
-        except RefusedError as refused:
+        except TransactionAbortedError as refused:
             code = str(refused)
-            if code in ENDED_BY_ANOTHER:
-                raise AuditTroubleError("another backfill has begun meanwhile and goes on from here") from None
-            self._begin()  # which also tells whether a commit without an answer stands
+            if code in FENCED_CODES:
+                raise JobFailedError("another backfill has begun meanwhile and goes on from here") from None
+            self._begin()  # the marks show whether a commit without an answer took effect
             return None if all(map(self._is_marked, left)) else code
         return None
 
@@ -172,21 +174,21 @@ class _Lane:
 
 
 def _is_expired(row: Row) -> bool:
-    """By now: whoever sends slowly comes to it long after it was chosen."""
+    """Return True if the timer has expired by now: with a rate limit, long after it was chosen."""
     return row["expire_ms"] is not None and row["expire_ms"] <= now_ms()
 
 
 def _sent(row: Row, code: str | None) -> Row:
-    """`code`: the broker's, where it did not take it."""
-    return _told(row, "sent" if code is None else "failed", code)
+    """Return the outcome. `code`: the broker's, if the record was refused."""
+    return _outcome(row, "sent" if code is None else "failed", code)
 
 
-def _told(row: Row, outcome: str, detail: str | None = None) -> Row:
+def _outcome(row: Row, outcome: str, detail: str | None = None) -> Row:
     return {"origin": row["origin"], "outcome": outcome, "detail": detail}
 
 
 def delivery(row: Row) -> OutgoingRecord:
-    """The record that the bridge would have delivered, as of now."""
+    """Return the record that a bridge would deliver now."""
     added = {
         names.ORIGIN: row["origin"],
         names.DELIVER_MS: row["due_ms"],
@@ -199,8 +201,8 @@ def delivery(row: Row) -> OutgoingRecord:
     return OutgoingRecord(row["target"], partition, row["key"], row["value"], headers)
 
 
-class _Pace:
-    """No more than `per_s` records a second on the whole; None: no limit."""
+class _RateLimit:
+    """At most `per_s` records per second on average; None: no limit."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s

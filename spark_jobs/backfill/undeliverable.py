@@ -1,16 +1,16 @@
-"""Which missing timers no bridge will ever deliver: by progress and journal, as docs/formats.md has them. Pure.
+"""Which missing timers no bridge will ever deliver: by progress and journal (docs/formats.md). Pure.
 
     C 9800   K (due 5000, 7431)   journal: held 8, rolled (3, 1), ended 5, waits orders (4000, 2]..(4500, 9]
-    origin 7, expected 3900       below C, (3900, 7) <= K, and the journal says nothing of it      settled
+    origin 7, expected 3900       below C, (3900, 7) <= K, and not in the journal                  settled
     origin 9801                   not read yet                                                      unread
     origin 9, expected 6000       (6000, 9) > K: it waits in a store                                live
-    origin 8, 3                   held, or a copy on its way                                        held, rolling
-    origin 6, expected 4200       its target waits, and its key lies in what waits                  held
+    origin 8, 3                   held, or a copy in flight                                         held, rolling
+    origin 6, expected 4200       its key is in the backlog of its target                           held
     origin 5                      a cancel ended it, which always wins                              ended
 
-A copy's place in the order is its due time as the journal tells it, or its own time, which is no later than that of the
-record which says that it has landed. One that is, or was, to be rolled may stand anywhere from its request's time on up
-to there: where its target waits, it may have waited at the place of its roll until it was due.
+The key of a copy has its due time from the journal, or the copy's own time, which is at most that of the journal record
+that lists it as landed. The key of a timer that is or was rolled may have any time from its request's up to that one:
+in a target backlog it may have waited under the key of its roll.
 """
 
 import json
@@ -21,12 +21,12 @@ from schemas.journal import Decisions, JournalRecord
 from schemas.progress import Key, Progress
 
 SKEW_MS = 60_000
-"""So far the clocks of two brokers may be apart."""
-Waits = Literal["no-progress", "unread", "live", "held", "rolling", "ended", "refused"]
+"""Largest difference between the clocks of two brokers."""
+WaitReason = Literal["no-progress", "unread", "live", "held", "rolling", "ended", "refused"]
 
 
 class JournalEntry(NamedTuple):
-    """A record of the journal. `waits`: target, and the stretches (after, until] of its keys that live."""
+    """A record of the journal. `waits`: targets, each with the ranges (after, until] of its pending keys."""
 
     at_ms: int
     record: JournalRecord
@@ -34,7 +34,7 @@ class JournalEntry(NamedTuple):
 
     @classmethod
     def read(cls, at_ms: int, value: bytes) -> "JournalEntry":
-        """Raises ValueError for what is no journal record of this version."""
+        """Parse a journal record. Raises ValueError if it is none of this version."""
         told: dict[str, Any] = json.loads(value)
         waits = tuple(
             (target, tuple((Key(*after), Key(*until)) for after, until in stretches))
@@ -43,24 +43,27 @@ class JournalEntry(NamedTuple):
         return cls(at_ms, JournalRecord.model_validate(told), waits)
 
 
-class Settled:
-    """Of one shard. `journal`: from before the first request that is asked about."""
+class SettledTimers:
+    """Settled timers of one partition. `journal`: from before the first request in question."""
 
     def __init__(self, progress: Progress | None, journal: Iterable[JournalEntry]) -> None:
         self._progress = progress
         self._waits: dict[int, list[tuple[Key, Key]]] = {}
         self._visit_ms: dict[int, int] = {}
-        self._decisions = Decisions(self._heard(journal))
+        self._decisions = Decisions(self._read_journal(journal))
         self._rolling = {origin for origin, _ in self._decisions.flights}
         self._ended = self._decisions.ended | self._decisions.dropped
 
-    def why_not(self, offset: int, expected_ms: int, target: str, *, requested_ms: int) -> Waits | None:
-        """None: settled, and nobody decided that it shall not come. `expected_ms`: due, or sent if that is later."""
+    def reason_to_wait(self, offset: int, expected_ms: int, target: str, *, requested_ms: int) -> WaitReason | None:
+        """Return why the timer must not be sent; None: settled, but not ended.
+
+        expected_ms: due time, or the request's timestamp if that is later.
+        """
         if self._progress is None:
             return "no-progress"
         if offset >= self._progress.next_offset:
             return "unread"
-        told: dict[Waits, Iterable[int]] = {
+        told: dict[WaitReason, Iterable[int]] = {
             "ended": self._ended,
             "refused": self._decisions.refused,
             "held": self._decisions.held,
@@ -77,27 +80,27 @@ class Settled:
         return "held" if any(after < high and low <= until for after, until in waiting) else None
 
     def _is_exact(self, offset: int, delay_ms: int) -> bool:
-        """Its place is known: it was never rolled, nor was it to be."""
+        """Return True if the key is known: the timer was not rolled, and did not have to be."""
         rules, _ = self._decisions.rules_from(offset)
         return offset not in self._visit_ms and rules is not None and delay_ms <= rules.roll_window_ms
 
-    def _heard(self, journal: Iterable[JournalEntry]) -> Iterator[JournalRecord]:
+    def _read_journal(self, journal: Iterable[JournalEntry]) -> Iterator[JournalRecord]:
         for at_ms, record, waits in journal:
             for flight in record.rolled:
-                self._is_at(flight.origin, flight.due_ms)
+                self._raise_visit(flight.origin, flight.due_ms)
             for origin, _ in record.landed:
-                self._is_at(origin, at_ms + SKEW_MS)
+                self._raise_visit(origin, at_ms + SKEW_MS)
             self._waits = {}
             for target, stretches in waits:
                 self._waits.setdefault(_hash(target), []).extend(stretches)
             yield record
 
-    def _is_at(self, origin: int, visit_ms: int) -> None:
+    def _raise_visit(self, origin: int, visit_ms: int) -> None:
         self._visit_ms[origin] = max(visit_ms, self._visit_ms.get(origin, 0))
 
 
 def _hash(target: str) -> int:
-    """Java's: targets whose names share it wait together."""
+    """Return Java's String.hashCode: targets with the same hash share a backlog."""
     found = 0
     for letter in target:
         found = (31 * found + ord(letter)) & 0xFFFFFFFF

@@ -1,10 +1,10 @@
-"""Several exports of pending timers: which file has the newest store of a partition (schemas.pending_table).
+"""Several exports of pending timers: find the newest store of each partition (schemas.pending_table).
 
     a.parquet: timers/0 at C = 900, timers/1 at C = 40       a: timers/1 is left out
     b.parquet: timers/1 at C = 70                            b: all of it
 
-When a partition moves to another instance its former one keeps a store of it, as it was: what that holds was delivered
-or ended since, or is in the newer one too.
+When a partition moves to another instance, the former owner keeps its old store. Timers in it were delivered or ended
+since, or are in the newer store too.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from schemas.origin import Shard
-from schemas.pending_table import PENDING, Age, stores_in
+from schemas.pending_table import PENDING, Age, parse_stores
 from spark_jobs.errors import UsageError
 
 
 def is_export(columns: Sequence[str]) -> bool:
-    """Whether a file with these is one."""
+    """Return True if a file with these columns is an export."""
     return set(columns) >= set(PENDING.names)
 
 
-def left_out(files: Sequence[str]) -> dict[str, list[Shard]]:
-    """Of each of several exports the partitions that another one has from later. Of two alike the first one counts.
+def older_partitions(files: Sequence[str]) -> dict[str, list[Shard]]:
+    """Return for each export the partitions that another export has newer. Of equal ones the first counts.
 
-    Raises UsageError where a file does not tell.
+    Raises UsageError if a file does not say how new it is.
     """
     if len({*files}) < len(files):
         raise UsageError("a file is given twice: give each once")
@@ -42,7 +42,7 @@ def _stores(file: str) -> dict[Shard, Age]:
     if not Path(file).is_file():
         raise UsageError(f"{file}: give exports as files of this machine, one by one: each tells how new it is")
     try:
-        stores = stores_in(pq.read_metadata(file).metadata)
+        stores = parse_stores(pq.read_metadata(file).metadata)
     except ValueError as wrong:
         raise UsageError(f"{file}: {wrong}") from wrong
     if stores is None:

@@ -1,12 +1,12 @@
-"""Parquet, CSV or JSON lines -> timers, each once; what is no request goes to a file, with the reason.
+"""Parquet, CSV or JSON lines -> timers, each once; invalid rows go to a file, with the reason.
 
     FILE --1--> OUT/staged/part-*.parquet   requests as they will be sent, in a fixed order
-           +--> OUT/rejects                 rows that are none, as JSON with a reason
+           +--> OUT/rejects                 invalid rows, as JSON with a reason
     part-7 --2--> timer topic + mark (name of the import and the part -> rows done) on timer.imported, one transaction
-           +--> OUT/failed/part-7.json      rows that the broker does not take, before the mark passes over them
+           +--> OUT/failed/part-7.json      rows that the broker refuses, before the mark passes them
 
-Step 1 is done once: a run on the same OUT goes on with step 2, where each part's mark says. The producer of a part has
-one transactional id, so that a run that was killed, or is still at work, sends nothing beside it.
+Step 1 is done once: a later run on the same OUT continues step 2, at each part's mark. Each part has one transactional
+id, so a new run fences a run that was killed or is still active.
 
     timer-bridge import orders.csv --map due=when --map value=body --map key=id --set topic=orders --out imports/orders
     timer-bridge import a.parquet b.parquet --out imports/moved      what `timer-bridge export` wrote on each instance
@@ -38,10 +38,17 @@ from schemas.headers import ID
 from schemas.murmur2 import partition_of
 from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.backfill.publish import ddl
-from spark_jobs.errors import AuditTroubleError, UsageError
-from spark_jobs.importer.exports import is_export, left_out
-from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, Mapped, WrongError
-from spark_jobs.kafka.admin import ENDED_BY_ANOTHER, Cluster, OutgoingRecord, RefusedError, TransactionalSender, read
+from spark_jobs.errors import JobFailedError, UsageError
+from spark_jobs.importer.exports import is_export, older_partitions
+from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError
+from spark_jobs.kafka.admin import (
+    FENCED_CODES,
+    Cluster,
+    OutgoingRecord,
+    TransactionAbortedError,
+    TransactionalSender,
+    read_committed,
+)
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import exit_code
 from spark_jobs.platform.flags import add_flags, resolved
@@ -51,8 +58,8 @@ _DAY_MS = 86_400_000
 _PATTERN = frozenset("*?[{")
 _CHUNK = 1_000
 _MOST_BYTES = 8 << 20
-_OF_THE_RECORD = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
-"""Codes that stay, whenever it is sent again; all others may pass."""
+_RECORD_ERRORS = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
+"""Codes that depend on the record alone: a retry would fail again."""
 _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 _REQUEST = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 _STAGED = pa.schema([*_REQUEST, ("reason", pa.string()), ("row", pa.string())])
@@ -62,12 +69,12 @@ _SENT = pa.schema([("part", pa.string()), ("sent", pa.int64())])
 
 @dataclass(frozen=True, kw_only=True)
 class ImportArguments:
-    """Raises UsageError with the argument's name."""
+    """Arguments of an import."""
 
     access: KafkaAccess
     files: tuple[str, ...]
     out: Path
-    mapped: Mapped
+    mapped: ColumnMapping
     format: str
     timer_topic: str = "timer.requests"
     imported_topic: str = "timer.imported"
@@ -77,8 +84,8 @@ class ImportArguments:
 
 
 @dataclass(frozen=True)
-class Imported:
-    """`sent`: by this run; all else of all runs. `failed`: that the broker did not take."""
+class ImportResult:
+    """Counts of rows. `sent`: by this run; the others by all runs. `failed`: refused by the broker."""
 
     staged: int
     rejected: int
@@ -90,20 +97,20 @@ class Imported:
         return 1 if self.rejected or self.failed else 0
 
 
-def run_import(arguments: ImportArguments) -> Imported:
-    """Raises AuditTroubleError, UsageError."""
+def run_import(arguments: ImportArguments) -> ImportResult:
+    """Run an import. Raises JobFailedError, UsageError."""
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
-    cluster.demand_existing(arguments.timer_topic)
+    cluster.require_topic(arguments.timer_topic)
     with job_session("import", arguments.out, arguments.master) as spark:
         name = _stage(spark, arguments)
         sent = 0 if arguments.dry_run else _send(spark, cluster, arguments, name)
         staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
-        return Imported(staged, rejected, sent, len(_failed(arguments.out)))
+        return ImportResult(staged, rejected, sent, len(_failed(arguments.out)))
 
 
 def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
-    """Returns the name of this import; what was staged by an earlier run is taken as it is."""
+    """Stage the requests, unless an earlier run has, and return the name of this import."""
     told = arguments.out / "import.json"
     mapped = arguments.mapped
     asked = {
@@ -140,7 +147,7 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
 
 
 def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
-    """Text as it stands: Spark would make one schema of all rows, and change those that have not all of its fields."""
+    """Return the rows of the files. CSV and JSON values stay text: Spark's inferred schema would change some rows."""
     reader, files = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
     if arguments.format == "parquet":
         rows = reader.parquet(*files)
@@ -156,9 +163,9 @@ def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
 
 
 def _newest(reader: DataFrameReader, files: Sequence[str]) -> DataFrame:
-    """Of exports: each partition as the file has it that is the newest."""
+    """Return the rows of several exports: each partition from the file with its newest store."""
     parts = []
-    for file, older in left_out(files).items():
+    for file, older in older_partitions(files).items():
         names = [str(shard) for shard in older]
         if names:
             print(f"{file}: left out, as another file has them from later: {', '.join(names)}", file=sys.stderr)
@@ -173,9 +180,9 @@ def _texts(columns: Iterable[str]) -> StructType:
 
 @dataclass(frozen=True)
 class ConvertTask:
-    """Called by mapInArrow: rows of any schema -> requests, or a reason."""
+    """Converts rows of any schema to requests, or a reason; called by mapInArrow."""
 
-    mapped: Mapped
+    mapped: ColumnMapping
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         now_ms = time.time_ns() // 1_000_000
@@ -185,7 +192,7 @@ class ConvertTask:
     def _staged(self, row: dict[str, Any], now_ms: int) -> dict[str, Any]:
         try:
             asked = self.mapped.request(row, now_ms)
-        except WrongError as wrong:
+        except InvalidRowError as wrong:
             told = {name: each for name, each in row.items() if name != BROKEN or each is not None}
             return {"reason": str(wrong), "row": json.dumps(told, default=_text)}
         headers = [{"name": name, "value": value} for name, value in asked.headers]
@@ -197,19 +204,19 @@ def _text(value: object) -> str:
 
 
 def _failed(out: Path) -> set[str]:
-    """Who was killed behind a line and before its mark has told it twice."""
+    """Return the distinct lines: a run that was killed between a line and its mark has written the line twice."""
     return {line for path in (out / "failed").glob("*.json") for line in path.read_text().splitlines()}
 
 
 def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, name: str) -> int:
-    """Rows that this run has sent."""
-    cluster.demand_compacted(arguments.imported_topic, 1)
+    """Send the staged parts, and return the number of rows that this run has sent."""
+    cluster.ensure_compacted(arguments.imported_topic, 1)
     parts = sorted(str(path.absolute()) for path in (arguments.out / "staged").glob("*.parquet"))
     if not parts:
         return 0
     failed = (arguments.out / "failed").absolute()
     failed.mkdir(exist_ok=True)
-    send = Send(
+    send = SendTask(
         access=arguments.access,
         name=name,
         timer_topic=arguments.timer_topic,
@@ -224,8 +231,8 @@ def _send(spark: SparkSession, cluster: Cluster, arguments: ImportArguments, nam
 
 
 @dataclass(frozen=True)
-class Send:
-    """Called by mapInArrow: the path of a staged part -> how many of it were sent. `failed`: a folder that all see."""
+class SendTask:
+    """Sends staged parts, by their paths; called by mapInArrow. `failed`: a folder that all workers share."""
 
     access: KafkaAccess
     name: str
@@ -242,7 +249,7 @@ class Send:
                 yield pa.RecordBatch.from_pylist([told], schema=_SENT)
 
     def outgoing(self, row: Mapping[str, Any]) -> OutgoingRecord:
-        """With an id, to where its cancel will go."""
+        """Return the record. With an id, its partition is the one of its later cancel."""
         headers = [(header["name"], header["value"]) for header in row["headers"]]
         id_ = dict(headers).get(ID)
         partition = -1 if id_ is None else partition_of(id_, self.partitions)
@@ -250,63 +257,61 @@ class Send:
 
 
 class _Part:
-    """One staged file, and how much of it is done."""
+    """One staged file, and how many of its rows are done."""
 
-    def __init__(self, job: Send, path: Path) -> None:
+    def __init__(self, job: SendTask, path: Path) -> None:
         self._job, self._path = job, path
         self._mark = f"{job.name}/{path.name}"
         self._begin()
 
     def _begin(self) -> None:
-        """In this order: behind its start nobody else can move the mark."""
+        """Start the producer, then read the mark: after the start no other producer can move it."""
         self._sender = TransactionalSender(
             self._job.access, f"{self._job.transactional_id}-{self._job.name}-{self._path.name}"
         )
-        marks = read(self._job.access, self._job.imported_topic, 0)
+        marks = read_committed(self._job.access, self._job.imported_topic, 0)
         found = [json.loads(mark.value)["rows"] for mark in marks if mark.value and mark.key == self._mark.encode()]
         self._done = max(found, default=0)
 
     def run(self) -> int:
-        """How many were sent. Which rows come next, `_done` alone tells: it may move with each start of a producer."""
+        """Send the rows after `_done`, and return how many were sent. A restart of the producer may move `_done`."""
         start, first, failed = self._done, 0, 0
         for batch in pq.ParquetFile(self._path).iter_batches(_CHUNK):
             rows, most = batch.to_pylist(), _CHUNK
             while self._done < first + len(rows):
                 at = self._done
-                todo = _first(rows[at - first :], most)
-                code = self._refusal(todo, at + len(todo))
+                todo = _transaction_rows(rows[at - first :], most)
+                code = self._send(todo, at + len(todo))
                 if code is not None and most == 1:
-                    self._tell(at, code)
-                    self._refusal([], at + 1)
+                    self._log_failure(at, code)
+                    self._send([], at + 1)
                     failed += 1
                 most = 1 if code is not None else most
             first += len(rows)
         return self._done - start - failed
 
-    def _tell(self, row: int, code: str) -> None:
-        """On disk before the mark passes over it: else a run that ends between the two would lose the row silently."""
+    def _log_failure(self, row: int, code: str) -> None:
+        """Write the row to disk before the mark passes it: else a run killed in between would lose it silently."""
         told = json.dumps({"part": self._path.name, "row": row, "failed": code})
         with (self._job.failed / f"{self._path.stem}.json").open("a") as file:
             file.write(told + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def _refusal(self, rows: Sequence[Mapping[str, Any]], goal: int) -> str | None:
-        """None: `_done` has moved; else what the broker says of one of the rows, and nothing stands of them."""
+    def _send(self, rows: Sequence[Mapping[str, Any]], goal: int) -> str | None:
+        """Send the rows and the mark. Return None if committed, else the broker's code for one of the rows."""
         before = self._done
         try:
             self._sender.send([*map(self._job.outgoing, rows), self._marked(goal)])
-        except RefusedError as refused:
+        except TransactionAbortedError as refused:
             code = str(refused)
-            if code in ENDED_BY_ANOTHER:
-                raise AuditTroubleError(
-                    "another run of this import has begun meanwhile and goes on from here"
-                ) from None
-            self._begin()  # which also tells whether a commit without an answer stands
+            if code in FENCED_CODES:
+                raise JobFailedError("another run of this import has begun meanwhile and goes on from here") from None
+            self._begin()  # the mark shows whether a commit without an answer took effect
             if self._done != before:
                 return None
-            if not rows or code not in _OF_THE_RECORD:
-                raise AuditTroubleError(f"{self._path.name}: the broker takes nothing ({code}): run it again") from None
+            if not rows or code not in _RECORD_ERRORS:
+                raise JobFailedError(f"{self._path.name}: the broker takes nothing ({code}): run it again") from None
             return code
         self._done = goal
         return None
@@ -316,8 +321,8 @@ class _Part:
         return OutgoingRecord(self._job.imported_topic, 0, self._mark.encode(), value, [])
 
 
-def _first(rows: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
-    """No more than a transaction carries in its time, but one."""
+def _transaction_rows(rows: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """Return at least one row, and no more than fit in a transaction."""
     size = 0
     for count, row in enumerate(rows[:most]):
         size += len(row["key"] or b"") + len(row["value"] or b"") + sum(len(h["value"] or b"") for h in row["headers"])
@@ -334,7 +339,7 @@ def _count(spark: SparkSession, folder: Path) -> int:
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:
-    """Raises UsageError, or SystemExit from argparse: --help, or a wrong flag, already explained."""
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     parser = argparse.ArgumentParser(
         prog="timer-bridge import", description="Send the rows of files as timers, each once; a second run goes on."
     )
@@ -354,7 +359,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     parser.add_argument("--dry-run", action="store_true", help="look for rejects, send nothing")
     given = resolved(vars(parser.parse_args(argv)), environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
-    given["mapped"] = Mapped(columns, same, given.pop("max_delay_ms"))
+    given["mapped"] = ColumnMapping(columns, same, given.pop("max_delay_ms"))
     given["files"] = tuple(given["files"])
     given["format"] = given["format"] or _format_of(given["files"][0])
     return ImportArguments(**given)
@@ -378,7 +383,7 @@ def _format_of(file: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The job as a command."""
+    """Run the job as a command, return the exit code."""
     return exit_code("import", lambda: _job(argv))
 
 

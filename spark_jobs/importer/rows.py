@@ -1,11 +1,11 @@
-"""One row of a file -> a request for the timer topic, or why it is none. Pure.
+"""One row of a file -> a request for the timer topic, or why it is invalid. Pure.
 
     {"when": "2026-12-24T18:00:00Z", "body": "hi"} + due=when, value=body, topic:=orders
         ->  Request(key=None, value=b"hi", headers=[timer-topic orders, timer-deliver-ms 1798135200000])
 
-A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, its
-due time is absolute by then. `imported-from`, a foreign header, names the request there. What a request may be is for
-schemas.headers to say, as at the bridge.
+A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, and
+its due time is absolute. The foreign header `imported-from` names the original request. schemas.headers validates, as
+in the bridge.
 """
 
 import json
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 from schemas import headers as names
 from schemas.headers import CONTROL, Refusal, Rules, parse
-from schemas.profiles import without_spelling
+from schemas.profiles import as_native
 
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
 BROKEN = "_broken_line"
-"""Column of a line that is not JSON, or has not the fields that the CSV's first line names; null else."""
+"""Column with the text of a line that is no JSON, or has other fields than the CSV's heading; null otherwise."""
 EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
-"""Columns that only an export has together (schemas.pending_table)."""
+"""Columns that identify an export (schemas.pending_table)."""
 IMPORTED_FROM = "imported-from"
-"""Of what was exported: topic/partition/offset of the first request in the cluster that it came from."""
+"""Header of an exported timer: topic/partition/offset of its first request in the original cluster."""
 
 
 class ImportedRequest(NamedTuple):
@@ -34,30 +34,32 @@ class ImportedRequest(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-class WrongError(ValueError):
-    """The row is no request; the message says why."""
+class InvalidRowError(ValueError):
+    """The row is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """`columns`: field -> column, `header:NAME` -> column. `given`: field -> the same for all rows."""
+class ColumnMapping:
+    """Fields from columns (field -> column, `header:NAME` -> column) and constants (`given`: field -> value)."""
 
     columns: Mapping[str, str]
     given: Mapping[str, str]
     max_delay_ms: int
 
     def request(self, row: Mapping[str, Any], now_ms: int) -> ImportedRequest:
-        """Raises WrongError."""
+        """Return the request of a row. Raises InvalidRowError."""
         if row.get(BROKEN) is not None:
-            raise WrongError("the line is broken: it is no JSON object, or has more or fewer fields than the heading")
+            raise InvalidRowError(
+                "the line is broken: it is no JSON object, or has more or fewer fields than the heading"
+            )
         is_exported = row.keys() >= EXPORTED and not self.columns
         if is_exported and self.given:
-            raise WrongError("an export says all of it itself: leave --set out, or --map its columns")
+            raise InvalidRowError("an export says all of it itself: leave --set out, or --map its columns")
         found = _exported(row) if is_exported else self._by_columns(row)
         rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1)
         asked = parse(found.headers, now_ms, rules)
         if isinstance(asked, Refusal):
-            raise WrongError(f"{asked.code}: {asked.detail}")
+            raise InvalidRowError(f"{asked.code}: {asked.detail}")
         return found
 
     def _by_columns(self, row: Mapping[str, Any]) -> ImportedRequest:
@@ -78,14 +80,14 @@ class Mapped:
 
 
 def _exported(row: Mapping[str, Any]) -> ImportedRequest:
-    kept = without_spelling([(header["name"], header["value"]) for header in row["headers"]])
+    kept = as_native([(header["name"], header["value"]) for header in row["headers"]])
     told = dict(kept)
     ours: dict[str, bytes | None] = {names.TOPIC: _bytes(row["target"]), names.DELIVER_MS: b"%d" % row["due_ms"]}
     ours |= {names.ID: row.get("id"), names.PARTITION: _bytes(row.get("target_partition"))}
     ours |= {name: told.get(name) for name in (names.KEY, names.EXPIRE_MS)}
     headers = [header for header in ours.items() if header[1] is not None]
     headers += [header for header in kept if header[0] not in CONTROL]
-    # Other spellings deliver without a key what has its id there; ours has no header for that.
+    # A profile with its id in the key may deliver without a key; the native headers cannot say that.
     key = None if told.get(names.KEY, b"") is None else row.get("key")
     return ImportedRequest(key, row.get("value"), [*headers, *_old_place(row)])
 
@@ -96,7 +98,7 @@ def _old_place(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text as UTF-8, numbers as people write them, what is nested as JSON."""
+    """Return text as UTF-8, and any other value as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -107,7 +109,7 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def _due_ms(value: Any) -> int:
-    """Epoch ms, or a time with a zone."""
+    """Return epoch ms, from epoch ms or a time with a zone."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit():
@@ -119,31 +121,31 @@ def _due_ms(value: Any) -> int:
         except ValueError:
             moment = None
     if not isinstance(moment, datetime):
-        raise WrongError(f"due is {value!r}: give epoch ms, or 2026-12-24T18:00:00Z")
+        raise InvalidRowError(f"due is {value!r}: give epoch ms, or 2026-12-24T18:00:00Z")
     if moment.tzinfo is None:
         if isinstance(value, str):
-            raise WrongError(f"due is {value!r}: give its time zone, such as Z or +01:00")
+            raise InvalidRowError(f"due is {value!r}: give its time zone, such as Z or +01:00")
         moment = moment.replace(tzinfo=UTC)  # Parquet's, in Spark's zone, which is UTC
     return -(-round(moment.timestamp() * 1_000_000) // 1000)  # never early
 
 
 def _foreign(value: Any) -> list[tuple[str, bytes | None]]:
-    """From an object of names and values, or its JSON."""
+    """Return headers from an object of names and values, or its JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            raise WrongError("headers are no JSON") from None
+            raise InvalidRowError("headers are no JSON") from None
     if value is None:
         return []
     if isinstance(value, list) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in value):
         value = dict(value)
     if not isinstance(value, Mapping):
-        raise WrongError("headers are no object of names and values")
+        raise InvalidRowError("headers are no object of names and values")
     return [(_foreign_name(str(name)), _bytes(each)) for name, each in value.items()]
 
 
 def _foreign_name(name: str) -> str:
     if name in CONTROL:
-        raise WrongError(f"{name} is the bridge's own: map topic, due, id, key or partition instead")
+        raise InvalidRowError(f"{name} is the bridge's own: map topic, due, id, key or partition instead")
     return name

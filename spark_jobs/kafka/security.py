@@ -1,11 +1,11 @@
-"""Where Kafka is and who we are there, in librdkafka's words and in those of Spark's Kafka client, which is Java's.
+"""Kafka connection and login, as settings of librdkafka and of Spark's Kafka client, which is Java's.
 
     sasl.mechanism, sasl.username, sasl.password   ->  sasl.mechanism, sasl.jaas.config
     ssl.ca.location = ca.pem                       ->  ssl.truststore.type = PEM, ssl.truststore.certificates = its text
     ssl.certificate.location, ssl.key.location     ->  ssl.keystore.type = PEM, its chain and its key as text
 
-Files are read here, once, so that executors on other machines need none of them. What Java's client has no word for is
-refused; settings that are not about security are for librdkafka alone. Values are never shown.
+Files are read here, once, so that executors on other machines do not need them. A security setting that Java's client
+lacks is refused; other settings are for librdkafka alone. Errors never quote a value.
 """
 
 from collections.abc import Mapping
@@ -21,21 +21,21 @@ _JAAS = {
 }
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.")
 _ALIASES = {"sasl.mechanisms": "sasl.mechanism"}
-_AS_IT_IS = ("security.protocol", "ssl.key.password")
-_JOINED = ("sasl.mechanism", "sasl.username", "sasl.password")
+_SAME_IN_JAVA = ("security.protocol", "ssl.key.password")
+_JAAS_SETTINGS = ("sasl.mechanism", "sasl.username", "sasl.password")
 _PEM = {
     "ssl.ca": ("ssl.truststore.type", "ssl.truststore.certificates"),
     "ssl.certificate": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
     "ssl.key": ("ssl.keystore.type", "ssl.keystore.key"),
 }
-_MEANS_NOTHING_HERE = {"enable.ssl.certificate.verification": "true", "enable.sasl.oauthbearer.unsecure.jwt": "false"}
+_DEFAULTS_IN_JAVA = {"enable.ssl.certificate.verification": "true", "enable.sasl.oauthbearer.unsecure.jwt": "false"}
 _OLD_KEYS = ("BEGIN RSA PRIVATE KEY", "BEGIN EC PRIVATE KEY")
-_INSTEAD = "; use PLAIN or SCRAM, and certificates as PEM (ssl.ca.location, ssl.certificate.location, ssl.key.location)"
+_REMEDY = "; use PLAIN or SCRAM, and certificates as PEM (ssl.ca.location, ssl.certificate.location, ssl.key.location)"
 
 
 @dataclass(frozen=True)
 class KafkaAccess:
-    """`kafka`: librdkafka's settings; they may be secrets. Raises UsageError for what Java's client cannot be told."""
+    """`kafka`: librdkafka's settings; may be secrets. Raises UsageError for a setting that Java's client lacks."""
 
     bootstrap_servers: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -46,25 +46,25 @@ class KafkaAccess:
         self.for_java()
 
     def for_librdkafka(self) -> dict[str, str | int]:
-        """Errors come as exceptions: librdkafka's own lines on stderr would only repeat them."""
+        """Return librdkafka's settings. Its log is off, as errors arrive as exceptions."""
         return {**self.kafka, "bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
     def for_spark(self) -> dict[str, str]:
-        """Options of Spark's Kafka source and sink."""
+        """Return options of Spark's Kafka source and sink."""
         return {f"kafka.{name}": value for name, value in self.for_java().items()}
 
     def for_java(self) -> dict[str, str]:
-        """Of Java's client."""
+        """Return settings of Java's client."""
         given = {_ALIASES.get(n, n): v for n, v in self.kafka.items() if n.startswith(_SECURITY) and v}
         found = {"bootstrap.servers": self.bootstrap_servers, **_jaas(given)}
         for name, value in given.items():
-            if name not in _JOINED:
+            if name not in _JAAS_SETTINGS:
                 found |= _in_java(name, value)
         return found
 
 
 def _in_java(name: str, value: str) -> dict[str, str]:
-    if name in _AS_IT_IS:
+    if name in _SAME_IN_JAVA:
         return {name: value.upper() if name == "security.protocol" else value}
     if name == "ssl.endpoint.identification.algorithm":
         return {name: "" if value.lower() == "none" else value}
@@ -72,22 +72,22 @@ def _in_java(name: str, value: str) -> dict[str, str]:
     if kind in _PEM and form in ("location", "pem"):
         type_, holds = _PEM[kind]
         return {type_: "PEM", holds: _pem(name, value if form == "pem" else _read(name, value))}
-    if _MEANS_NOTHING_HERE.get(name) == value.lower():
+    if _DEFAULTS_IN_JAVA.get(name) == value.lower():
         return {}
-    raise UsageError(f"kafka: {name}: Spark's Kafka client, which is Java's, has no such setting{_INSTEAD}")
+    raise UsageError(f"kafka: {name}: Spark's Kafka client, which is Java's, has no such setting{_REMEDY}")
 
 
 def _jaas(given: Mapping[str, str]) -> dict[str, str]:
-    """The login as Java has it, where the protocol asks for one."""
+    """Return Java's login settings; none if the protocol is without SASL."""
     if "SASL" not in given.get("security.protocol", "").upper():
         return {}
     mechanism = given.get("sasl.mechanism", "GSSAPI")
     if mechanism not in _JAAS:
-        raise UsageError(f"kafka: sasl.mechanism {mechanism}: Spark's Kafka client cannot be told of it here{_INSTEAD}")
+        raise UsageError(f"kafka: sasl.mechanism {mechanism}: Spark's Kafka client cannot be told of it here{_REMEDY}")
     missing = [name for name in ("sasl.username", "sasl.password") if name not in given]
     if missing:
         raise UsageError(f"kafka: {' and '.join(missing)} missing: {mechanism} needs both")
-    user, password = (given[name].replace("\\", "\\\\").replace('"', '\\"') for name in _JOINED[1:])
+    user, password = (given[name].replace("\\", "\\\\").replace('"', '\\"') for name in _JAAS_SETTINGS[1:])
     config = f'{_JAAS[mechanism]} required username="{user}" password="{password}";'
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": config}
 
@@ -101,7 +101,7 @@ def _read(name: str, path: str) -> str:
 
 
 def _pem(name: str, text: str) -> str:
-    """Java's client reads PKCS #8 keys alone."""
+    """Return `text`. Raises UsageError for a key that is not PKCS #8, which Java's client cannot read."""
     if name.startswith("ssl.key.") and any(old in text for old in _OLD_KEYS):
         raise UsageError(
             f"kafka: {name}: Java reads keys in PKCS #8 alone: write it anew by `openssl pkcs8 -topk8 -in KEY -out NEW`"

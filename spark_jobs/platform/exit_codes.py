@@ -1,23 +1,23 @@
-"""How a job ends as a command: what it prints is its own, how trouble is told is the same for all."""
+"""Exit codes and error output of jobs as commands."""
 
 import sys
 from collections.abc import Callable
 
-from spark_jobs.errors import AuditTroubleError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError
 
 
 def exit_code(name: str, job: Callable[[], int]) -> int:
-    """The exit code of `job`; where it cannot go on, that is told on standard error, with the remedy."""
+    """Run `job` and return its exit code. An error is printed on standard error, with the remedy."""
     try:
         return job()
     except UsageError as wrong:
-        return _complain(name, wrong, 2)
-    except AuditTroubleError as trouble:
-        return _complain(name, trouble, 1)
+        return _print_error(name, wrong, 2)
+    except JobFailedError as trouble:
+        return _print_error(name, trouble, 1)
     except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
         return asked.code if isinstance(asked.code, int) else 2
 
 
-def _complain(name: str, wrong: Exception, code: int) -> int:
+def _print_error(name: str, wrong: Exception, code: int) -> int:
     print(f"timer-bridge {name}: {wrong}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""What all jobs have in common on their command lines: the cluster, its topics, and who we are there.
+"""Flags that all jobs share: the cluster, its topics, the login.
 
 Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) over default, as for the bridge itself.
 """
@@ -27,7 +27,7 @@ _DEFAULTS = {
 
 
 def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """`names`: of the bridge's settings, those that the job needs."""
+    """Add the shared flags. `names`: settings of the bridge that the job needs."""
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, such as the bridge's")
     parser.add_argument(
@@ -43,13 +43,13 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """`given` by argparse, with `access` in place of the flags that make it, and each topic. Raises UsageError."""
+    """Return argparse's `given`, completed from environment, file and defaults, with `access`. Raises UsageError."""
     given = dict(given)
     layers = [_from_file(given.pop("config")), from_environment(environment)]
     missing = {name for name in given.keys() & {"bootstrap_servers", *_DEFAULTS} if given[name] is None}
     said = {name: str(layer[name]) for layer in layers for name in missing if layer.get(name) is not None}
     given |= said
-    if "journal_topic" in missing:  # of a timer topic that has another than the main one
+    if "journal_topic" in missing:  # a timer topic may have its own
         given["journal_topic"] = _own_journal(given["timer_topic"], layers[0]) or given["journal_topic"]
     for name in given.keys() & _DEFAULTS.keys():
         given[name] = _DEFAULTS[name] if given[name] is None else given[name]
@@ -68,7 +68,7 @@ def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str,
 
 
 def _own_journal(timer_topic: str | None, file: Mapping[str, Any]) -> str | None:
-    """That of a timer topic with a table of its own in the bridge's config; None of the main one."""
+    """Return the journal topic of a timer topic with its own table in the config; None for the main timer topic."""
     table = file.get("topics", {})
     if timer_topic is None or not isinstance(table, Mapping) or not isinstance(own := table.get(timer_topic), Mapping):
         return None

@@ -1,4 +1,4 @@
-"""The Spark session: ours on this machine, the caller's where there is one, the cluster's under spark-submit.
+"""The Spark session: the caller's if there is one, the cluster's under spark-submit, else a local one.
 
 The JVM writes to stderr before Spark can silence it. It inherits our stderr at its start, so stderr points to a log
 file for that moment.
@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from schemas.maven_jars import JarList, JarsError, ensure
-from spark_jobs.errors import AuditTroubleError, reason_of
+from spark_jobs.errors import JobFailedError, reason_of
 from spark_jobs.platform.shipped import write_zip
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
@@ -25,31 +25,31 @@ KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 JARS = JarList("Spark's Kafka connector", KAFKA_PACKAGE.rpartition(":")[2], Path(__file__).with_name("spark-jars.txt"))
 """The same connector for a JVM that we start. Its jars are checked before the start."""
 
-_EVERYWHERE = {
+_COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # What is broadcast passes through the driver, where it is some ten times as large as when it is counted.
+    # A broadcast table is some ten times as large in the driver as the size that this limit counts.
     "spark.sql.autoBroadcastJoinThreshold": "1m",
-    # Kafka's newer source: the one that is the default turns each row into objects and back.
+    # Kafka's v2 source: the default v1 source turns each row into objects and back.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # Most of what is kept is digests, which do not shrink.
+    # Most of the cached data is digests, which do not compress.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # What a consumer has fetched stays in memory as long as it does, for a task that may want the same partition.
+    # A cached consumer keeps its fetched records in memory, for a task that may read the same partition.
     "spark.kafka.consumer.cache.timeout": "5s",
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
-    # Java never compiles a method beyond this; Spark then writes it as several.
+    # Java never compiles a longer method; with this limit Spark splits it.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # Else each Column operation asks the JVM 15 times for the place of its call: a third of the time of a small audit.
+    # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-_LOCAL = {
+_LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # So that a task sorts in its share of that memory; small data is put together by Spark.
+    # So that a task sorts in its share of that memory; Spark coalesces small partitions.
     "spark.sql.shuffle.partitions": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.ui.enabled": "false",
@@ -59,20 +59,20 @@ _LOCAL = {
 
 @contextmanager
 def job_session(job: str, out: Path, master: str | None) -> Iterator[SparkSession]:
-    """Of `timer-bridge <job>`, its log in `out`. Raises AuditTroubleError where Spark does not start, or gives up."""
+    """Open the session of `timer-bridge <job>`, its log in `out`. Raises JobFailedError if Spark fails."""
     log = out / "spark.log"
     with session(f"timer-bridge {job}", master=master, log=log) as spark:
         try:
             yield spark
         except (PySparkException, Py4JError) as wrong:
-            raise AuditTroubleError(f"Spark could not finish the {job}: {reason_of(wrong)} (log: {log})") from wrong
+            raise JobFailedError(f"Spark could not finish the {job}: {reason_of(wrong)} (log: {log})") from wrong
 
 
 @contextmanager
 def session(app: str, *, master: str | None = None, log: Path | None = None) -> Iterator[SparkSession]:
-    """The active session, left running; else a new one, stopped at the end.
+    """Yield the active session, left running; else a new one, stopped at the end.
 
-    `master` None: spark-submit's where it started us, else local[*]. Raises AuditTroubleError if Spark does not start.
+    `master` None: spark-submit's if it started us, else local[*]. Raises JobFailedError if Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -88,7 +88,7 @@ def session(app: str, *, master: str | None = None, log: Path | None = None) -> 
 
 @contextmanager
 def _shipped(spark: SparkSession, master: str | None) -> Iterator[None]:
-    """Our packages for the Python of other machines; spark-submit has them from --py-files."""
+    """Send our packages to the workers of a cluster. spark-submit does it by --py-files."""
     if master is None or master.startswith("local"):
         yield
         return
@@ -102,12 +102,12 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
     if master is None and not submitted:
         master = "local[*]"
     builder = SparkSession.builder.appName(app)
-    settings = dict(_EVERYWHERE) if submitted else _EVERYWHERE | {"spark.jars": _connector()}
+    settings = dict(_COMMON_SETTINGS) if submitted else _COMMON_SETTINGS | {"spark.jars": _connector()}
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            settings |= _LOCAL
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whichever python3 is found first
+            settings |= _LOCAL_SETTINGS
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default is the first python3 in PATH
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
@@ -115,7 +115,7 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
             spark = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as wrong:
         where = f"; its log: {log}" if log else ""
-        raise AuditTroubleError(f"Spark did not start: it needs Java 17 or 21{where} ({wrong})") from wrong
+        raise JobFailedError(f"Spark did not start: it needs Java 17 or 21{where} ({wrong})") from wrong
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
@@ -129,11 +129,11 @@ def ensure_connector() -> Path:
 
 
 def _connector() -> str:
-    """Return the value of `spark.jars`. Raises AuditTroubleError."""
+    """Return the value of `spark.jars`. Raises JobFailedError."""
     try:
         folder = ensure_connector()
     except (JarsError, OSError, RuntimeError) as wrong:
-        raise AuditTroubleError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
+        raise JobFailedError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
     return ",".join(jar.resolve().as_uri() for jar in sorted(folder.glob("*.jar")))
 
 

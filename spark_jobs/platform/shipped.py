@@ -1,4 +1,4 @@
-"""What the Python workers of a cluster import of ours, as a zip file: `schemas` and `spark_jobs`, without tests."""
+"""Zip file of `schemas` and `spark_jobs`, without tests, for the Python workers of a cluster."""
 
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile

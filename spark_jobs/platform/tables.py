@@ -1,4 +1,4 @@
-"""The only ways in and out: Kafka's topics in, Parquet out (and back in, for the summary).
+"""Read Kafka topics, write and read Parquet tables.
 
 records   topic partition offset timestamp_ms clock key value headers      within fixed spans
 """
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from schemas.tables import Table
-from spark_jobs.audit_rules.headers import HEADERS_DDL, present
+from spark_jobs.audit_rules.headers import HEADERS_DDL, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -25,20 +25,20 @@ RECORDS_DDL = (
 _RECORDS_PER_TASK = 250_000
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 _ALL = _COMMITTED | {"kafka.isolation.level": "read_uncommitted"}
-_IN_BULK = {"kafka.max.partition.fetch.bytes": 2 << 20, "kafka.max.poll.records": 2_000}
-"""A task waits for its next records, as nothing is fetched beside its work: so more at a time than Kafka's defaults."""
+_LARGE_FETCHES = {"kafka.max.partition.fetch.bytes": 2 << 20, "kafka.max.poll.records": 2_000}
+"""Larger fetches than Kafka's defaults: a task does not fetch while it works, so it waits for each fetch."""
 
 
 def read_records(
     spark: SparkSession, access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True
 ) -> DataFrame:
-    """The records of the spans, by default the committed ones alone. A long partition is read by several tasks."""
+    """Return the records of the spans, by default only committed ones. Several tasks read a long partition."""
     spans = [span for span in spans if span.start < span.end]
     if not spans:
-        return nothing(spark, RECORDS_DDL)
+        return empty_table(spark, RECORDS_DDL)
     records = (
         spark.read.format("kafka")
-        .options(**_IN_BULK)
+        .options(**_LARGE_FETCHES)
         .options(**access.for_spark())
         .options(**_COMMITTED if committed else _ALL)
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
@@ -51,7 +51,7 @@ def read_records(
 
 
 def follow_records(spark: SparkSession, access: KafkaAccess, topic: str, **options: str | int) -> DataFrame:
-    """The committed records of a topic, as they come. `options`: more of Spark's Kafka source, as startingOffsets."""
+    """Return the stream of a topic's committed records. `options`: of Spark's Kafka source, such as startingOffsets."""
     records = (
         spark.readStream.format("kafka")
         .options(**access.for_spark())
@@ -62,14 +62,14 @@ def follow_records(spark: SparkSession, access: KafkaAccess, topic: str, **optio
     return _as_records(records)
 
 
-def nothing(spark: SparkSession, ddl: str) -> DataFrame:
-    """No row, and known to be none when a plan is made: joins and unions with it fall away."""
+def empty_table(spark: SparkSession, ddl: str) -> DataFrame:
+    """Return no rows. The optimizer knows that it is empty, and removes joins and unions with it."""
     columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(ddl)))
     return spark.range(1).where(F.lit(False)).select(*columns)
 
 
 def _as_records(source: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source as RECORDS_DDL."""
+    """Return rows of Spark's Kafka source as RECORDS_DDL."""
     return source.select(
         "topic",
         "partition",
@@ -78,17 +78,17 @@ def _as_records(source: DataFrame) -> DataFrame:
         F.when(F.col("timestampType") == 1, "LogAppendTime").otherwise("CreateTime").alias("clock"),
         "key",
         "value",
-        present(F.col("headers")).alias("headers"),
+        headers_or_empty(F.col("headers")).alias("headers"),
     )
 
 
 def folder(out: Path, table: Table, part: str | None = None) -> Path:
-    """OUT/requests, or a part of it, OUT/requests/day=2026-01-31: other tools read the day as a column."""
+    """Return OUT/requests, or its part OUT/requests/day=2026-01-31: other tools read the day as a column."""
     return out / table.name if part is None else out / table.name / part
 
 
 def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = None) -> None:
-    """Overwrites the table, or its part; a column that is missing or of another type raises."""
+    """Overwrite the table, or its part. Raises if a column is missing or of another type."""
     schema = _schema(table)
     rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
@@ -98,7 +98,7 @@ def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = 
 
 
 def rows_in(folder_: Path) -> int:
-    """As the files tell, without reading them."""
+    """Return the number of rows, from the files' metadata."""
     return sum(pq.ParquetFile(path).metadata.num_rows for path in folder_.glob("*.parquet"))
 
 
@@ -107,7 +107,7 @@ def _schema(table: Table) -> StructType:
 
 
 def _partitions(spans: Sequence[Span]) -> str:
-    """For the option `assign`: {"orders": [0, 1]}."""
+    """Return the option `assign`: {"orders": [0, 1]}."""
     partitions: dict[str, list[int]] = {}
     for span in spans:
         partitions.setdefault(span.topic, []).append(span.partition)
@@ -115,7 +115,7 @@ def _partitions(spans: Sequence[Span]) -> str:
 
 
 def offsets_option(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
-    """For the options `startingOffsets` and `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
+    """Return the option `startingOffsets` or `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
     offsets: dict[str, dict[str, int]] = {}
     for span in spans:
         offsets.setdefault(span.topic, {})[str(span.partition)] = bound(span)

@@ -1,6 +1,6 @@
-"""Pictures of lateness as inline SVG: text stays text, nothing is loaded from anywhere.
+"""Plots of lateness as inline SVG: text stays text, nothing is loaded.
 
-Drawn about as wide as a phone, so that they are read there as they are and stand side by side on a desk.
+About as wide as a phone, so that they fit there, and side by side on a larger screen.
 """
 
 import re
@@ -15,11 +15,11 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spark_jobs.report.summary import Bin, Moment, Past
+from spark_jobs.report.summary import Bin, DaySummary, Moment
 
 BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
 _MOST_TICKS = 8
-"""With fewer there are spans, such as 170 s, for which matplotlib knows no step and warns."""
+"""With fewer, matplotlib finds no step for some spans, such as 170 s, and warns."""
 _LAST_DATE_MS = 253_402_300_799_000
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -33,7 +33,7 @@ STYLE: dict[Any, Any] = {
 
 
 def span_text(span_ms: float) -> str:
-    """250 ms, 1.5 s, 10 min, 3 h, 12 d."""
+    """Return 250 ms, 1.5 s, 10 min, 3 h, 12 d."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if abs(span_ms) >= size:
             return f"{span_ms / size:.3g} {unit}"
@@ -41,7 +41,7 @@ def span_text(span_ms: float) -> str:
 
 
 def histogram_svg(bins: Sequence[Bin]) -> str:
-    """Deliveries by lateness; what is early is red."""
+    """Draw deliveries by lateness; early ones are red."""
     with rc_context(STYLE | {"svg.hashsalt": "histogram"}):
         figure = Figure(figsize=(4.8, 0.7 + 0.27 * max(len(bins), 3)), layout="constrained")
         axes = figure.subplots()
@@ -57,7 +57,7 @@ def histogram_svg(bins: Sequence[Bin]) -> str:
 
 
 def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
-    """Lateness percentiles above, deliveries below, one step per `width_ms`; empty where no time can be drawn."""
+    """Draw lateness percentiles above deliveries, one step per `width_ms`; empty if no time can be drawn."""
     drawn = [m for m in moments if 0 <= m.at_ms <= _LAST_DATE_MS]
     if not drawn:
         return ""
@@ -85,8 +85,8 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
         return _svg(figure, "Lateness over time, and deliveries")
 
 
-def trend_svg(days: Sequence[Past]) -> str:
-    """Percentiles of each day above, its faults below."""
+def trend_svg(days: Sequence[DaySummary]) -> str:
+    """Draw percentiles of each day above its faults."""
     with rc_context(STYLE | {"svg.hashsalt": "trend"}):
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
@@ -110,7 +110,7 @@ def trend_svg(days: Sequence[Past]) -> str:
 
 
 def _scale_lateness(axes: Axes, drawn: Sequence[Moment]) -> None:
-    """Logarithmic where a peak would flatten all the rest."""
+    """Use a logarithmic scale if a peak would flatten the other values."""
     usual = sorted(m.p50_ms for m in drawn)[len(drawn) // 2]
     lowest, highest = min(m.p50_ms for m in drawn), max(m.max_ms for m in drawn)
     if highest > 20 * max(usual, 1):
@@ -131,7 +131,7 @@ def _bin_text(bin_: Bin) -> str:
 
 
 def _svg(figure: Figure, title: str) -> str:
-    """The <svg> element alone: HTML needs no XML prolog, and the metadata would name addresses."""
+    """Return the <svg> element, without XML prolog and metadata."""
     text = StringIO()
     figure.savefig(text, format="svg", transparent=True)
     svg = text.getvalue()

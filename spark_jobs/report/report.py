@@ -1,8 +1,8 @@
-"""The report: one HTML file that needs nothing else. The verdict first, then what it rests on.
+"""The report: one HTML file without external resources. The verdict first, then its details.
 
     verdict | figures | notes | faults with coordinates | pictures | days | classes | topics | hours | latest | rejected
 
-Everything that came from Kafka is escaped: a topic, a code or an origin may hold whatever a sender wrote.
+All data from Kafka is escaped: senders choose the bytes of topics, codes and origins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from spark_jobs.audit_rules.classes import FAULTS, RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.report.plots import histogram_svg, span_text, timeline_svg, trend_svg
 from spark_jobs.report.style import STYLE
-from spark_jobs.report.summary import AuditVerdict, Details, LatenessSummary, Past, TopicVerdict
+from spark_jobs.report.summary import AuditVerdict, DaySummary, Details, LatenessSummary, TopicVerdict
 
 _SELDOM = ("late", "moved")
-"""Shown where there are any: they were delivered too."""
+"""Classes of deliveries that are shown only if there are any."""
 
 
 def write_report(
-    verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[Past] = ()
+    verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()
 ) -> None:
-    """`verdict.report`, whole or not at all."""
+    """Write `verdict.report` atomically."""
     draft = verdict.report.with_suffix(".html.new")
     draft.write_text(render(verdict, details, arguments, trend), encoding="utf-8")
     draft.replace(verdict.report)
 
 
-def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[Past] = ()) -> str:
+def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()) -> str:
     body = "".join(
         (
             _verdict(verdict, arguments),
@@ -108,7 +108,7 @@ def _faults(verdict: AuditVerdict, details: Details) -> str:
 
 
 def _found(row: Row) -> str:
-    """Where the first delivery is, and what is wrong with it."""
+    """Return the place of the first delivery, and its faults."""
     parts = [_place(row)] if row.delivered_topic is not None else []
     if row.deliveries > 1:
         parts.append(f"{row.deliveries} deliveries")
@@ -131,14 +131,16 @@ def _pictures(details: Details) -> str:
     return f'<section><h2>Lateness</h2><div class="pictures">{"".join(drawn)}</div></section>'
 
 
-def _trend(verdict: AuditVerdict, past: Sequence[Past]) -> str:
-    """Over the days of a daily audit, this one last."""
+def _trend(verdict: AuditVerdict, past: Sequence[DaySummary]) -> str:
+    """Return the section on the days of a daily audit."""
     if not past:
         return ""
     late, counts = verdict.lateness, verdict.counts
     delivered = counts[AuditClass.DELIVERED] + counts[AuditClass.LATE]
     day = iso(verdict.as_of_ms)[:10]
-    today = Past(day, verdict.requests, sum(verdict.faults.values()), delivered, counts[AuditClass.PENDING], *late[1:])
+    today = DaySummary(
+        day, verdict.requests, sum(verdict.faults.values()), delivered, counts[AuditClass.PENDING], *late[1:]
+    )
     days = [*past, today]
     rows = (
         (d.day, f"{d.requests:,}", _faults_cell(d.faults), f"{d.delivered:,}", f"{d.pending:,}", *map(_ms, d[5:]))

@@ -1,4 +1,4 @@
-"""The report's looks: a desk, a phone and paper. System fonts, no colour that carries a meaning alone."""
+"""Style sheet of the report, for screen, phone and paper. No meaning depends on colour alone."""
 
 STYLE = """
 :root { --ink:#1b2430; --soft:#5b6675; --line:#dfe4ea; --good:#11693a; --bad:#b42318; --paper:#fff; }

@@ -1,6 +1,6 @@
-"""The table of requests, told in few numbers: by class, by topic, by lateness, over time.
+"""Summary of the table of requests: by class, by topic, by lateness, over time.
 
-Each function is one pass of Spark over the written table; what comes to the driver has a limit that no data moves.
+Each function is one pass of Spark over the written table. The size of its result has a limit.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, is_fault
-from spark_jobs.audit_rules.percentiles import spread
+from spark_jobs.audit_rules.percentiles import lateness_percentiles
 
 MOST_TOPICS = 200
 MOST_EXAMPLES = 20
@@ -25,7 +25,7 @@ _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 
 class LatenessSummary(NamedTuple):
-    """In ms, of first deliveries; all None where nothing was delivered."""
+    """Lateness of first deliveries in ms; all None if nothing was delivered."""
 
     min_ms: int | None
     p50_ms: int | None
@@ -34,7 +34,7 @@ class LatenessSummary(NamedTuple):
 
 
 class TopicVerdict(NamedTuple):
-    """`topic` None: requests without a readable real topic. `clock`: whose timestamps lateness is told by."""
+    """Summary of a real topic. `topic` None: requests without a readable one. `clock`: source of the timestamps."""
 
     topic: str | None
     requests: int
@@ -46,7 +46,7 @@ class TopicVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """What an audit found. `counts` has every class, also those with 0; `topics` the worst and largest 200."""
+    """Result of an audit. `counts`: of every class, also 0; `topics`: the worst and largest 200."""
 
     out: Path
     as_of_ms: int
@@ -57,7 +57,7 @@ class AuditVerdict:
     requests: int
     notes: tuple[str, ...]
     gaps: tuple[str, ...] = ()
-    """What nobody has read, and nobody can any more: without a fault it is still not clean."""
+    """Records that retention deleted before an audit read them. An audit with gaps is not clean."""
 
     @property
     def faults(self) -> dict[str, int]:
@@ -77,7 +77,7 @@ class AuditVerdict:
 
     @property
     def headline(self) -> str:
-        """Clean: 880 requests, or 3 faults: 2 missing, 1 early."""
+        """Return "Clean: 880 requests, ..." or "3 faults: 2 missing, 1 early"."""
         if self.clean:
             return f"Clean: {self.requests:,} requests, no fault" if self.requests else "Nothing to audit: no request"
         if not self.faults:
@@ -96,7 +96,7 @@ class Bin(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Deliveries of one stretch of time that begins at `at_ms`."""
+    """Deliveries of one interval that begins at `at_ms`."""
 
     at_ms: int
     deliveries: int
@@ -105,7 +105,7 @@ class Moment(NamedTuple):
     max_ms: int
 
 
-class Past(NamedTuple):
+class DaySummary(NamedTuple):
     """One day of a daily audit."""
 
     day: str
@@ -120,7 +120,7 @@ class Past(NamedTuple):
 
 @dataclass(frozen=True)
 class Details:
-    """What the report shows beside the verdict."""
+    """Details of the report."""
 
     histogram: tuple[Bin, ...]
     timeline: tuple[Moment, ...]
@@ -131,26 +131,26 @@ class Details:
     hours: tuple[Row, ...] = ()
     """The hours with the worst p99, of all topics; rows of HOURS."""
     by_order: int = 0
-    """Rows whose class rests on the order of the timer topic and on time, as no receipt tells it."""
+    """Rows whose class has no receipt as proof, only the order of the timer topic and time."""
 
 
 def topics(table: DataFrame) -> DataFrame:
-    """The rows of TOPICS."""
+    """Return the rows of TOPICS."""
     named = table.withColumn("real", F.coalesce("target", "delivered_topic"))
     counts = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
     counted = named.groupBy(F.col("real").alias("topic")).agg(
         F.count("topic").alias("requests"), F.count_if(is_fault()).alias("faults"), *counts
     )
-    lateness = spread(_delivered(named), "real")
+    lateness = lateness_percentiles(_delivered(named), "real")
     found = counted.join(lateness, counted["topic"].eqNullSafe(lateness["real"]), "left")
     return found.select(*TOPICS.arrow().names)
 
 
 def hours(table: DataFrame) -> DataFrame:
-    """The rows of HOURS."""
+    """Return the rows of HOURS."""
     hour = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(3_600_000))
     named = table.withColumns({"topic": F.coalesce("target", "delivered_topic"), "hour_ms": hour})
-    return spread(_delivered(named), "topic", "hour_ms").select(*HOURS.arrow().names)
+    return lateness_percentiles(_delivered(named), "topic", "hour_ms").select(*HOURS.arrow().names)
 
 
 def _delivered(table: DataFrame) -> DataFrame:
@@ -163,7 +163,7 @@ def verdict(
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
-    lateness = spread(_delivered(table)).collect()[0]
+    lateness = lateness_percentiles(_delivered(table)).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return AuditVerdict(
         out=out,
@@ -203,7 +203,7 @@ def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Detail
 
 
 def histogram(delivered: DataFrame) -> tuple[Bin, ...]:
-    """Every bin from the first to the last that holds anything."""
+    """Return every bin from the first to the last that is not empty."""
     bounds = (None, *EDGES_MS, None)
     place = sum(((F.col("lateness_ms") >= edge).cast("int") for edge in EDGES_MS), F.lit(0))
     counts = {row.place: row["count"] for row in delivered.groupBy(place.alias("place")).count().collect()}
@@ -213,19 +213,19 @@ def histogram(delivered: DataFrame) -> tuple[Bin, ...]:
 
 
 def _width_ms(delivered: DataFrame) -> int:
-    """Seconds, minutes, hours or days, so that no more than MOST_POINTS are drawn."""
+    """Return the width of an interval, so that at most MOST_POINTS are drawn."""
     span = delivered.agg(F.max("delivered_ms") - F.min("delivered_ms")).collect()[0][0] or 0
     return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), -(-span // MOST_POINTS))
 
 
 def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
     at_ms = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))
-    found = spread(delivered.withColumn("at_ms", at_ms), "at_ms").orderBy("at_ms").collect()
+    found = lateness_percentiles(delivered.withColumn("at_ms", at_ms), "at_ms").orderBy("at_ms").collect()
     return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
 
 
 def _examples(table: DataFrame) -> tuple[Row, ...]:
-    """A few of each fault in turn, until there are enough; worst class first."""
+    """Return examples of faults, about the same number of each class; worst class first."""
     order = F.array_position(F.lit([name.value for name in FAULTS]), F.col("class"))
     each = Window.partitionBy("class").orderBy("due_ms", "origin")
     ranked = table.where(is_fault()).withColumn("nth", F.row_number().over(each)).where(F.col("nth") <= MOST_EXAMPLES)
@@ -234,7 +234,7 @@ def _examples(table: DataFrame) -> tuple[Row, ...]:
 
 
 def _latest(delivered: DataFrame) -> tuple[Row, ...]:
-    """Which they are is told by two columns; the rest is read of these alone."""
+    """Return the latest deliveries. Sort two columns, then read the other columns of the result only."""
     order = F.desc("lateness_ms"), F.col("origin")
     found = delivered.select("lateness_ms", "origin").orderBy(*order).limit(MOST_EXAMPLES).collect()
     chosen = delivered.where(F.col("origin").isin([row.origin for row in found]))

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas import headers as names
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.judgement import Observations, judged
+from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.requests import requests
-from spark_jobs.audit_run.coverage import outside
+from spark_jobs.audit_run.coverage import is_outside
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 
@@ -172,7 +172,7 @@ class History:
             parsed=requests(requested, own_topics=OWN).persist(),
             rejections=evidence.rejections(rejected),
             ends=[evidence.deliveries(delivered), evidence.receipts(told)],
-            gone=spans,
+            deleted_before=spans,
         )
 
     def between(self, first_ms: int, behind_ms: int) -> "History":
@@ -182,7 +182,9 @@ class History:
 
     def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
         """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
-        inside = judged(self.seen(spark, spans)).where(F.col("requested") | ~outside("timer.requests", spans))
+        inside = build_outcomes(self.seen(spark, spans)).where(
+            F.col("requested") | ~is_outside("timer.requests", spans)
+        )
         return classify(inside, AuditLimits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))
 
     def classes(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.judgement import Observations, judged
+from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
@@ -133,9 +133,9 @@ def outcomes(spark: SparkSession) -> DataFrame:
         parsed=requests(asked, own_topics=OWN).persist(),
         rejections=evidence.rejections(back),
         ends=[evidence.deliveries(came), evidence.receipts(told)],
-        gone=[Span("timer.requests", 0, 0, TIMES * STEP)],
+        deleted_before=[Span("timer.requests", 0, 0, TIMES * STEP)],
     )
-    return judged(seen)
+    return build_outcomes(seen)
 
 
 def test_planted_faults_of_every_class_are_all_found(spark: SparkSession, outcomes: DataFrame) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import RULES, AuditLimits, classify
-from spark_jobs.audit_rules.judgement import judged
+from spark_jobs.audit_rules.judgement import build_outcomes
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.records import AS_OF_MS, History, Record, delivery, rejection, request
 
@@ -117,7 +117,7 @@ def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too(spark: Spar
     assert [(row["class"], row.altered) for row in found] == [("rejected", []), ("altered", ["headers"])]
 
 
-def test_rolls_that_are_no_number_are_told(spark: SparkSession) -> None:
+def test_rolls_that_are_no_number_are_altered(spark: SparkSession) -> None:
     asked = request(0)
     came = delivery(asked)
     odd = [(name, b"none" if name == names.ROLLS else value) for name, value in came.headers]
@@ -125,7 +125,7 @@ def test_rolls_that_are_no_number_are_told(spark: SparkSession) -> None:
     assert (found["class"], found.altered) == ("altered", [names.ROLLS])
 
 
-def test_what_stands_behind_an_open_transaction_is_pending(spark: SparkSession) -> None:
+def test_records_after_an_open_transaction_are_pending(spark: SparkSession) -> None:
     """Of one with an id, the next request came long after: it is not lost either. Nothing else is left open by it."""
     waits, named, lost = request(0), request(1, id=b"x"), request(2)
     wrong, late = request(3), request(4, id=b"x", at_ms=60_000, due_ms=AS_OF_MS + 1)
@@ -133,7 +133,7 @@ def test_what_stands_behind_an_open_transaction_is_pending(spark: SparkSession) 
     hidden = spark.createDataFrame([(asked.origin,) for asked in (waits, named, wrong)], "origin STRING")
     seen = replace(history.seen(spark), undecided=hidden)
     limits = AuditLimits(as_of_ms=AS_OF_MS, settle_ms=0, tolerance_ms=1_000)
-    found = {row.offset: (row["class"], row.open) for row in classify(judged(seen), limits).collect()}
+    found = {row.offset: (row["class"], row.open) for row in classify(build_outcomes(seen), limits).collect()}
     assert found == {
         0: ("pending", True),
         1: ("pending", True),
@@ -163,7 +163,7 @@ def test_one_that_was_too_large_for_the_rejected_topic_too_is_rejected(spark: Sp
     ]
 
 
-def test_a_second_fault_stands_beside_the_first(spark: SparkSession) -> None:
+def test_a_second_fault_is_listed_beside_the_first(spark: SparkSession) -> None:
     asked, refused = request(0), request(1, due_ms=None)
     twice = [delivery(asked, at_ms=4_000), delivery(asked, offset=9, value=b"other")]
     history = History([asked, refused], twice, [rejection(refused), rejection(refused, offset=9)])

@@ -20,7 +20,7 @@ from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.tests.test_histories import SHARD, World
 from schemas.origin import Shard
-from schemas.pending_table import PENDING, stores_in
+from schemas.pending_table import PENDING, parse_stores
 from timer.files.disk import Disk, RealDisk
 from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.batch import Batch
@@ -298,7 +298,7 @@ def test_export_records_the_progress_of_each_store(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     assert exported(tmp_path / "timer-data", out).num_rows == 0
     settled = history.store.settled
-    assert stores_in(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (0, 2, *settled, 0)}
+    assert parse_stores(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (0, 2, *settled, 0)}
 
 
 def test_export_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:

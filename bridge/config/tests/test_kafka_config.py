@@ -143,7 +143,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named_and_its_secret_is_not_shown(tmp_path: Path, end: bytes) -> None:
     file = tmp_path / "bridge.toml"
     file.write_bytes(b'[kafka]\nsasl.password = "' + SECRET.encode() + end)
-    with pytest.raises(SettingsError, match=r"config .*bridge\.toml: .*: mend the TOML") as refused:
+    with pytest.raises(SettingsError, match=r"config .*bridge\.toml: .*: fix the TOML") as refused:
         load(SERVERS, {}, file)
     assert SECRET not in str(refused.value)
 

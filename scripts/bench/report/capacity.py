@@ -77,7 +77,7 @@ def _opening(model: Model, results: Results) -> list[str]:
 
 
 def _checked(cpu: Cpu, run: Run) -> str:
-    """What is believed, beside what was seen."""
+    """Return a row with the measured CPU and the model's."""
     rate = float(run.name.removeprefix("steady."))
     return f"| {rate:,.0f}/s asked | {run.message_us:.1f} | {cpu.message_us(run):.1f} |"
 
@@ -141,7 +141,7 @@ def _rebuilds(model: Model) -> list[str]:
 
 
 def _linearity(results: Results) -> list[str]:
-    """Measured: one and two instances, each on a core of its own as long as there are any."""
+    """Return the lines on one and two instances, each on its own core if there are enough."""
     found = []
     for partitions in ("1", "4", "16"):
         one, two = (results.median(f"instances.{partitions}x{count}.from_due_per_s") for count in (1, 2))
@@ -162,7 +162,7 @@ def _linearity(results: Results) -> list[str]:
 
 
 def _slices(results: Results) -> list[str]:
-    """Measured where each has a part of a core, so that it is not the machine that is divided."""
+    """Return the lines on instances that each have a fixed part of a core."""
     drains = {count: results.median(f"slices.{count}.from_due_per_s") for count in SLICES}
     one = drains[1]
     if not one:

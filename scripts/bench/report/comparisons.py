@@ -19,7 +19,7 @@ HELD = 0.95
 
 
 class Comparison(NamedTuple):
-    """`of`: which of our modes; `beside`: what it is compared with."""
+    """One comparison. `of`: our mode; `beside`: the other one."""
 
     what: str
     of: str
@@ -31,12 +31,12 @@ class Comparison(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """The copy loop is a reference: to be below it is no loss. Nor is what noise may be."""
+        """Return True for a loss. Below the copy loop, a reference, or within noise is none."""
         return self.ratio < EVEN and self.beside != COPY_LOOP
 
 
 class _Pair(NamedTuple):
-    """Two names of what was measured."""
+    """Names of two measured figures."""
 
     what: str
     of: str
@@ -46,7 +46,7 @@ class _Pair(NamedTuple):
     unit: str
 
     def compared(self, medians: Flat) -> Comparison | None:
-        """None where either was not measured, or measured as nothing."""
+        """Return the comparison; None if either is 0 or was not measured."""
         ours, theirs = medians.get(self.ours, 0.0), medians.get(self.theirs, 0.0)
         if not ours or not theirs:
             return None
@@ -55,7 +55,7 @@ class _Pair(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A goal that was not reached."""
+    """A missed goal."""
 
     key: str
     value: float
@@ -88,7 +88,7 @@ def held(results: Results, steady: str) -> list[str]:
 
 
 def _most(results: Results, steady: str) -> str:
-    """The name of the highest rate that left while others were sent."""
+    """Return the name of the highest rate that was delivered as fast as it was sent."""
     names = [f"{steady}{rate}.out_per_s" for rate in results.places(steady, ".out_per_s")]
     return max(names, key=lambda name: results.median(name) or 0.0, default="")
 

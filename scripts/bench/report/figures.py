@@ -10,9 +10,9 @@ from typing import NamedTuple
 from scripts.bench.measurements import Flat
 
 Of = str | Callable[[Flat], float]
-"""The name of what was measured, or a formula over all of it."""
+"""Name of a measurement, or a formula over all of them."""
 _MOST = "pending.most"
-"""As many as were pending in any round: those with fewer tell nothing of that."""
+"""The most pending timers of any round; rounds with fewer do not count."""
 
 
 class Goal(NamedTuple):
@@ -21,7 +21,7 @@ class Goal(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """`part` is where its numbers come from."""
+    """A figure. `part`: the part of the bench with its numbers."""
 
     key: str
     unit: str
@@ -70,7 +70,7 @@ def _ratio(over: Of, under: Of) -> Of:
 
 
 def _matching(measured: Flat, begin: str, end: str) -> list[float]:
-    """Raises ValueError where there is none."""
+    """Return the values whose name has this begin and end. Raises ValueError if there are none."""
     found = [value for name, value in measured.items() if name.startswith(begin) and name.endswith(end)]
     if not found:
         raise ValueError(f"{begin}*{end}")
@@ -82,7 +82,7 @@ def _best(choose: Callable[[list[float]], float], begin: str, end: str) -> Of:
 
 
 def faults(name: str) -> Of:
-    """Of the bridge, in all parts."""
+    """Return the formula of the bridge's faults, summed over all parts."""
 
     def of(measured: Flat) -> float:
         ours = {key: value for key, value in measured.items() if not key.startswith("rocketmq.")}
@@ -92,7 +92,7 @@ def faults(name: str) -> Of:
 
 
 def cpu_us(scenario: str) -> Of:
-    """A message in and out."""
+    """Return the formula of the CPU per message in and out."""
     return lambda measured: (
         measured[f"{scenario}.cost.cpu_s"] * 1e6 / max(measured[f"{scenario}.account.requested"], 1.0)
     )

@@ -205,7 +205,7 @@ def _bursts(results: Results) -> list[str]:
 
 
 def _accounts(results: Results) -> list[str]:
-    """Over all scenarios: nobody's faults are kept back."""
+    """Return the table of faults, over all scenarios."""
     rows = []
     for name, prefix in (
         ("the bridge", ""),
@@ -233,7 +233,7 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _of(results: Results, name: str) -> str:
-    """The median, and the spread where there is one."""
+    """Return the median, and the spread if there is one."""
     value = results.measured.get(name)
     return "" if value is None else _spread(value)
 
@@ -249,7 +249,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def write(results: Results, target: Path) -> None:
-    """The page and its pictures; those of a former run are gone."""
+    """Write the page and its plots; plots of earlier runs are removed."""
     folder, pictures = target.with_suffix(""), plots(results)
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.svg"):

@@ -20,7 +20,7 @@ WAYS = {
     "rocketmq.1000.steady.": ("RocketMQ, tick 1000 ms", RED),
     "rocketmq.100.steady.": ("RocketMQ, tick 100 ms", GREY),
 }
-"""What measured a steady load: how it is called, and its colour."""
+"""Name and colour of each series of the steady load."""
 BURSTS = {
     "copy loop": ("copy.per_s", GREY),
     "exactly once": ("burst.drain_per_s", BLUE),
@@ -31,7 +31,7 @@ BURSTS = {
 
 
 def plots(results: Results) -> dict[str, str]:
-    """SVG by file name; without those of which nothing was measured."""
+    """Return SVG by file name, without plots that lack measurements."""
     with rc_context(STYLE | {"svg.hashsalt": "bench"}):
         drawn = {
             "lateness.svg": _steady(results, "late.p99_ms", "lateness p99 under a steady load, ms", logarithmic=True),
@@ -54,7 +54,7 @@ def _steady(results: Results, end: str, title: str, *, logarithmic: bool) -> Fig
 
 
 def _cpu(results: Results) -> Figure | None:
-    """The bridge's process alone: RocketMQ's broker stores the messages too."""
+    """Plot the bridge's process only; RocketMQ's broker also stores the messages."""
     lines = {}
     for begin in list(WAYS)[:2]:
         rates = results.places(begin, ".asked_per_s")

@@ -15,7 +15,7 @@ RESULTS = FOLDER / "results.json"
 
 
 class MedianValue(NamedTuple):
-    """Over the rounds in which it was measured."""
+    """A number over the rounds in which it was measured."""
 
     median: float
     low: float
@@ -24,7 +24,7 @@ class MedianValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """`figures` by key, None where one was not measured, and `reasons` then; `measured` by name."""
+    """Results of a run. `figures`: by key, None if not measured; `reasons`: why; `measured`: by name."""
 
     figures: dict[str, float | None]
     reasons: dict[str, str]
@@ -38,11 +38,11 @@ class Results:
         return None if value is None else value.median
 
     def cpu_us(self, scenario: str) -> float:
-        """Of the bridge, a message in and out; 0 where it was not measured."""
+        """Return the bridge's CPU per message in and out; 0 if not measured."""
         return self._us_a_message(scenario, "cost.cpu_s")
 
     def broker_cpu_us(self, scenario: str) -> float:
-        """Of the broker, a message in and out; 0 where it was not measured."""
+        """Return the broker's CPU per message in and out; 0 if not measured."""
         return self._us_a_message(scenario, "broker_cpu_s")
 
     def _us_a_message(self, scenario: str, end: str) -> float:
@@ -61,7 +61,7 @@ class Results:
 
 
 def load(path: Path = RESULTS) -> Results:
-    """Raises SettingsError."""
+    """Read the results. Raises SettingsError."""
     try:
         told = json.loads(path.read_text())
     except OSError:

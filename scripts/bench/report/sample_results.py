@@ -1,4 +1,4 @@
-"""Results of a bench that was never run: of a machine on which every cost is known."""
+"""Made-up results of a bench, with known costs, for tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -74,7 +74,7 @@ def pending(timers: int) -> PendingFigures:
 
 
 def measured(speed: float) -> Flat:
-    """`speed`: of this round, 1 for the usual."""
+    """Return a round's measurements. `speed`: 1 is normal."""
     found: dict[str, object] = {
         "copy": Copy(100_000 * speed, 20.0 / speed),
         "spread": spread(Lateness(5, 12, 30)),
@@ -101,7 +101,7 @@ def measured(speed: float) -> Flat:
 
 
 def made_up(speeds: Sequence[float] = (0.9, 1.0, 1.1), without: str = "") -> dict[str, Any]:
-    """As results.json has it; `without` what begins so."""
+    """Return the content of results.json, without names that begin with `without`."""
     rounds = [
         {name: value for name, value in measured(speed).items() if not without or not name.startswith(without)}
         for speed in speeds

@@ -1,4 +1,4 @@
-"""What a load asks for, calculated from the bench's measurements.
+"""Resources for a load, calculated from the bench's measurements.
 
     Results -> fit -> Model (CPU a message, a transaction, a KB; memory and disk a pending timer) -> size -> Sizing
 
@@ -24,20 +24,20 @@ DAY_S = 86_400
 WINDOW_S = 2 * DAY_S
 """The bridge's default roll window."""
 BUSY = 0.7
-"""Of a core or of a measured maximum: what is planned with; the rest is for peaks and for the neighbour that died."""
+"""Planned share of a core or of a measured maximum; the rest is for peaks and for a failed instance."""
 MEMORY_MB = 16_384
-"""Of an instance, for its index of ids."""
+"""Memory of an instance for its index of ids."""
 LEAST_KEPT_S = 7 * DAY_S
-"""What the bridge asks of the timer topic's retention, whatever the window."""
+"""Least retention of the timer topic, for any window."""
 COPIES = 3
-"""Of each record on the brokers."""
+"""Copies of each record on the brokers."""
 RECORD_BYTES = 150
-"""Of a record beside its body: headers and framing, about."""
+"""Bytes of a record besides its body: headers and framing, about."""
 LEAST_PARTITIONS = 16
 
 
 class Run(NamedTuple):
-    """What one scenario did, and the CPU of the bridge that it took."""
+    """Work of one scenario, and the bridge's CPU for it."""
 
     name: str
     requests: float
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
 
 class Cpu(NamedTuple):
-    """Microseconds for each; `worst` is the largest share by which the model misses a run."""
+    """CPU model, in microseconds; `worst`: its largest relative error of a run."""
 
     request_us: float
     delivery_us: float
@@ -65,7 +65,7 @@ class Cpu(NamedTuple):
     worst: float
 
     def message_us(self, run: Run) -> float:
-        """What it says of that run."""
+        """Return the model's CPU for a run."""
         return sum(cost * term for cost, term in zip(self[:4], run.terms, strict=True)) / run.requests
 
 
@@ -87,7 +87,7 @@ class Model:
 
     @property
     def message_us(self) -> float:
-        """In and out."""
+        """Return the CPU of a message in and out, in microseconds."""
         kilobytes = 2 * self.body_bytes / 1024
         return self.cpu.request_us + self.cpu.delivery_us + kilobytes * self.cpu.kilobyte_us
 
@@ -113,7 +113,7 @@ class Sizing:
 
 
 def runs(results: Results) -> list[Run]:
-    """Every scenario that tells its CPU and its transactions."""
+    """Return every scenario with CPU and transactions."""
     found, body = [], float(results.settings["body_bytes"])
     for name in sorted(results.measured):
         scenario = name.removesuffix(".cost.cpu_s")
@@ -133,7 +133,7 @@ def runs(results: Results) -> list[Run]:
 
 
 def fit_cpu(observed: Sequence[Run]) -> Cpu:
-    """Least squares of the relative error; a term that would be negative is left out. Raises SettingsError."""
+    """Fit by least squares of the relative error, without negative terms. Raises SettingsError."""
     if len({run.terms for run in observed}) < 4:
         raise SettingsError("too few runs to tell the costs apart: run `make bench` without --only")
     terms = np.array([run.terms for run in observed])
@@ -154,14 +154,14 @@ def fit_cpu(observed: Sequence[Run]) -> Cpu:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Base and slope of a line through the points, by least squares."""
+    """Return base and slope of a line through the points, by least squares."""
     x, y = np.array(points).T
     by_x, base = np.polyfit(x, y, 1)
     return float(base), float(by_x)
 
 
 def fit(results: Results) -> Model:
-    """Raises SettingsError where a part that it needs was not measured."""
+    """Build the model. Raises SettingsError if a required part was not measured."""
     timers = [float(place) for place in results.places("pending.", ".rss_mb")]
     if not timers:
         raise SettingsError("pending timers were not measured: run `make bench` with the part pending")
@@ -204,7 +204,7 @@ def _transactions_per_s(results: Results, rate: str) -> float:
 
 
 def size(model: Model, per_s: float, pending: float, window_s: float = WINDOW_S) -> Sizing:
-    """Of evenly shared load."""
+    """Return the resources for an evenly shared load."""
     rolls_per_s = pending / window_s if pending / per_s > window_s else 0.0
     moved_per_s, record_bytes = per_s + rolls_per_s, model.body_bytes + RECORD_BYTES
     room_us = max(BUSY * 1e6 - model.transactions_per_s * model.cpu.transaction_us, 1e5)
@@ -230,5 +230,5 @@ def size(model: Model, per_s: float, pending: float, window_s: float = WINDOW_S)
 
 
 def rebuild_s(model: Model, per_s: float, window_s: float) -> float:
-    """Of a lost disk, where every timer waits a whole window: all of it is read again, by all instances at once."""
+    """Return the time to rebuild lost disks, if every timer waits a whole window: all instances read at once."""
     return size(model, per_s, per_s * window_s, window_s).longest_rebuild_s

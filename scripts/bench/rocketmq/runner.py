@@ -41,12 +41,12 @@ _WARM_UPS = 3
 def measured(
     folder: Path, tick_ms: int, sizes: Sizes, scenarios: Sequence[str], rates: Sequence[int], seconds: float
 ) -> Flat:
-    """`scenarios`: of spread, burst and outage. Raises BridgeError, also where no network of its own is to be had."""
+    """Measure RocketMQ. `scenarios`: of spread, burst and outage. Raises BridgeError, also without its network."""
     ensure_jars(find_java())  # here, as that process reaches nobody
     asked = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "peer.log"
-    with processes.talking(
+    with processes.start_piped(
         [sys.executable, "-m", "scripts.bench.rocketmq.runner", str(folder), asked], log=log
     ) as process:
         try:

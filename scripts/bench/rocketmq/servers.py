@@ -57,7 +57,7 @@ ACCESS = [
 
 
 def own_network() -> None:
-    """Raises BridgeError where it is not to be had. To be called before any thread is started."""
+    """Enter a network namespace. Raises BridgeError if that fails. Call it before any thread starts."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare"):
         raise BridgeError("RocketMQ needs a network namespace of its own: Linux alone has them")
@@ -98,23 +98,23 @@ class RocketMQ:
         self._end()
 
     def start_broker(self) -> None:
-        """Returns when it serves clients."""
+        """Start the broker, and wait until it serves clients."""
         main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")]
         self._broker = self._start("broker", [*SHORT_PAUSES, "-Xms1g", "-Xmx2g"], main, b"boot success")
 
     def kill_broker(self) -> None:
-        """SIGKILL."""
+        """Kill the broker with SIGKILL."""
         assert self._broker is not None
         self._broker.kill()
 
     def usage(self) -> processes.Usage:
-        """Of the broker."""
+        """Return the broker's usage."""
         assert self._broker is not None
         assert self._broker.pid is not None
         return processes.usage(self._broker.pid)
 
     def jvm_options(self) -> list[str]:
-        """Of each of the three; the client's are taken by ours."""
+        """Return the options of all three JVMs."""
         return [
             *ACCESS,
             "-Djava.net.preferIPv4Stack=true",
@@ -134,14 +134,14 @@ class RocketMQ:
         return child
 
     def _end(self) -> None:
-        """Killed: nobody wants their data, and a clean end takes 13 s."""
+        """Kill both: their data is not needed, and a clean stop takes 13 s."""
         for child in (self._broker, self._name_server):
             if child is not None:
                 child.kill()
 
 
 class Client:
-    """Our Java client as a process that answers each line with a line."""
+    """Our Java client: a process that answers each line with a line."""
 
     def __init__(self, peer: RocketMQ) -> None:
         self._peer = peer
@@ -150,7 +150,7 @@ class Client:
     def __enter__(self) -> Self:
         peer, classes = self._peer, self._compiled()
         command = [peer.java, "-Xmx512m", *peer.jvm_options(), "-cp", f"{classes}:{peer.jars}/*", CLIENT.stem]
-        self._process = processes.talking([*command, NAME_SERVER], stdin=subprocess.PIPE, log=self._log)
+        self._process = processes.start_piped([*command, NAME_SERVER], stdin=subprocess.PIPE, log=self._log)
         try:
             self._read("ready")
         except BaseException:
@@ -163,7 +163,7 @@ class Client:
         self._process.communicate()
 
     def ask(self, *words: object) -> list[int]:
-        """The numbers of its answer. Raises BridgeError where it has ended."""
+        """Send a line and return the numbers of the answer. Raises BridgeError if the client has ended."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
@@ -177,7 +177,7 @@ class Client:
         raise BridgeError(f"RocketMQ's client has ended: see {self._log}")
 
     def _compiled(self) -> Path:
-        """By ecj, which needs no JDK."""
+        """Compile the client by ecj, which needs no JDK."""
         classes = self._peer.folder / "classes"
         jars = sorted(self._peer.jars.glob("*.jar"))
         compiler = next(jar for jar in jars if jar.name.startswith("ecj-"))

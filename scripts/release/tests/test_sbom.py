@@ -34,7 +34,7 @@ def test_tools_are_left_out_and_the_graph_is_whole() -> None:
     ]
 
 
-def test_each_jar_is_told_once_with_its_sum() -> None:
+def test_each_jar_is_listed_once_with_its_sum() -> None:
     made = components(KAFKA, SPARK)
     assert len({each["purl"] for each in made}) == len(made) == len(KAFKA.sha512.keys() | SPARK.sha512.keys())
     (found,) = (each for each in made if each["purl"] == "pkg:maven/org.apache.kafka/kafka_2.13@4.3.0")

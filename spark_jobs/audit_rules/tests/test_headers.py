@@ -84,7 +84,7 @@ def test_an_origin_that_is_none_stays_visible(spark: SparkSession) -> None:
 
 def test_headers_by_name(spark: SparkSession) -> None:
     record = [([("a", b"1"), ("timer-id", None), ("a", b"2"), ("timer-id", b"x")],), ([],), (None,)]
-    headers = c.present(F.col("h"))
+    headers = c.headers_or_empty(F.col("h"))
     frame = spark.createDataFrame(record, f"h {c.HEADERS_DDL}").select(
         c.value_of(headers, "a"),
         c.last_value_of(headers, "a"),
@@ -122,7 +122,7 @@ def test_a_digest_of_headers_tells_every_difference(spark: SparkSession) -> None
         [("a", b"x")] * 9,
     ]
     frame = spark.createDataFrame([(each,) for each in lists], f"h {c.HEADERS_DDL}")
-    digests = {bytes(row[0]) for row in frame.select(c.digest_of_foreign(F.col("h"))).collect()}
+    digests = {bytes(row[0]) for row in frame.select(c.foreign_digest(F.col("h"))).collect()}
     assert len(digests) == len(lists)
 
 
@@ -131,4 +131,4 @@ def test_what_is_ours_is_in_no_digest_however_many_headers_there_are(spark: Spar
     for count in (0, 3, 8, 9, 12):
         alone, among = theirs[:count], [(names.TOPIC, b"t"), *theirs[:count], (names.ORIGIN, b"o")]
         frame = spark.createDataFrame([(alone,), (among,)], f"h {c.HEADERS_DDL}")
-        assert len({bytes(row[0]) for row in frame.select(c.digest_of_foreign(F.col("h"))).collect()}) == 1
+        assert len({bytes(row[0]) for row in frame.select(c.foreign_digest(F.col("h"))).collect()}) == 1

@@ -213,7 +213,7 @@ def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[
 
 
 @pytest.mark.parametrize("tell", [ended_in_time, bad_requests, too_late, ignored, lost])
-def test_what_becomes_of_an_id(spark: SparkSession, tell: Callable[[], list[Story]]) -> None:
+def test_classes_of_ids(spark: SparkSession, tell: Callable[[], list[Story]]) -> None:
     stories = tell()
     found = told(spark, stories)
     assert [(name, classes) for name, classes, _ in found] == [(s.name, list(s.classes)) for s in stories]
@@ -222,14 +222,14 @@ def test_what_becomes_of_an_id(spark: SparkSession, tell: Callable[[], list[Stor
             assert (name, proofs) == (story.name, list(story.proofs))
 
 
-def test_what_is_not_settled_is_pending(spark: SparkSession) -> None:
+def test_a_timer_that_is_not_settled_is_pending(spark: SparkSession) -> None:
     a, b = timer(), timer(5, id=Y)
     history = History([a, cancel(X, 1, at_ms=AS_OF_MS - 5), b, cancel(Y, 6, at_ms=AS_OF_MS - 10)])
     found = history.classes(spark, settle_ms=10, tolerance_ms=AS_OF_MS)
     assert found == {"0": "pending", "1": "pending", "5": "cancelled", "6": "cancel-done"}
 
 
-def test_a_receipt_from_before_its_request_says_nothing_of_when_that_was_read(spark: SparkSession) -> None:
+def test_a_receipt_older_than_its_request_does_not_prove_when_it_was_read(spark: SparkSession) -> None:
     """Its topic has senders' times, and the bridge's clock was behind."""
     a, late = timer(due_ms=11_000), cancel(X, 1, at_ms=12_000)
     story = History([a, late], [delivery(a, at_ms=14_000)], [], [receipt("too-late", late, at_ms=8_000)])

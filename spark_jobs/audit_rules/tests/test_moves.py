@@ -95,7 +95,7 @@ def test_a_move_that_found_nothing_moves_nothing(spark: SparkSession) -> None:
     assert history.classes(spark) == {"0": "delivered", "1": "missing", "10": "move", "11": "move"}
 
 
-def test_the_earliest_of_its_times_is_told(spark: SparkSession) -> None:
+def test_the_earliest_of_its_times_is_in_the_table(spark: SparkSession) -> None:
     """A backfill asks whether a delivery of then would still be there."""
     asked, own, plain = request(0, id=b"x", due_ms=50_000), request(1, id=b"y"), request(2)
     moves = [move(b"x", 10, 9_000), move(b"x", 11, 70_000, at_ms=3_000), move(b"y", 12, 70_000)]

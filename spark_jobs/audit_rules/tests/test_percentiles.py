@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_rules.percentiles import four_digits, spread
+from spark_jobs.audit_rules.percentiles import lateness_bucket, lateness_percentiles
 
 pytestmark = pytest.mark.spark
 
@@ -20,7 +20,7 @@ def rounded(value_ms: int) -> int:
 def test_four_digits_towards_zero_and_all_of_them_below_10_s(spark: SparkSession) -> None:
     values = [0, 1, -1, 9_999, -9_999, 10_000, 10_009, 12_345, -12_345, 99_999, 600_000, 3_600_001, 2**63 - 1, -(2**62)]
     frame = spark.createDataFrame([(value,) for value in values], "v BIGINT")
-    assert [row[0] for row in frame.select(four_digits(F.col("v"))).collect()] == [rounded(v) for v in values]
+    assert [row[0] for row in frame.select(lateness_bucket(F.col("v"))).collect()] == [rounded(v) for v in values]
 
 
 def test_percentiles_are_the_values_at_their_ranks(spark: SparkSession) -> None:
@@ -30,7 +30,7 @@ def test_percentiles_are_the_values_at_their_ranks(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(topic, late, "LogAppendTime") for topic, late in rows], "t STRING, lateness_ms BIGINT, clock STRING"
     )
-    found = {row.t: row for row in spread(frame, "t", percentiles=(50, 90, 99)).collect()}
+    found = {row.t: row for row in lateness_percentiles(frame, "t", percentiles=(50, 90, 99)).collect()}
     for topic in "abc":
         values = sorted(late for name, late in rows if name == topic)
         ranked = [rounded(values[-(-len(values) * part // 100) - 1]) for part in (50, 90, 99)]
@@ -42,5 +42,7 @@ def test_percentiles_are_the_values_at_their_ranks(spark: SparkSession) -> None:
 
 def test_both_clocks_are_named(spark: SparkSession) -> None:
     rows = [("a", 1, "CreateTime"), ("a", 2, "LogAppendTime"), ("b", 3, "CreateTime")]
-    found = spread(spark.createDataFrame(rows, "t STRING, lateness_ms BIGINT, clock STRING"), "t").collect()
+    found = lateness_percentiles(
+        spark.createDataFrame(rows, "t STRING, lateness_ms BIGINT, clock STRING"), "t"
+    ).collect()
     assert {row.t: row.clock for row in found} == {"a": "CreateTime, LogAppendTime", "b": "CreateTime"}

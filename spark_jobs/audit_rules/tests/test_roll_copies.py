@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from schemas import headers as names
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.judgement import judged
-from spark_jobs.audit_run.coverage import outside
+from spark_jobs.audit_rules.judgement import build_outcomes
+from spark_jobs.audit_run.coverage import is_outside
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, copy, delivery, rejection, request
 
@@ -54,7 +54,7 @@ def forged(asked: Record, **how: Any) -> Record:
     return copy(asked, **how)
 
 
-def test_a_forgery_that_was_refused_is_rejected_and_touches_nobody(spark: SparkSession) -> None:
+def test_a_refused_forgery_is_rejected_and_changes_no_other_row(spark: SparkSession) -> None:
     """The one that is refused may have the very bytes of a copy."""
     asked = request(0)
     those = [forged(asked, **{"offset": 10 + n, **how}) for n, how in enumerate([*FORGED, {}])]
@@ -89,9 +89,14 @@ def test_a_forged_copy_with_an_id_ends_nothing(spark: SparkSession) -> None:
     assert history.classes(spark) == {"0": "delivered", "1": "delivered", "5": "rejected"}
 
 
-def test_where_retention_took_the_request_its_copy_speaks_for_it(spark: SparkSession) -> None:
+def test_if_retention_deleted_the_request_its_copy_counts(spark: SparkSession) -> None:
     gone, lost, ended = request(0), request(1), request(2, id=b"x", due_ms=50_000)
-    there = [copy(gone, 10, rolls=3), copy(gone, 11, rolls=4), copy(lost, 12, rolls=2), copy(ended, 13, rolls=1)]
+    there = [
+        copy(gone, 10, rolls=3),
+        copy(gone, 11, rolls=4),
+        copy(lost, 12, rolls=2),
+        copy(ended, 13, rolls=1),
+    ]
     history = History([*there, cancel(b"x", 20, at_ms=3_000)], [delivery(gone, rolls=4)])
     found = history.classes(spark, spans=[Span("timer.requests", 0, 10, 30)])
     assert found == {"0": "delivered", "1": "missing", "2": "cancelled", "20": "cancel-done"}
@@ -104,8 +109,8 @@ def test_a_copy_of_a_request_before_the_range_is_of_another_time(spark: SparkSes
     claims = [copy(before, 10), copy(before, 11, rolls=2), refused, illegible, copy(absent, 14), copy(within, 15)]
     history = History([within, *claims], [delivery(within, rolls=1)], [rejection(refused, "not-ours")])
     asked = [Span("timer.requests", 0, 5, 20)]
-    found = judged(replace(history.seen(spark), gone=(), unread=asked))
-    is_inside = ~outside("timer.requests", asked)
+    found = build_outcomes(replace(history.seen(spark), deleted_before=(), excluded_before=asked))
+    is_inside = ~is_outside("timer.requests", asked)
     rows = classify(found.where(is_inside), AuditLimits(as_of_ms=AS_OF_MS, settle_ms=0)).collect()
     assert {row.offset: row["class"] for row in rows} == {
         8: "delivered",
@@ -150,7 +155,7 @@ def test_expiry(spark: SparkSession) -> None:
     }
 
 
-def test_a_time_at_the_end_of_time_costs_nobody_else_the_audit(spark: SparkSession) -> None:
+def test_an_extreme_time_does_not_fail_the_audit(spark: SparkSession) -> None:
     """Any sender may write the largest number there is."""
     last_ms = 2**63 - 1
     never = request(0, also=(("timer-expire-ms", b"%d" % last_ms),))
@@ -159,7 +164,7 @@ def test_a_time_at_the_end_of_time_costs_nobody_else_the_audit(spark: SparkSessi
     assert found == {"0": "delivered", "1": "replaced", "2": "cancelled", "3": "cancel-done"}
 
 
-def test_late_is_told_from_a_limit_and_counted_from_the_request(spark: SparkSession) -> None:
+def test_late_depends_on_a_limit_and_counts_from_the_request(spark: SparkSession) -> None:
     asked = [request(0), request(1), request(2, due_ms=0, at_ms=8_000)]
     came = [delivery(asked[0], at_ms=5_100), delivery(asked[1], at_ms=5_101), delivery(asked[2], at_ms=8_050)]
     history = History(asked, came)

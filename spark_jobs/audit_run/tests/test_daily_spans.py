@@ -9,11 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import AuditLimits
-from spark_jobs.audit_run import daily_spans as continuing
-from spark_jobs.audit_run import read_plan as reading
+from spark_jobs.audit_run import daily_spans, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.daily_spans import Diary
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.audit_run.daily_spans import DayLog
+from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import RECORDS_DDL
@@ -46,7 +45,7 @@ class Topics(Cluster):
         later = [record.offset for record in held if record.timestamp_ms >= from_ms]
         return Span(topic, 0, min(later, default=end) if from_ms else 0, end)
 
-    def undecided(self, spans: Iterable[Span]) -> list[Span]:
+    def unstable_spans(self, spans: Iterable[Span]) -> list[Span]:
         return []
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
@@ -71,13 +70,13 @@ class Runs:
 
     def run(self, as_of_ms: int, *, is_killed: bool = False) -> tuple[dict[int, str], Sequence[str]]:
         """The classes of the day, by offset, and the notes. One that is killed does not come to its end."""
-        diary = Diary(self._out, as_of_ms)
-        done = continuing.run_day(self._spark, self._topics, self._arguments, AuditLimits(as_of_ms=as_of_ms), diary)
+        day_log = DayLog(self._out, as_of_ms)
+        done = daily_spans.run_day(self._spark, self._topics, self._arguments, AuditLimits(as_of_ms=as_of_ms), day_log)
         if not is_killed:
             late = LatenessSummary(None, None, None, None)
             counts = {name.value: 0 for name in AuditClass}
-            continuing.finish(diary, done, AuditVerdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
-        rows = pq.read_table(self._out / "requests" / diary.part).to_pylist()
+            daily_spans.commit_day(day_log, done, AuditVerdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
+        rows = pq.read_table(self._out / "requests" / day_log.part).to_pylist()
         return {row["offset"]: row["class"] for row in rows}, done.notes
 
 
@@ -86,8 +85,8 @@ def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
     history = History()
     history.requests.append(request(0, due_ms=2_000))
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=Path("nowhere"), archive=Path("old"))
-    with pytest.raises(AuditTroubleError, match=r"timer.requests/0 ends at 1, but old holds it up to 500"):
-        reading.once(Topics(history), arguments, {0: reading.Old(0, 500, None)})
+    with pytest.raises(JobFailedError, match=r"timer.requests/0 ends at 1, but old holds it up to 500"):
+        read_plan.plan_once(Topics(history), arguments, {0: read_plan.ArchivedRange(0, 500, None)})
 
 
 def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
@@ -97,7 +96,7 @@ def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
     done, waits = request(0), request(80, due_ms=50_000)
     history = History([done, waits], [delivery(done, offset=49)])
     topics = Topics(history)
-    monkeypatch.setattr(reading, "read_records", topics.read)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path)
     assert runs.run(40_000) == ({0: "delivered", 80: "pending"}, ())
     history.deliveries.append(delivery(waits, offset=70))
@@ -112,7 +111,7 @@ def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(
     asked = request(0, due_ms=100_000)
     history = History([asked])
     topics = Topics(history)
-    monkeypatch.setattr(reading, "read_records", topics.read)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path)
     assert runs.run(40_000)[0] == {0: "pending"}
     history.deliveries.append(delivery(asked, at_ms=100_001, offset=70))
@@ -122,14 +121,14 @@ def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(
     assert runs.run(2 * DAY_MS)[0] == {0: "delivered"}
 
 
-def test_copies_of_what_was_sent_before_the_first_day_are_not_judged(
+def test_copies_of_requests_before_the_first_day_are_not_judged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, inside = request(0, due_ms=50_000), request(12, at_ms=2_500)
     history = History([before, copy(before, 10, at_ms=3_000), inside, copy(inside, 14, at_ms=3_000)])
     history.deliveries.append(delivery(inside, rolls=1))
     topics = Topics(history)
-    monkeypatch.setattr(reading, "read_records", topics.read)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path, from_ms=2_000)
     note = "Not judged, as their requests lie before the first day: 1 origins."
     assert runs.run(40_000) == ({12: "delivered"}, (note,))
@@ -145,14 +144,14 @@ def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(
     stop = cancel(b"x", 1, at_ms=40_001)
     history = History([lost], [], [], [receipt("not-found", stop), receipt("replaced", request(5), request(6))])
     topics = Topics(history)
-    monkeypatch.setattr(reading, "read_records", topics.read)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path)
     assert runs.run(40_000) == ({0: "pending"}, ())
     history.requests.append(stop)
     assert runs.run(DAY_MS) == ({0: "missing", 1: "cancel-not-found"}, ())
 
 
-def test_a_refusal_that_is_read_before_what_it_refuses_is_there_when_that_comes(
+def test_a_refusal_that_is_read_before_its_request_is_kept(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forged copy would be taken for one."""
@@ -160,7 +159,7 @@ def test_a_refusal_that_is_read_before_what_it_refuses_is_there_when_that_comes(
     forged = copy(asked, 1, at_ms=40_001)
     history = History([asked], [], [rejection(forged, "not-ours")])
     topics = Topics(history)
-    monkeypatch.setattr(reading, "read_records", topics.read)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path)
     assert runs.run(40_000) == ({0: "pending"}, ())
     history.requests.append(forged)

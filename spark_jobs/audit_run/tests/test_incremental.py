@@ -16,7 +16,7 @@ from schemas import headers as names
 from schemas.audit_state import EVIDENCE
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn
-from spark_jobs.audit_run import incremental as daily
+from spark_jobs.audit_run import incremental
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import rows_in
 from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, receipt, rejection, request
@@ -43,13 +43,13 @@ def audited(
         if behind_ms == cuts_ms[-1]:
             ends = dict.fromkeys(ends, width)
         today = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
-        day = daily.Part(out, f"day=2026-01-0{number}", previous, "timer.requests", earlier, today)
-        evidence, claims = daily.carried(spark, day)
+        day = incremental.Part(out, f"day=2026-01-0{number}", previous, "timer.requests", earlier, today)
+        evidence, claims = incremental.carried(spark, day)
         seen = replace(
             part.seen(spark, [s._replace(end=width) for s in today]), carried=evidence, carried_claims=claims
         )
         limits = AuditLimits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
-        daily.judge(spark, seen, day, limits)
+        incremental.judge(spark, seen, day, limits)
         rows = pq.read_table(out / "requests" / day.name).to_pylist()
         assert len({row["origin"] for row in rows}) == len(rows)
         found |= {row["origin"]: row["class"] for row in rows}
@@ -92,7 +92,7 @@ def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:
     return "\n".join([str(wrong), *about])
 
 
-def test_only_what_is_open_is_carried_and_what_was_closed_is_found_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_open_timers_are_carried_and_closed_ones_are_found_again(spark: SparkSession, tmp_path: Path) -> None:
     """Each on day 1 well, and wrong by what comes on day 3; one that is open throughout."""
     twice, ended, refused, rolled = request(0), request(1, id=b"x"), request(2, due_ms=None), request(3, due_ms=50_000)
     stops, waits = cancel(b"x", 10, at_ms=2_000), request(60, due_ms=AS_OF_MS + 1)

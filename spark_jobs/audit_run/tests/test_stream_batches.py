@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.lateness_topic import LatenessTopic, write_minutes
-from spark_jobs.audit_run.stream_batches import Batches
+from spark_jobs.audit_run.stream_batches import StreamBatches
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.tests.records import AS_OF_MS, History, Record, copy, delivery, request
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 
 def test_a_delivery_that_waits_for_its_copy_is_counted_when_that_is_read(spark: SparkSession, tmp_path: Path) -> None:
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, stream=True)
-    batches = Batches(arguments, LatenessTopic(arguments.access, arguments.lateness_topic, "audit"))
+    batches = StreamBatches(arguments, LatenessTopic(arguments.access, arguments.lateness_topic, "audit"))
     asked = request(0, due_ms=AS_OF_MS)
     came = delivery(asked, rolls=1)
     previous = None

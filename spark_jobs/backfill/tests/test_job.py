@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS
 from spark_jobs.backfill import job as backfill
-from spark_jobs.backfill.job import BackfillArguments, decided, missing
+from spark_jobs.backfill.job import BackfillArguments, missing, with_outcomes
 from spark_jobs.backfill.publish import WAITS
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
@@ -26,7 +26,7 @@ NOW_MS = 100
 DUE_MS = 1_000_000
 
 
-def test_the_first_reason_not_to_send_is_told(spark: SparkSession) -> None:
+def test_the_first_reason_not_to_send_is_the_outcome(spark: SparkSession) -> None:
     due_ms, refused_ms = DUE_MS, 50
     sent_ms = refused_ms + SKEW_MS
     cases = [
@@ -48,13 +48,13 @@ def test_the_first_reason_not_to_send_is_told(spark: SparkSession) -> None:
     )
     targets = {"orders": 0, "short": due_ms, "compacted": FOREVER_MS}
     asked = spark.createDataFrame(cases, columns)
-    found = decided(asked, targets, NOW_MS, refused_ms).collect()
+    found = with_outcomes(asked, targets, NOW_MS, refused_ms).collect()
     assert [row.outcome for row in found] == [row.wanted for row in found]
-    *_, last = decided(asked, targets, NOW_MS).collect()
+    *_, last = with_outcomes(asked, targets, NOW_MS).collect()
     assert last.outcome is None, "the rejected topic has all it ever had"
 
 
-def test_what_a_later_request_has_ended_is_known_from_the_audit(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_timer_ended_by_a_later_request_is_known_from_the_audit(spark: SparkSession, tmp_path: Path) -> None:
     """It was lost before its cancel came: missing to the audit, and nobody wants it any more."""
     row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
     rows = [row | {"origin": "t/0/1", "offset": 1, "due_ms": 5, "ended_by": "t/0/2"}]
@@ -118,10 +118,10 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
     def nothing_came(spark: SparkSession, judged: DataFrame, *_: object) -> DataFrame:
         spark.catalog.clearCache()
         nothing = {name: F.lit(None).cast("boolean") for name in ("is_marked", "has_come")}
-        return decided(judged.withColumns(nothing), {"orders": 0}, NOW_MS)
+        return with_outcomes(judged.withColumns(nothing), {"orders": 0}, NOW_MS)
 
-    monkeypatch.setattr(backfill, "PublishTask", lambda *_: BridgeAtWork(tmp_path))
-    monkeypatch.setattr(backfill, "_with_what_came", nothing_came)
+    monkeypatch.setattr(backfill, "JudgeTask", lambda *_: BridgeAtWork(tmp_path))
+    monkeypatch.setattr(backfill, "_with_later_outcomes", nothing_came)
     cluster: Any = EmptyCluster()
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     assert backfill._backfill(spark, cluster, arguments).counts == {"live": 1}

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from spark_jobs.backfill import publish as backfill_tasks
-from spark_jobs.backfill.publish import Publish, Row, _Lane
-from spark_jobs.kafka.admin import Kept, OutgoingRecord, RefusedError
+from spark_jobs.backfill.publish import PublishTask, Row, _PartitionProducer
+from spark_jobs.kafka.admin import CommittedRecord, OutgoingRecord, TransactionAbortedError
 from spark_jobs.kafka.security import KafkaAccess
 
 
@@ -19,25 +19,25 @@ class World:
         self.code = "MSG_SIZE_TOO_LARGE"
         self.senders = 0
         monkeypatch.setattr(backfill_tasks, "TransactionalSender", lambda *_: self._another())
-        monkeypatch.setattr(backfill_tasks, "read", lambda *_: self._marks())
+        monkeypatch.setattr(backfill_tasks, "read_committed", lambda *_: self._marks())
         monkeypatch.setattr(backfill_tasks, "now_ms", lambda: self.now_ms)
-        self.lane = self.lane_of_a_later_run()
+        self.producer = self.producer_of_a_later_run()
 
-    def lane_of_a_later_run(self) -> _Lane:
-        return _Lane(Publish(KafkaAccess("localhost:9092"), "backfill", "marks", 1, None), 0)
+    def producer_of_a_later_run(self) -> _PartitionProducer:
+        return _PartitionProducer(PublishTask(KafkaAccess("localhost:9092"), "backfill", "marks", 1, None), 0)
 
     def _another(self) -> "World":
         self.senders += 1
         return self
 
-    def _marks(self) -> list[Kept]:
-        return [Kept(0, record.key, record.value) for record in self.sent if record.topic == "marks"]
+    def _marks(self) -> list[CommittedRecord]:
+        return [CommittedRecord(0, record.key, record.value) for record in self.sent if record.topic == "marks"]
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
         self.now_ms += self.step_ms
         records = list(records)
         if any(record.topic == "refused" for record in records):
-            raise RefusedError(self.code)
+            raise TransactionAbortedError(self.code)
         self.sent += records
 
     def values(self) -> list[bytes | None]:
@@ -50,25 +50,25 @@ def row(offset: int, expire_ms: int | None, target: str = "orders") -> Row:
     return {**told, "value": b"%d" % offset}
 
 
-def outcomes(lane: _Lane, rows: list[Row]) -> dict[int, str]:
-    return {int(told["origin"].split("/")[2]): told["outcome"] for told in lane.send(rows)}
+def outcomes(producer: _PartitionProducer, rows: list[Row]) -> dict[int, str]:
+    return {int(told["origin"].split("/")[2]): told["outcome"] for told in producer.send(rows)}
 
 
-def test_what_expires_while_a_backfill_runs_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_that_expires_during_a_backfill_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, now_ms=1_000)
     rows = [row(1, 1_000), row(2, 1_001), row(3, None), row(4, 999)]
-    assert outcomes(world.lane, rows) == {1: "expired", 2: "sent", 3: "sent", 4: "expired"}
+    assert outcomes(world.producer, rows) == {1: "expired", 2: "sent", 3: "sent", 4: "expired"}
     assert world.values() == [b"2", b"3"]
     world.now_ms += 1
     told = {1: "expired", 2: "backfilled-before", 3: "backfilled-before", 4: "expired"}
-    assert outcomes(world.lane_of_a_later_run(), rows) == told, "what stands is no longer asked about"
+    assert outcomes(world.producer_of_a_later_run(), rows) == told, "what stands is no longer asked about"
     assert world.values() == [b"2", b"3"]
 
 
-def test_what_expires_while_rows_are_sent_one_by_one_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_that_expires_during_single_sends_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, now_ms=1_000, step_ms=1)
     rows = [row(1, None, "refused"), row(2, 1_002), row(3, 1_004)]
-    assert outcomes(world.lane, rows) == {1: "failed", 2: "expired", 3: "sent"}
+    assert outcomes(world.producer, rows) == {1: "failed", 2: "expired", 3: "sent"}
     assert world.values() == [b"3"]
 
 
@@ -78,7 +78,7 @@ def test_a_target_that_takes_nothing_is_asked_twice_and_others_get_all(monkeypat
     world.code = "TOPIC_AUTHORIZATION_FAILED"
     for first in (0, 100):
         rows = [row(first + at, None, "refused" if at % 2 else "orders") for at in range(100)]
-        told = outcomes(world.lane, rows)
+        told = outcomes(world.producer, rows)
         assert told == {first + at: "failed" if at % 2 else "sent" for at in range(100)}
     assert len(world.values()) == 100
     assert world.senders == 3

@@ -30,7 +30,7 @@ def test_the_next_request_with_its_id_in_its_partition_supersedes_a_timer(spark:
     assert told == {0: "timer.requests/0/10", 1: "timer.requests/0/12"}
 
 
-def test_what_ends_nothing_supersedes_nothing(spark: SparkSession) -> None:
+def test_a_request_that_ends_nothing_supersedes_nothing(spark: SparkSession) -> None:
     lost = [request(offset, id=b"%d" % offset) for offset in range(6)]
     malformed = request(10, id=b"0", due_ms=None)
     refused, moves, copied = request(11, id=b"1"), move(b"2", 12, 9_000), copy(lost[3], 13)
@@ -42,6 +42,6 @@ def test_what_ends_nothing_supersedes_nothing(spark: SparkSession) -> None:
     assert told == {5: too_late.origin}, "taken, and refused when it was due"
 
 
-def test_a_request_of_another_topic_of_that_name_says_nothing(spark: SparkSession) -> None:
+def test_a_request_of_another_topic_of_that_name_is_ignored(spark: SparkSession) -> None:
     lost = request(0, id=b"x")
     assert found(spark, [lost, cancel(b"x", 1)], [], [lost._replace(timestamp_ms=7)]) == {}

@@ -8,11 +8,11 @@ import pytest
 
 from schemas.headers import EXPIRE_MS, ID, KEY, TOPIC
 from schemas.profiles import marked
-from spark_jobs.importer.rows import BROKEN, EXPORTED, ImportedRequest, Mapped, WrongError
+from spark_jobs.importer.rows import BROKEN, EXPORTED, ColumnMapping, ImportedRequest, InvalidRowError
 
 NOW_MS = 1_700_000_000_000
 COLUMNS = {"due": "when", "value": "body", "key": "who", "id": "id", "headers": "extra", "header:tenant": "tenant"}
-MAPPED = Mapped(COLUMNS, {"topic": "orders"}, 86_400_000)
+MAPPED = ColumnMapping(COLUMNS, {"topic": "orders"}, 86_400_000)
 
 
 def row(**other: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def moved(headers: Sequence[tuple[str, bytes | None]], **other: Any) -> Imported
         "value": None,
         "headers": [{"name": name, "value": value} for name, value in headers],
     }
-    return Mapped({}, {}, 86_400_000).request(exported | other, NOW_MS)
+    return ColumnMapping({}, {}, 86_400_000).request(exported | other, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_all_fields() -> None:
         ({"extra": '{"timer-topic": "x"}'}, "timer-topic is the bridge's own"),
     ],
 )
-def test_what_is_no_request_is_told(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(WrongError, match=told):
+def test_an_invalid_row_is_rejected_with_the_reason(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRowError, match=told):
         MAPPED.request(row(**wrong), NOW_MS)
-    with pytest.raises(WrongError, match="missing-topic"):
-        Mapped(COLUMNS, {}, 1).request(row(when=NOW_MS), NOW_MS)
+    with pytest.raises(InvalidRowError, match="missing-topic"):
+        ColumnMapping(COLUMNS, {}, 1).request(row(when=NOW_MS), NOW_MS)
 
 
 def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
@@ -81,12 +81,12 @@ def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
 
 
 def test_a_broken_line_and_what_an_export_says_itself_are_refused() -> None:
-    with pytest.raises(WrongError, match="the line is broken"):
+    with pytest.raises(InvalidRowError, match="the line is broken"):
         MAPPED.request(row(**{BROKEN: "5,v,and more"}), NOW_MS)
     assert MAPPED.request(row(**{BROKEN: None}), NOW_MS).value == b"v"
     exported: dict[str, Any] = dict.fromkeys(EXPORTED)
-    with pytest.raises(WrongError, match="leave --set out"):
-        Mapped({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)
+    with pytest.raises(InvalidRowError, match="leave --set out"):
+        ColumnMapping({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)
 
 
 def test_an_export_keeps_until_when_it_may_be_delivered() -> None:

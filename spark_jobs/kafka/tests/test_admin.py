@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka import admin as brokers
 from spark_jobs.kafka.admin import FOREVER_MS, Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
@@ -69,20 +69,20 @@ def kept(monkeypatch: pytest.MonkeyPatch, span: Span, messages: list[Message]) -
         def __init__(self, access: KafkaAccess) -> None:
             pass
 
-        def decided(self, topics: list[str], *, from_ms: int | None = None) -> list[Span]:
+        def stable_spans(self, topics: list[str], *, from_ms: int | None = None) -> list[Span]:
             return [span]
 
     monkeypatch.setattr(brokers, "Consumer", Consumer)
     monkeypatch.setattr(brokers, "Cluster", Ended)
-    return (record.key for record in brokers.read(KafkaAccess("localhost:9092"), span.topic, span.partition))
+    return (record.key for record in brokers.read_committed(KafkaAccess("localhost:9092"), span.topic, span.partition))
 
 
-def test_who_may_not_use_a_group_reads_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_access_to_the_group_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [Message(None, NOT_IN_GROUP), Message(3), Message(4)]
     assert [*kept(monkeypatch, Span("journal", 0, 3, 5), messages)] == [b"3", b"4"]
 
 
-def test_what_stands_behind_the_last_record_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markers_after_the_last_record_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark of a transaction has an offset too."""
     messages = [Message(3), Message(5, END_OF_PARTITION)]
     assert [*kept(monkeypatch, Span("journal", 0, 3, 5), messages)] == [b"3"]
@@ -133,7 +133,7 @@ def told(settings: dict[str, str] | None, start: int, first_ms: int | None) -> C
 
 def remembered_ms(settings: dict[str, str] | None, start: int, first_ms: int) -> int | None:
     """None: nothing is gone."""
-    return told(settings, start, first_ms).remembered_from_ms(["orders"]).get("orders")
+    return told(settings, start, first_ms).complete_since_ms(["orders"]).get("orders")
 
 
 @pytest.mark.parametrize(
@@ -148,15 +148,15 @@ def remembered_ms(settings: dict[str, str] | None, start: int, first_ms: int) ->
         (None, 7, None, FOREVER_MS),
     ],
 )
-def test_from_when_on_no_refusal_can_be_gone(
+def test_since_when_the_rejected_topic_is_complete(
     settings: dict[str, str] | None, start: int, first_ms: int | None, wanted_ms: int
 ) -> None:
-    assert told(settings, start, first_ms).refused_from_ms("orders") == wanted_ms
+    assert told(settings, start, first_ms).rejected_complete_since_ms("orders") == wanted_ms
 
 
 def test_of_an_emptied_rejected_topic_its_retention_tells() -> None:
     before_ms = int(time.time() * 1000)
-    found_ms = told(BY_SENDERS, 7, None).refused_from_ms("orders")
+    found_ms = told(BY_SENDERS, 7, None).rejected_complete_since_ms("orders")
     assert before_ms - HOUR_MS <= found_ms <= int(time.time() * 1000) - HOUR_MS
 
 
@@ -170,11 +170,11 @@ def test_of_an_emptied_rejected_topic_its_retention_tells() -> None:
         (None, 5, FOREVER_MS),
     ],
 )
-def test_from_when_on_nothing_can_be_gone(settings: dict[str, str] | None, first_ms: int, wanted_ms: int) -> None:
+def test_since_when_a_topic_is_complete(settings: dict[str, str] | None, first_ms: int, wanted_ms: int) -> None:
     assert remembered_ms(settings, 7, first_ms) == wanted_ms
 
 
-def test_a_time_that_a_sender_said_does_not_tell_what_is_gone() -> None:
+def test_a_senders_timestamp_does_not_prove_completeness() -> None:
     """Its first record may say it is old, and what the bridge delivered before it, an hour ago, is gone."""
     before_ms = int(time.time() * 1000)
     found_ms = remembered_ms(BY_SENDERS, 7, first_ms=5)
@@ -185,5 +185,5 @@ def test_a_time_that_a_sender_said_does_not_tell_what_is_gone() -> None:
 
 
 def test_another_error_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AuditTroubleError, match="journal/0"):
+    with pytest.raises(JobFailedError, match="journal/0"):
         [*kept(monkeypatch, Span("journal", 0, 3, 5), [Message(None, NOT_IN_TOPIC)])]

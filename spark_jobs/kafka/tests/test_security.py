@@ -51,7 +51,7 @@ def test_a_login_and_certificates(tmp_path: Path) -> None:
         ({"enable.ssl.certificate.verification": "false"}, "has no such setting"),
     ],
 )
-def test_what_java_cannot_be_told_is_refused(wrong: dict[str, str], told: str) -> None:
+def test_a_setting_that_java_lacks_is_refused(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
         KafkaAccess("b:1", wrong)
     assert "hush" not in str(refused.value)

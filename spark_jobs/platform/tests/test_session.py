@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.errors import AuditTroubleError
+from spark_jobs.errors import JobFailedError
 from spark_jobs.platform.session import JARS, job_session
 
 
@@ -20,7 +20,7 @@ def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, mon
         _, name, version = jar.split(":")
         (folder / f"{name}-{version}.jar").write_bytes(b"something else")
     with (
-        pytest.raises(AuditTroubleError, match=r"its Kafka connector: .*\.jar: SHA-512 is "),
+        pytest.raises(JobFailedError, match=r"its Kafka connector: .*\.jar: SHA-512 is "),
         job_session("audit", tmp_path, "local[1]"),
     ):
         pass

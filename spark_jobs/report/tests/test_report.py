@@ -14,7 +14,7 @@ from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.plots import span_text, timeline_svg, trend_svg
-from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, LatenessSummary, Moment, Past
+from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment
 from spark_jobs.tests.records import AS_OF_MS, History, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -109,7 +109,7 @@ def test_histogram_and_time_line(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_trend_is_drawn_also_where_a_day_delivered_nothing() -> None:
-    days = [Past("2026-01-01", 5, 0, 5, 0, 1, 2, 3), Past("2026-01-02", 1, 1, 0, 1, None, None, None)]
+    days = [DaySummary("2026-01-01", 5, 0, 5, 0, 1, 2, 3), DaySummary("2026-01-02", 1, 1, 0, 1, None, None, None)]
     picture = trend_svg(days)
     assert "2026-01-01" in picture
     assert "2026-01-02" in picture

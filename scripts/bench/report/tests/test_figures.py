@@ -22,7 +22,7 @@ def test_each_number_has_a_name() -> None:
     assert found["steady.1000.late.p99_ms"] == 2
 
 
-def test_what_was_not_measured_is_none() -> None:
+def test_a_figure_without_measurement_is_none() -> None:
     assert figure("drain_per_s") is None
     assert figure("rocketmq_drain_per_s", flat({"burst": BURST})) is None
     assert figure("steady_to_copy", {"copy.per_s": 100.0}) is None
@@ -55,7 +55,7 @@ def test_starts_are_told_of_as_many_timers_as_there_were_at_the_most() -> None:
     assert figure("ready_after_kill_s", few | many, few, few) == 4.0
 
 
-def test_every_key_stands_once() -> None:
+def test_every_key_is_unique() -> None:
     assert len({figure.key for figure in FIGURES}) == len(FIGURES)
 
 

@@ -16,7 +16,7 @@ def lines_under(heading: str, page: str) -> list[str]:
     return page.split(f"## {heading}\n")[1].split("\n## ")[0].strip().splitlines()
 
 
-def test_a_lost_comparison_is_told_as_one() -> None:
+def test_a_lost_comparison_is_shown() -> None:
     lost = [c for c in comparisons(read(made_up())) if c.is_lost]
     assert [(c.what, c.of) for c in lost] == 2 * [
         ("drain of a burst", "exactly once"),
@@ -42,7 +42,7 @@ def test_rates_that_one_of_them_did_not_hold_are_not_compared() -> None:
     assert "| exactly once | 40,000 | 40,000 | 30,000 | no |" in bench_page.page(results, [])
 
 
-def test_a_goal_that_was_missed_is_told() -> None:
+def test_a_missed_goal_is_shown() -> None:
     assert {m.key for m in missed(read(made_up()))} == {"drain_to_rocketmq"}
 
 
@@ -88,7 +88,7 @@ def test_the_same_results_give_the_same_bytes(written: Path, tmp_path: Path) -> 
         assert again.read_bytes() == (written.parent / again.relative_to(tmp_path)).read_bytes()
 
 
-def test_what_was_not_measured_is_left_out_and_told() -> None:
+def test_a_part_without_measurement_is_left_out_with_its_reason() -> None:
     page = bench_page.page(read(made_up(without="rocketmq.")), [])
     assert "| `rocketmq_drain_per_s` | it was left out |" in lines_under("Not measured", page)
     assert "| RocketMQ, tick" not in page
@@ -101,7 +101,7 @@ def test_the_method_tells_where_servers_wrote() -> None:
     assert "lies in memory" in bench_page.page(read(told), [])
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_shown() -> None:
     told = made_up()
     told["machine"]["others_share"] = 0.8
     assert "not quiet: others used up to 80%" in bench_page.page(read(told), [])
