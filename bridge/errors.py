@@ -1,4 +1,4 @@
-"""Who has to act. What the sender has to mend is no exception: it is a `Refusal` and goes to the rejected topic."""
+"""Errors by who has to act. A sender's mistake is no exception: it is a `Refusal` and goes to the rejected topic."""
 
 
 class BridgeError(Exception):
@@ -8,7 +8,7 @@ class BridgeError(Exception):
 
 
 class SettingsError(BridgeError):
-    """The operator: a setting is missing, malformed or breaks an invariant. The message names it and the remedy."""
+    """Operator: a setting is missing, malformed or breaks an invariant. The message names it and the remedy."""
 
     exit_code = 2
 
@@ -18,36 +18,35 @@ class BrokerUnavailableError(BridgeError):
 
 
 class FencedError(BridgeError):
-    """Another process runs with our transactional.id or instance id; this one must end and touch nothing."""
+    """Another process uses our transactional.id or instance id. This one must end and change nothing."""
 
 
 class ProgressLostError(BridgeError):
-    """The operator: the group's progress is gone or foreign while the journal says that timers were delivered.
+    """Operator: the group's progress is gone or foreign, but the journal says that timers were delivered.
 
-    Foreign too: what lies beyond the timer topic's end, as new requests would get offsets that count as settled.
-
-    Going on by default could deliver everything again or lose it; `--adopt-progress` is the operator's word.
+    Foreign includes progress beyond the end of the timer topic: new requests would get offsets that count as settled.
+    Going on could deliver everything again or lose it, so the operator decides with `--adopt-progress`.
     """
 
 
 class ForeignJournalError(BridgeError):
-    """The operator: another group, or another timer topic, owns the journal. Both would deliver every message."""
+    """Operator: another group, or another timer topic, owns the journal. Both would deliver every message."""
 
     exit_code = 2
 
 
-class NameTakenError(BridgeError):
-    """Wait: the group still knows a member of our instance id; its session has to expire. A start follows."""
+class InstanceIdInUseError(BridgeError):
+    """Wait: the group still knows a member with our instance id. After its session has expired, a restart follows."""
 
 
 class OutcomeUnknownError(BridgeError):
-    """A commit broke off, and nobody here knows whether it stands. Kafka does: a start follows, as after a crash."""
+    """A commit was interrupted, and its outcome is unknown here. A restart reads it from Kafka, as after a crash."""
 
 
 class MembershipLostError(BridgeError):
-    """Our membership of the group ended: others may have had what we still hold, or we hold nothing and cannot rejoin.
+    """Our group membership has ended: others may have owned what we still hold, or we own nothing and cannot rejoin.
 
-    A start with new Kafka clients follows, as after a crash.
+    A restart with new Kafka clients follows, as after a crash.
     """
 
 
@@ -63,14 +62,14 @@ class PartitionUnreadableError(BridgeError):
 
 
 class TopicGrownError(BridgeError):
-    """A timer topic has more partitions than its journal. A start follows, which adds what is missing."""
+    """A timer topic has more partitions than its journal. A restart follows, which adds the missing ones."""
 
 
-def lost_end(topic: str, partition: int, end: int, read_to: int) -> str:
-    """What to tell of a timer partition that no longer has what was read of it."""
+def truncated_partition_message(topic: str, partition: int, end: int, read_to: int) -> str:
+    """Return the error text for a timer partition that has lost records which were already read."""
     return (
         f"{topic}/{partition} has lost its end below offset {read_to}, up to which it was read (it ends at {end} now):"
-        f" an unclean leader election, or the topic was made anew. Where a start ends with these words: stop all"
+        f" an unclean leader election, or the topic was created again. If a start fails with this message: stop all"
         f" instances, keep their directories, and go on as docs/operations.md says under Disaster: timer-bridge export,"
         f" kafka-consumer-groups.sh --delete-offsets --group GROUP --topic {topic}, start once with --adopt-progress"
         f" latest, timer-bridge import"

@@ -1,12 +1,13 @@
-"""The bridge's only ways out, in its own words. Real ones: bridge.kafka. Simulated ones: bridge.testing.fakes.
+"""Define the interfaces between the bridge and the outside. Implemented by bridge.kafka and bridge.testing.fakes.
 
-    Source  -> what arrives on the timer topics, and which shards are ours
-    History -> what is already written there: progress, old requests, the journal
-    Control -> what operators ask for: the control topic
-    Sink    <- one transaction: deliveries, rejected, journal, progress; all or nothing
+    Source  -> new requests, and which partitions this instance owns
+    History -> what Kafka already holds: progress, old requests, the journal
+    Control -> operators' orders from the control topic
+    Sink    <- one transaction: deliveries, rejected records, journal, progress
     Clock   -> now
 
-A shard is one partition of one timer topic. Ownership moves only inside `Source.poll` and `Source.check`.
+A `Shard` names one partition of one timer topic. Ownership changes only inside `Source.poll` and
+`Source.serve_rebalance`.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from timer.errors import UnreadableError
 
 
 class Record(NamedTuple):
-    """A request as it stands on the timer topic; `timestamp_ms` is the broker's (LogAppendTime)."""
+    """A record of a timer topic. `timestamp_ms` is the broker's (LogAppendTime)."""
 
     offset: int
     timestamp_ms: int
@@ -30,7 +31,7 @@ class Record(NamedTuple):
 
 
 class UndecodableRecord(Record):
-    """Stands for a record that the Kafka client cannot decode and an operator has skipped: an offset, nothing else."""
+    """Placeholder for a record that the Kafka client cannot decode and that an operator has skipped: only an offset."""
 
     __slots__ = ()
 
@@ -47,7 +48,7 @@ class Outgoing(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One of the group. `address`: host:port of its HTTP, empty where it tells none."""
+    """A member of the consumer group. `address`: host:port of its HTTP server; empty if it has none."""
 
     name: str
     address: str
@@ -56,7 +57,10 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Ownership:
-    """What changed hands, in this order: lost (another's by now), revoked (given up), assigned (ours, not started)."""
+    """Changes of ownership, to be applied in this order: lost, revoked, assigned.
+
+    lost: another member may own it already. revoked: given up by us. assigned: ours, but not started yet.
+    """
 
     lost: list[Shard] = field(default_factory=list)
     revoked: list[Shard] = field(default_factory=list)
@@ -68,150 +72,151 @@ class Ownership:
 
 @dataclass(slots=True)
 class Polled:
-    """One look at the source. `fence` is the group's generation as of this poll: a transaction carries it unchanged."""
+    """Result of one poll. A transaction passes `group_metadata` on unchanged."""
 
     ownership: Ownership
     records: dict[Shard, list[Record]]
-    fence: object
+    group_metadata: object
+    """Member id and generation as of this poll."""
     is_member: bool = True
-    """The group has let us in: where nothing is ours, there is nothing left for us."""
+    """True if the group has accepted us. A member without partitions is a spare."""
     undecodable: dict[Shard, int] = field(default_factory=dict)
-    """Started shards whose next record cannot be decoded, with its offset. All records before it were yielded."""
+    """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
 
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Epoch ms. It may jump either way."""
+        """Return epoch ms. It may jump either way."""
         ...
 
 
 class Source(Protocol):
-    """The consumer of the timer topics, read_committed: the records of a shard in order, each once per start."""
+    """Consumer of the timer topics, read_committed: records of a partition in order, each once after each start."""
 
     def poll(self, timeout_ms: int, max_records: int) -> Polled:
-        """Waits until a record, a change of ownership or the time-out; then takes what is there, at most `max_records`.
+        """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
-        A shard that was assigned yields nothing until it is started.
+        An assigned partition returns records only after `start`.
         """
         ...
 
-    def check(self) -> Polled:
-        """Serves changes of ownership without taking records (after an abort): `records` is empty, `fence` is fresh."""
+    def serve_rebalance(self) -> Polled:
+        """Apply pending changes of ownership without taking records: `records` is empty. Called after an abort."""
         ...
 
     def start(self, shard: Shard, offset: int) -> None:
-        """From now on `poll` yields the shard's records from `offset` on."""
+        """Make `poll` return the partition's records from `offset` on."""
         ...
 
     def rewind(self, shard: Shard, offset: int) -> None:
-        """As `start`, of a shard that was started: it has yielded nothing for too long."""
+        """Start a started partition again, because it has returned nothing for too long."""
         ...
 
     def pause(self, shard: Shard) -> None:
-        """`poll` yields nothing more of this shard; no record is lost. Pausing twice is pausing once."""
+        """Make `poll` return no records of the partition. No record is lost. Idempotent."""
         ...
 
     def resume(self, shard: Shard) -> None:
-        """Goes on where `pause` stopped."""
+        """Go on where `pause` stopped."""
         ...
 
     def wake(self) -> None:
-        """Ends a waiting `poll` soon; may be called from a signal handler."""
+        """End a waiting `poll` soon. May be called from a signal handler."""
         ...
 
     def close(self) -> None:
-        """Leaves the group."""
+        """Leave the group."""
         ...
 
 
-class Preparation(Protocol):
-    """A shard's store on its way to what Kafka says, beside the turns, while no store of it is open here."""
+class BackgroundRecovery(Protocol):
+    """Recovery of one partition's store outside the loop. The loop keeps that store closed meanwhile."""
 
     def is_done(self) -> bool:
-        """Whether nobody works at it any more. Not whether it went well: who opens the store recovers it again."""
+        """Return True if the work has ended, with or without success. The loop then recovers the store again."""
         ...
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
-        """What the disk refused it by, once it is done: who opens the store would only meet the same, for as long."""
+        """The error of the disk that ended the work, or None. The loop would meet the same error."""
         ...
 
     def give_up(self) -> None:
-        """The shard is not ours any more: when this returns, nobody writes to its directory."""
+        """Stop, because the partition is no longer ours. After the return nothing writes to its directory."""
         ...
 
 
 class History(Protocol):
-    """What Kafka already holds, read_committed. Every call waits through passing faults, unless it says otherwise.
+    """What Kafka already holds, read_committed. Calls wait through passing faults, unless their docstring differs.
 
-    The loop's own gives up after a few seconds. Raises bridge.errors.PartitionUnreadableError then, and at once where a
-    record cannot be decoded.
+    The loop's own instance gives up after a few seconds and raises bridge.errors.PartitionUnreadableError. It raises
+    that at once if a record cannot be decoded.
     """
 
     def progress(self, shard: Shard) -> Progress | None:
-        """The committed progress, read when no transaction can change it any more; None where there is none.
+        """Return the committed progress, or None. Waits until no open transaction can change it.
 
-        Raises schemas.progress.ForeignProgressError where something else committed the offset.
+        Raises schemas.progress.ForeignProgressError if another program committed the offset.
         """
         ...
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
-        """First offset of the timer partition that is kept, and the last stable offset: the end of what can be read."""
+        """Return the timer partition's first kept offset and its last stable offset."""
         ...
 
-    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
-        """Those whose progress or journal cannot be read before somebody's transaction ends. Waits for a moment."""
+    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+        """Return the partitions whose progress or journal is hidden by an open transaction. Waits for a moment."""
         ...
 
-    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        """First offset of each timer partition that is kept. Asked once: whoever does not answer is left out."""
+    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        """Return the first kept offset of each timer partition. Asks once; leaves out those without an answer."""
         ...
 
-    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
-        """Last stable offset and end of each timer partition. Asked once: whoever does not answer is left out."""
+    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        """Return last stable offset and end of each timer partition. Asks once; leaves out those without an answer."""
         ...
 
-    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        """When the broker wrote the newest record of each journal partition, epoch ms by the broker's clock.
+    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        """Return the broker's timestamp (epoch ms) of the newest record of each journal partition.
 
-        Asked once: whoever does not answer, or holds none, is left out.
+        Asks once; leaves out partitions without an answer or without records.
         """
         ...
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
-        """The first offset of the timer partition with this timestamp or a later one; the end where there is none."""
+        """Return the first offset of the timer partition with this timestamp or a later one, or its end."""
         ...
 
     def requests(
         self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
     ) -> Iterator[list[Record]]:
-        """The committed records [from_offset, to_offset) of the timer partition, in order, in batches.
+        """Yield the committed records [from_offset, to_offset) of the timer partition, in order, in batches.
 
-        skipped: offsets that are left out if their records cannot be decoded.
+        skipped: offsets to leave out if their records cannot be decoded.
         """
         ...
 
     def journal_end(self, shard: Shard) -> int:
-        """The next offset to be written on the shard's journal partition; 0 where nothing was ever written."""
+        """Return the next offset of the journal partition; 0 if it was never written to."""
         ...
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
-        """First offset of the shard's journal partition that is kept, and its last stable offset."""
+        """Return the journal partition's first kept offset and its last stable offset."""
         ...
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
-        """Values of the shard's committed journal records, from an offset, else from a time (broker's), else all."""
+        """Yield values of committed journal records from `from_offset`, else `since_ms` (broker's time), else all."""
         ...
 
     def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
-        """Key and value of the committed journal records of each shard, of the last `look_back` offsets, in order.
+        """Return key and value of each partition's committed journal records within the last `look_back` offsets.
 
-        Up to the last stable offset: waits for no transaction.
+        Reads up to the last stable offset, in order; does not wait for open transactions.
         """
         ...
 
     def journal_key(self, shard: Shard) -> bytes:
-        """The key of the journal records that our group writes about this shard."""
+        """Return the key of journal records that our group writes about this partition."""
         ...
 
 
@@ -219,11 +224,11 @@ class Control(Protocol):
     """The control topic, from its beginning: each record once, in order."""
 
     def poll(self) -> Iterable[Record]:
-        """Return what has arrived. Does not wait."""
+        """Return records that have arrived. Does not wait."""
         ...
 
     def catch_up(self) -> Iterable[Record]:
-        """Return all that the topic holds by now beyond the records before.
+        """Return all further records up to the topic's end as of now.
 
         Raises bridge.errors.BrokerUnavailableError if that takes longer than a few seconds.
         """
@@ -232,14 +237,14 @@ class Control(Protocol):
 
 @dataclass(slots=True)
 class Transaction:
-    """What is published together. `progress` holds every shard whose output stands in `outgoing`."""
+    """Contents of one transaction. `progress` holds every partition that has records in `outgoing`."""
 
     outgoing: list[Outgoing]
     journal: dict[Shard, bytes]
     progress: dict[Shard, Progress]
-    fence: object
-    standing: frozenset[int] = frozenset()
-    """By index of `outgoing`: what stands already, and is not to be sent again (at-least-once)."""
+    group_metadata: object
+    acknowledged: frozenset[int] = frozenset()
+    """Indices of `outgoing` that an earlier try delivered already; not sent again (at-least-once)."""
 
 
 AbortReason = Literal["earlier", "stale-member", "fault"]
@@ -247,63 +252,63 @@ AbortReason = Literal["earlier", "stale-member", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All of it stands. `took_s`: since it was begun."""
+    """The transaction is committed. `took_s`: seconds since `Sink.submit`."""
 
     took_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Nothing of it stands, but for `standing`: deliveries of at-least-once, by index of `outgoing`.
+    """The transaction is aborted. Apply changes of ownership, then submit it again.
 
-    `refused` names by index those of `outgoing` that the broker will never take, each with a code of the contract
-    (`unknown-topic`, `unknown-partition`, `not-authorized`, `too-large`). Empty: a passing fault or a stale fence; look
-    at the ownership, then publish again. `why`, where nothing is refused: the transaction before it was aborted, the
-    group no longer knows the member that it was begun for, or a passing fault.
+    refused: indices of `outgoing` that the broker will never accept, each with a code (`unknown-topic`,
+        `unknown-partition`, `not-authorized`, `too-large`). Empty after a passing fault or with stale group metadata.
+    why: meaningful if `refused` is empty. `earlier`: the transaction before it was aborted; `stale-member`: the group
+        no longer knows the member; `fault`: a passing fault.
     """
 
     refused: dict[int, str]
     why: AbortReason = field(default="fault", compare=False)
-    standing: frozenset[int] = field(default=frozenset(), compare=False)
+    acknowledged: frozenset[int] = field(default=frozenset(), compare=False)
+    """Indices of `outgoing` whose deliveries were acknowledged before the transaction (at-least-once)."""
     unavailable: frozenset[str] = field(default=frozenset(), compare=False)
-    """Topics that did not take their records for a reason that may last: no leader, too few in-sync replicas, a quota.
+    """Topics that accepted no records for a reason that may last: no leader, too few in-sync replicas, a quota.
 
-    Without records to them, the transaction would have been committed as far as the sink knows.
+    As far as the sink knows, the transaction would commit without records to them.
     """
 
 
-MOST_PUBLISHING = 2
-"""Transactions of one sink that may be on their way at a time."""
+MAX_IN_FLIGHT = 2
+"""Transactions of one sink that may be in flight at a time."""
 
 
-class Publishing(Protocol):
-    """A transaction on its way."""
+class SubmittedTransaction(Protocol):
+    """A transaction in flight."""
 
     def is_done(self) -> bool:
-        """Whether `wait` would answer, or raise, at once."""
+        """Return True if `wait` would return or raise at once."""
         ...
 
     def wait(self) -> Committed | Aborted:
-        """Its fate; may be asked again. Raises what `Sink.begin` raises."""
+        """Wait for the outcome. May be called again. Raises the errors of `Sink.submit`."""
         ...
 
 
 class Sink(Protocol):
-    """Kafka transactions, one behind the other, of which a second may be under way while the first is committed.
+    """Kafka transactions in order; the second may be filled while the first commits.
 
-    The later of two sends its offsets and commits only when the earlier stands; where the earlier is aborted, the later
-    is `Aborted({})` too. (Out of this order, a crash between the two leaves progress that skips what the first held.)
+    The later one sends its offsets and commits only after the earlier one has committed. If the earlier one is aborted,
+    so is the later one. (Otherwise a crash between the two would leave progress that skips the first one's records.)
     """
 
-    def begin(self, transaction: Transaction) -> Publishing:
-        """Starts it. The caller lets at most `MOST_PUBLISHING` be on their way, and begins none behind an abort before
-        it has waited for all.
+    def submit(self, transaction: Transaction) -> SubmittedTransaction:
+        """Start a transaction. Passing faults of the broker are waited out.
 
-        Passing faults of the broker are waited out inside. Raises bridge.errors.FencedError when another process runs
-        with the same transactional.id: this one must end.
+        The caller keeps at most `MAX_IN_FLIGHT` in flight. After an abort it waits for all before it submits another.
+        Raises bridge.errors.FencedError if another process uses the same transactional.id: this process must end.
         """
         ...
 
     def close(self) -> None:
-        """What is on its way is left to the next producer of this id, or to the time-out."""
+        """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
         ...

@@ -25,23 +25,23 @@ from bridge.config.topic_requirements import TopicState
 from bridge.config.topic_setup import OwnTopics
 from bridge.errors import (
     BrokerUnavailableError,
+    InstanceIdInUseError,
     MembershipLostError,
-    NameTakenError,
     OutcomeUnknownError,
     TopicGrownError,
 )
 from bridge.garbage_collection import tune_gc
-from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Patience
+from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.log_reader import LIMIT_S
-from bridge.kafka.poll_pacing import PACES_S
+from bridge.kafka.poll_pacing import POLL_INTERVAL_S
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
 from bridge.observe.logs import switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.query.query_queue import QueryQueue
-from bridge.recovery.background_recovery import Preparer
-from bridge.recovery.journal_owner import OwnJournals
+from bridge.recovery.background_recovery import BackgroundRecoverer
+from bridge.recovery.journal_owner import JournalOwnerCheck
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 
 if TYPE_CHECKING:
@@ -80,22 +80,22 @@ class SharedState(NamedTuple):
 class Stop:
     """Set by SIGTERM and SIGINT, which also end all waits for a broker."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, retrier: Retrier) -> None:
         self.requested = False
         self.bridge: Bridge | None = None
-        self._patience = patience
+        self._retrier = retrier
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def begin(self) -> None:
         """Wait for brokers without limit from now on."""
-        self._patience.go_on()
+        self._retrier.go_on()
         if self.requested:
-            self._patience.give_up_in(END_S)
+            self._retrier.give_up_in(END_S)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.requested = True
-        self._patience.give_up_in(0 if self.bridge is None else END_S)
+        self._retrier.give_up_in(0 if self.bridge is None else END_S)
         if self.bridge is not None:
             self.bridge.request_stop()
         signal.signal(number, _die if os.getpid() == _INIT else signal.SIG_DFL)
@@ -119,15 +119,15 @@ def run(settings: Settings) -> None:
     _open_many_files()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
     shared = SharedState(status, QueryQueue(), Metrics(time.monotonic, status.traffic))
-    patience = Patience(status=status)
-    stop = Stop(patience)
+    retrier = Retrier(status=status)
+    stop = Stop(retrier)
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
         ends.callback(folder.close)
         if settings.http_port:
             ends.enter_context(_http_server(settings, shared))
         try:
-            BridgeRunner(settings, folder, stop, patience, shared).run()
+            BridgeRunner(settings, folder, stop, retrier, shared).run()
         except BrokerUnavailableError:
             if not stop.requested or stop.bridge is not None:
                 raise
@@ -179,31 +179,29 @@ def journals_of(settings: Settings) -> dict[str, str]:
 class BridgeRunner:
     """Builds a bridge and runs its loop, again and again, until `stop` is requested."""
 
-    def __init__(
-        self, settings: Settings, folder: DataDir, stop: Stop, patience: Patience, shared: SharedState
-    ) -> None:
+    def __init__(self, settings: Settings, folder: DataDir, stop: Stop, retrier: Retrier, shared: SharedState) -> None:
         """Prepare the topics. Raises BridgeError."""
-        self._settings, self._folder, self._stop, self._patience, self._shared = (
+        self._settings, self._folder, self._stop, self._retrier, self._shared = (
             settings,
             folder,
             stop,
-            patience,
+            retrier,
             shared,
         )
         self._began_ms = SystemClock().now_ms()
-        self._topics = self._own_topics(patience)
-        patience.give_up_in(settings.startup_timeout / 1000)
+        self._topics = self._own_topics(retrier)
+        retrier.give_up_in(settings.startup_timeout / 1000)
         found = self._topics.prepare()
         self._connection = replace(settings.connection(folder.instance_id()), fetched=settings.fetched(found))
-        self._check_patience = Patience()
-        self._growth = PartitionGrowth(self._own_topics(self._check_patience), self._options, self._options(found))
+        self._check_retrier = Retrier()
+        self._growth = PartitionGrowth(self._own_topics(self._check_retrier), self._options, self._options(found))
 
     def run(self) -> None:
         """Run until the end. A bridge that cannot go on is replaced by a new one. Raises BridgeError."""
         journals = journals_of(self._settings)
-        history = ConfluentHistory(self._settings.connection(), journals, self._check_patience, LIMIT_S)
-        owned = OwnJournals(history, journals, lambda: list(self._shared.status.shards()))
-        checks = BackgroundChecks(self._growth.check, owned.look)
+        history = ConfluentHistory(self._settings.connection(), journals, self._check_retrier, LIMIT_S)
+        owned = JournalOwnerCheck(history, journals, lambda: list(self._shared.status.shards()))
+        checks = BackgroundChecks(self._growth.check, owned.check)
         try:
             while not self._stop.requested:
                 self._stop.begin()
@@ -214,42 +212,44 @@ class BridgeRunner:
                 except TopicGrownError as grown:
                     log.warning("%s", grown)
                     self._growth.options = self._options(self._topics.prepare(is_running=True))
-                except NameTakenError as taken:
-                    self._patience.wait("joining the group", str(taken), _NAME_TRIES)
+                except InstanceIdInUseError as taken:
+                    self._retrier.wait("joining the group", str(taken), _NAME_TRIES)
         finally:
-            self._check_patience.give_up_in(0)
+            self._check_retrier.give_up_in(0)
             checks.close()
             history.close()
 
-    def _own_topics(self, patience: Patience) -> OwnTopics:
-        return OwnTopics(self._settings, ConfluentTopics(self._settings.connection(), patience), self._shared.metrics)
+    def _own_topics(self, retrier: Retrier) -> OwnTopics:
+        return OwnTopics(self._settings, ConfluentTopics(self._settings.connection(), retrier), self._shared.metrics)
 
     def _options(self, found: Mapping[str, TopicState]) -> TurnOptions:
         return self._settings.turn_options(found, self._began_ms)
 
     def _run_once(self, checks: BackgroundChecks) -> None:
         """Build a bridge and run its loop until the end."""
-        settings, connection, patience = self._settings, self._connection, self._patience
+        settings, connection, retrier = self._settings, self._connection, self._retrier
         options = self._growth.options
         journals = journals_of(settings)
         announced = replace(connection, address=own_address(settings))
         with ExitStack() as ends:
             own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
-            sink = ConfluentSink(connection, journals, patience, own_topics)
+            sink = ConfluentSink(connection, journals, retrier, own_topics)
             ends.callback(sink.close)
-            history = ConfluentHistory(connection, journals, patience, LIMIT_S)
+            history = ConfluentHistory(connection, journals, retrier, LIMIT_S)
             ends.callback(history.close)
-            operators = ConfluentControl(connection, settings.control_topic, patience)
+            operators = ConfluentControl(connection, settings.control_topic, retrier)
             ends.callback(operators.close)
-            preparer = Preparer(connection, journals, self._folder, options, (settings.log_format, settings.log_level))
+            recoverer = BackgroundRecoverer(
+                connection, journals, self._folder, options, (settings.log_format, settings.log_level)
+            )
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
-                source=ConfluentSource(announced, list(journals), patience, PACES_S[settings.delivery]),
+                source=ConfluentSource(announced, list(journals), retrier, POLL_INTERVAL_S[settings.delivery]),
                 history=history,
                 sink=sink,
                 disk_for=self._folder.disk_for,
                 options=options,
-                prepare=preparer.prepare,
+                prepare=recoverer.start,
                 control=ControlState(operators, settings.timer_topics()),
                 status=self._shared.status,
                 metrics=self._shared.metrics,

@@ -150,9 +150,9 @@ def dev(
 def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
     """Create the missing topics, with one partition each."""
     from bridge.config.kafka_config import Connection
-    from bridge.kafka import ConfluentTopics, Patience
+    from bridge.kafka import ConfluentTopics, Retrier
 
-    topics = ConfluentTopics(Connection(bootstrap_servers), Patience())
+    topics = ConfluentTopics(Connection(bootstrap_servers), Retrier())
     for name in names:
         if topics.partitions(name) is None:
             topics.create(name, 1, 1, {})

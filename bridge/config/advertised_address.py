@@ -1,4 +1,4 @@
-"""Where other instances ask this one: host:port of its HTTP."""
+"""The host:port at which other instances reach this one's HTTP server."""
 
 import socket
 from contextlib import suppress
@@ -9,7 +9,10 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (to look for, not to bind to)  # 
 
 
 def own_address(settings: Settings) -> str:
-    """Empty where there is no page. Of one that listens everywhere: the address by which it reaches its brokers."""
+    """Return the address, or an empty string without a page.
+
+    If the server listens on all addresses, this is the one from which it reaches its brokers.
+    """
     if not settings.page:
         return ""
     if settings.advertised_http is not None:
@@ -21,7 +24,7 @@ def own_address(settings: Settings) -> str:
 
 
 def known_names(settings: Settings) -> tuple[str, ...]:
-    """Names by which this bridge may be asked, beside localhost and addresses."""
+    """Return the host names that this bridge answers to, beside localhost and IP addresses."""
     return (*settings.http_hosts, settings.http_host, host_of(own_address(settings)), socket.gethostname())
 
 
@@ -31,7 +34,7 @@ def host_of(address: str) -> str:
 
 
 def _towards(server: str) -> str | None:
-    """Our address on the way there; nothing is sent."""
+    """Return our own address on the route to the server. Sends nothing."""
     host, _, port = server.rpartition(":")
     with suppress(OSError, ValueError):
         for family, kind, protocol, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM):

@@ -1,8 +1,8 @@
-"""The data directory: 0700, one process at a time, one folder a shard, and the instance id that fences a twin.
+"""The data directory: mode 0700, locked by one process, one folder for each partition, and the instance id.
 
 timer-data/lock   timer-data/instance-id   timer-data/<timer topic>/<partition>/...
 
-A folder is the bridge's if an instance id stands in it, or nothing but what a bridge leaves. Others are left alone.
+The bridge uses a folder only if it holds an instance id, or nothing but files that a bridge leaves.
 """
 
 import fcntl
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 LOCK, _ID = "lock", "instance-id"
 _LEFT = frozenset({LOCK, f"{_ID}.new", "lost+found"})
-"""May stand beside no id: a start that came no further, and what a file system keeps at its root."""
+"""Files allowed without an id: those of an interrupted first start, and of a file system's root."""
 _IS_ID = re.compile(r"[0-9a-f]{32}\s*")
 
 
 class DataDir:
-    """Raises SettingsError where the folder cannot be used, is not the bridge's, or is used by another process."""
+    """Raises SettingsError if the folder cannot be used, is not the bridge's, or is used by another process."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -45,9 +45,9 @@ class DataDir:
             log.warning("data_dir %s is open to everybody on this machine, and messages lie there: chmod 700 it", root)
 
     def instance_id(self) -> str:
-        """Made at the first start, kept from then on; where it cannot be written, this life's alone, with a warning.
+        """Return the instance id, made at the first start. If it cannot be written, warn and use it for this run only.
 
-        So a full disk is waited for where it matters, shard by shard.
+        A full disk is then handled for each partition.
         """
         found = _id_in(self._root)
         if found is None:
@@ -56,14 +56,14 @@ class DataDir:
             try:
                 disk.start_replace(_ID, found.encode()).wait()
             except OSError as wrong:
-                told = "data_dir %s: %s could not be written (%s), so the next start has another: mend the disk"
-                log.warning(told, self._root, _ID, wrong.strerror)
+                text = "data_dir %s: %s could not be written (%s), so the next start has another: mend the disk"
+                log.warning(text, self._root, _ID, wrong.strerror)
             finally:
                 disk.close()
         return found
 
     def disk_for(self, shard: Shard) -> RealDisk:
-        """The same one each time, so that what it still syncs for a former opening comes before what is begun now."""
+        """Return the partition's disk, the same object each time, so that its pending syncs come before new writes."""
         if shard not in self._disks:
             (self._root / shard.topic).mkdir(mode=0o700, exist_ok=True)
             self._disks[shard] = RealDisk(self._folder_of(shard))
@@ -73,7 +73,7 @@ class DataDir:
         return self._root / shard.topic / str(shard.partition)
 
     def let_go(self, shard: Shard) -> Path:
-        """The shard's folder, for another process: nothing of ours is on its way there, until it is asked for again."""
+        """Close the partition's disk and return its folder, for use by another process."""
         disk = self._disks.pop(shard, None)
         if disk is not None:
             disk.close()
@@ -86,7 +86,7 @@ class DataDir:
 
 
 def _id_in(root: Path) -> str | None:
-    """None where there is none; an empty one was torn by a crash. Raises SettingsError where it is something else."""
+    """Return the id, or None if it is missing or empty (torn by a crash). Raises SettingsError if it is malformed."""
     path = root / _ID
     text = path.read_text(errors="replace") if path.exists() else ""
     if text and not _IS_ID.fullmatch(text):
@@ -98,7 +98,7 @@ def _demand_ours(root: Path) -> None:
     if _id_in(root) is not None:
         return
     there = {child.name: child for child in root.iterdir() if child.name not in _LEFT | {_ID}}
-    is_known = (root / LOCK).exists()  # somebody took the id away, as a bridge asks for where the folder is a copy
+    is_known = (root / LOCK).exists()  # the operator deleted the id, as FencedError asks for after a copy
     strangers = sorted(name for name, child in there.items() if not (is_known and _is_topic(child)))
     if strangers:
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")

@@ -1,4 +1,4 @@
-"""Times as people write them: 500ms, 5s, 2h30m, 2d, or plain ms; 2026-12-24T18:00:00Z, or plain epoch ms."""
+"""Parse durations (500ms, 5s, 2h30m, 2d, or plain ms) and instants (2026-12-24T18:00:00Z, or plain epoch ms)."""
 
 import re
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ _PART = re.compile(r"(\d+)(ms|s|m|h|d)")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Raises ValueError with what would be right."""
+    """Return a duration in ms. Raises ValueError with the right form."""
     if text.isascii() and text.isdigit():
         return int(text)
     if not re.fullmatch(f"(?:{_PART.pattern})+", text, re.ASCII):
@@ -24,12 +24,12 @@ def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:
 
 
 def milliseconds(value: object) -> object:
-    """A setting's: text as a duration, anything else as it is."""
+    """Parse a setting's text as a duration; return any other value as it is."""
     return parse_duration_ms(value) if isinstance(value, str) else value
 
 
 def parse_instant_ms(text: str) -> int:
-    """Epoch ms, rounded up, of ISO 8601 with a zone or of epoch ms. Raises ValueError with what would be right."""
+    """Return epoch ms, rounded up, of ISO 8601 with a zone or of epoch ms. Raises ValueError with the right form."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
@@ -41,7 +41,7 @@ def parse_instant_ms(text: str) -> int:
 
 
 def instant_text(at_ms: int) -> str:
-    """Epoch ms for reading, in UTC."""
+    """Return epoch ms as ISO 8601 text in UTC."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

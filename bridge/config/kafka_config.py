@@ -1,4 +1,4 @@
-"""Where Kafka is, who we are there, and what the operator may and may not tell librdkafka."""
+"""Connection to Kafka, and the librdkafka settings that the operator may not set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,14 +21,15 @@ RESERVED = {
     "allow.auto.create.topics": "a misspelt topic must not come to be by being asked for",
     "topic.metadata.propagation.max.ms": "an unknown topic must not hold the others up",
 }
-"""librdkafka settings that are not the operator's, and why."""
+"""librdkafka settings that the operator may not set, with the reason."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """`instance` tells this process from the others of its group. `kafka`: librdkafka settings, passed through.
+    """How to connect to Kafka.
 
-    These may be secrets, so they are never shown. `address`: host:port of our HTTP, for the others; empty: none.
+    instance: tells this process from the others of its group. kafka: librdkafka settings, passed through; never shown,
+    as they may be secrets. address: host:port of our HTTP server for other instances, or empty.
     """
 
     bootstrap_servers: str
@@ -36,7 +37,7 @@ class Connection:
     instance: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     published: Mapping[str, str] = field(default_factory=dict)
-    """librdkafka settings of what the bridge publishes by, below `kafka`."""
+    """librdkafka settings of producers; `kafka` overrides them."""
     address: str = ""
     fetched: Mapping[str, str] = field(default_factory=dict)
-    """librdkafka settings of what timer topics are read by, below `kafka`."""
+    """librdkafka settings of consumers of timer topics; `kafka` overrides them."""

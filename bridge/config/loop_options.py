@@ -1,4 +1,4 @@
-"""What the loop has to know, checked once. `bridge.config.settings` makes it from flags, environment and file."""
+"""Options of the loop. `bridge.config.settings` makes them from flags, environment and file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from schemas.receipts import Mode
 from timer.options import StoreOptions as StoreOptions
 
 Delivery = Literal["exactly-once", "at-least-once"]
-"""How the sink publishes: all in one transaction, or deliveries acknowledged first, then the rest in a transaction."""
+"""exactly-once: one transaction holds all records. at-least-once: deliveries are acknowledged before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOptions:
-    """Limits of one turn. Names of topics are the settings of the same name."""
+    """Options and limits of a turn. Topic names are the settings of the same name."""
 
     rules: Rules
     store: StoreOptions = field(default_factory=StoreOptions)
@@ -25,50 +25,50 @@ class TurnOptions:
     receipts: Mode = "outcomes"
     """Which kinds of receipts are sent: `none`, `outcomes` (all but accepted and delivered) or `all`."""
     max_message_bytes: int = 1_048_576
-    """What the timer topic takes; a request whose rolled copy would not fit is refused when it comes."""
+    """Of the timer topic. A request whose rolled copy would be larger is refused at intake."""
     journal_topic: str = "timer.journal"
     max_poll_records: int = 2000
     """Requests read in one turn."""
     max_due_records: int = 4000
-    """Timers released in one transaction; a burst is cut at a full position K."""
+    """Timers released in one transaction. A larger burst is cut at a key K."""
     max_due_bytes: int = 16 << 20
     commit_interval_ms: int = 200
-    """How long requests that were only stored may wait for their progress to be committed."""
+    """Longest time until the progress of stored requests is committed."""
     min_free_bytes: int = 1 << 30
-    """Room on the disk below which intake pauses; delivery goes on and gives room back.
+    """Free disk space below which intake pauses. Delivery goes on and frees space.
 
     Timer topics that hold less than their equal share of the stores' bytes may use half of it.
     """
     prepare_from: int = 100_000
-    """From so many timers and requests to be looked through at a start on, this is done beside the turns."""
+    """Timers and requests to read at a start from which on a background recovery is used."""
     max_wait_ms: int = 500
-    """The longest wait for a message; a due timer ends it earlier."""
+    """Longest wait for a message. A due timer ends it earlier."""
     clock_skew_margin_ms: int = 360_000
-    """A rebuild reads the journal from this much before L: clocks of two brokers may stand a minute apart, and records
-    of one transaction as long as the longest one takes, where one of their leaders was away."""
+    """A rebuild reads the journal from this much before L. Clocks of two brokers may differ by a minute, and records of
+    one transaction by its longest duration if a leader was away."""
     max_clock_skew_ms: int = 1000
-    """How far a broker's clock may stand from ours without a word."""
+    """Difference between a broker's clock and ours above which a warning is logged."""
     adopt_progress: str | None = None
-    """The operator's word where progress is gone: 'earliest', 'latest' or epoch ms."""
+    """The operator's decision if progress is lost: 'earliest', 'latest' or epoch ms."""
     era_ms: int = 0
-    """When this process began: it names progress that begins in it, see schemas.progress."""
+    """Start of this process (epoch ms). It names progress that begins in it, see schemas.progress."""
     policy: Policy = field(default_factory=Policy)
-    """Which real topics a request may name."""
+    """Target topics that a request may name."""
     partitions: int | None = None
-    """Of the timer topic, as `max_pending` and `targets` were shared out to them; None: any number."""
+    """Of the timer topic; `max_pending` and `targets` were divided by it. None: any number."""
     max_requests_per_s: int | None = None
-    """Of the timer topic, on this instance: beyond it, intake of that topic pauses."""
+    """Of the timer topic on this instance. Above it, intake of that topic pauses."""
     max_pending: int | None = None
-    """Timers of one shard: beyond it, a request is refused."""
+    """Pending timers of one partition. Above it, a request is refused."""
     max_pending_bytes: int | None = None
-    """Bytes of the pending timers' bodies in the store of one shard: beyond it, a request is refused."""
+    """Bytes of pending bodies in the store of one partition. Above it, a request is refused."""
     max_request_bytes: int | None = None
-    """Key, value and headers of a request, decompressed: a larger one is refused."""
+    """Key, value and headers of a request, decompressed. A larger request is refused."""
     targets: Mapping[str, TargetLimit] = field(default_factory=dict)
-    """By pattern: how many timers of one shard may leave for a target."""
+    """By pattern: rate limit of one partition for a target."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
-    """Of timer topics that have their own; all others have these."""
+    """Options of timer topics that have their own."""
 
     def of(self, timer_topic: str) -> "TurnOptions":
-        """What holds for the shards of `timer_topic`; the limits of a turn are not looked up there."""
+        """Return the options of `timer_topic`. Limits of a turn are read from the main options."""
         return self.topics.get(timer_topic, self)

@@ -1,11 +1,11 @@
-"""`timer-bridge check-config`: every setting as `run` would use it, and where it comes from.
+"""`timer-bridge check-config`: list every setting as `run` would use it, and its source.
 
     setting               value                                source
     bootstrap_servers     kafka:9092                           environment TIMER_BRIDGE_BOOTSTRAP_SERVERS
     roll_window           172800000 ms                         default
     kafka.sasl.password   (hidden), file:/run/secrets/kafka    file bridge.toml
 
-A librdkafka setting that may be a secret is hidden, and so is what a `file:` value names.
+Librdkafka settings that may be secrets are hidden, and so are the contents of `file:` values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,21 +26,21 @@ class SettingRow(NamedTuple):
 
 
 def report(settings: Settings, layers: Layers) -> str:
-    told = (*_plain(settings, layers), *_tables(settings, layers), *_kafka(settings, layers))
-    rows = [SettingRow("setting", "value", "source"), *told]
+    settings_rows = (*_plain(settings, layers), *_tables(settings, layers), *_kafka(settings, layers))
+    rows = [SettingRow("setting", "value", "source"), *settings_rows]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     lines = (f"{row.setting:{widths[0]}}  {row.value:{widths[1]}}  {row.source}" for row in rows)
     return without_secrets("\n".join(lines), settings.kafka)
 
 
 def check(settings: Settings) -> None:
-    """Do what else `run` checks before it asks a broker. Raises SettingsError."""
+    """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
     from bridge.http.assembly import access_of
-    from bridge.kafka import ConfluentTopics, Patience
+    from bridge.kafka import ConfluentTopics, Retrier
 
     if settings.http_port:
         access_of(settings)
-    ConfluentTopics(settings.connection(), Patience())
+    ConfluentTopics(settings.connection(), Retrier())
 
 
 def _plain(settings: Settings, layers: Layers) -> Iterator[SettingRow]:
@@ -50,7 +50,7 @@ def _plain(settings: Settings, layers: Layers) -> Iterator[SettingRow]:
 
 
 def _tables(settings: Settings, layers: Layers) -> Iterator[SettingRow]:
-    """The timer topics and limits that have tables, with what their names say where they say nothing."""
+    """Yield the tables of timer topics and targets, with defaults filled in."""
     resolved = settings.timer_topics()
     tables: dict[str, tuple[BaseModel, BaseModel]] = {
         f'topics."{name}"': (given, resolved[name]) for name, given in settings.topics.items()

@@ -1,4 +1,4 @@
-"""Files with a secret: tokens of the page, and the key that instances share. Other users must not read them."""
+"""Read files with secrets: the page's tokens, and the key that instances share. Other users must not read them."""
 
 import os
 import re

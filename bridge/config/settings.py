@@ -1,8 +1,9 @@
-"""Settings: one name each, `--tick-ms`, TIMER_BRIDGE_TICK_MS, `tick_ms` in the TOML file. Flag over environment over
-file over default; only the brokers' address has to be given.
+"""Settings of `timer-bridge run`, from flags, environment and a TOML file; an earlier source overrides a later one.
 
-librdkafka's: `--kafka sasl.password=x`, TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x, `sasl.password = "x"` in the table [kafka].
-A value `file:/run/secrets/password` stands for what is in that file.
+    --tick-ms 500                     TIMER_BRIDGE_TICK_MS=500               tick_ms = 500
+    --kafka sasl.password=x           TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x     [kafka]  sasl.password = "x"
+
+Only bootstrap_servers is required. The value `file:/run/secrets/password` is replaced by that file's content.
 """
 
 import difflib
@@ -53,7 +54,7 @@ def _by_full_name(table: object) -> object:
 
 
 class Settings(BaseModel):
-    """Of `timer-bridge run`. What `load` makes of environment, file and flags: it can tell which setting is wrong."""
+    """Settings of `timer-bridge run`. Made by `load`, whose errors name the wrong setting."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -170,7 +171,7 @@ class Settings(BaseModel):
         return self.page_read_tokens is not None or self.page_operator_tokens is not None
 
     def _check_page(self) -> None:
-        """Raises ValueError."""
+        """Raise ValueError if the page's settings do not fit together."""
         if self.page and not self.http_port:
             raise ValueError("page: give --http-port, where it is to be")
         if self.page and not self.has_tokens and not is_loopback(self.http_host):
@@ -182,7 +183,7 @@ class Settings(BaseModel):
             raise ValueError("advertised_http: write host:port, such as 10.1.2.3:8321")
 
     def timer_topics(self) -> dict[str, TopicSettings]:
-        """Every timer topic by name, `timer_topic` first, with nothing left open."""
+        """Return every timer topic by name, `timer_topic` first, with defaults filled in."""
         main = TopicSettings(
             allow=self.allow_targets,
             deny=self.deny_targets,
@@ -197,7 +198,7 @@ class Settings(BaseModel):
         return {name: topic.of(name, self.profiles) for name, topic in named.items()}
 
     def _check_topics(self) -> frozenset[str]:
-        """The bridge's own topics. Raises ValueError."""
+        """Check all topics; return the bridge's own. Raises ValueError."""
         if self.timer_topic in self.topics:
             raise ValueError(
                 f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
@@ -215,7 +216,10 @@ class Settings(BaseModel):
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 
     def turn_options(self, found: Mapping[str, TopicState], era_ms: int = 0) -> TurnOptions:
-        """`found`: of each timer topic. Raises SettingsError where a quota leaves a partition without any timer."""
+        """Return the loop's options. Raises SettingsError if a quota allows a partition no timer.
+
+        found: state of each timer topic.
+        """
         own, topics = self._check_topics(), self.timer_topics()
         each = [self._options_of(name, topic, found[name], own) for name, topic in topics.items()]
         main, *others = [replace(options, era_ms=era_ms) for options in each]
@@ -258,11 +262,11 @@ class Settings(BaseModel):
         )
 
     def own_topics(self) -> frozenset[str]:
-        """The bridge's own: what goes elsewhere is a delivery."""
+        """Return the bridge's own topics. Records to other topics are deliveries."""
         return self._check_topics()
 
     def rules(self) -> dict[str, Rules]:
-        """By which a request reads, by timer topic."""
+        """Return the rules for reading requests, by timer topic."""
         own = self._check_topics()
         return {name: self._rules_of(topic, own) for name, topic in self.timer_topics().items()}
 
@@ -276,12 +280,12 @@ class Settings(BaseModel):
         )
 
     def fetched(self, found: Mapping[str, TopicState]) -> dict[str, str]:
-        """librdkafka settings of what timer topics are read by."""
+        """Return librdkafka settings for consumers of timer topics."""
         largest = max(each.max_message_bytes for each in found.values())
         return fetch_limits(largest, is_compressed=self.compressed_requests == "allow")
 
     def connection(self, instance: str = "") -> Connection:
-        """`instance`: what tells this process from the others of its group."""
+        """Return the connection. instance: tells this process from the others of its group."""
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
         if self.static_membership and instance:
             of_group["group.instance.id"] = instance
@@ -290,20 +294,20 @@ class Settings(BaseModel):
 
 
 class Layers(NamedTuple):
-    """Where settings come from. A value None is not given."""
+    """Sources of settings. A value of None counts as not given."""
 
     flags: Mapping[str, object]
     environment: Mapping[str, str]
     file: Path | None
 
     def by_source(self) -> dict[str, Mapping[str, object]]:
-        """Each over the ones before it. Raises SettingsError."""
+        """Return the settings of each source; later ones override earlier ones. Raises SettingsError."""
         in_file = {} if self.file is None else {f"file {self.file}": _from_file(self.file)}
         return {**in_file, "environment": from_environment(self.environment), "flag": self.flags}
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
-    """Raises SettingsError, which names the setting, the value and the remedy."""
+    """Return the settings. Raises SettingsError, which names the setting, the value and the remedy."""
     layers = list(Layers(flags, environment, file).by_source().values())
     given = {name: value for layer in layers for name, value in layer.items() if value is not None}
     if "kafka" in given:
@@ -315,11 +319,11 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path
     try:
         return Settings.model_validate(given)
     except ValidationError as wrong:
-        raise SettingsError("; ".join(_told(error) for error in wrong.errors())) from wrong
+        raise SettingsError("; ".join(_error_text(error) for error in wrong.errors())) from wrong
 
 
 def load_around(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
-    """As `load`, for a command about one timer topic: one with a table in the file is not taken for the main one."""
+    """As `load`, for a command about one timer topic: a topic with a table in the file does not become the main one."""
     tables = {} if file is None else _from_file(file).get("topics")
     own = tables if isinstance(tables, Mapping) else {}
     if flags.get("timer_topic") in own:
@@ -337,7 +341,7 @@ def _from_file(file: Path) -> dict[str, object]:
 
 
 def _merged(tables: Sequence[object]) -> object:
-    """One by one, as each is a setting. What is no table is left to be told so."""
+    """Merge the tables key by key. A value that is no table is returned, so that validation reports it."""
     found: list[Mapping[str, object]] = []
     for table in tables:
         if not isinstance(table, Mapping):
@@ -349,11 +353,11 @@ def _merged(tables: Sequence[object]) -> object:
         raise SettingsError(str(wrong)) from wrong
 
 
-def _told(error: Any) -> str:
+def _error_text(error: Any) -> str:
     if error["loc"][:1] == ("topics",):
-        return _told_of_tables(error, TopicSettings, "NAME", "timer topic")
+        return _table_error_text(error, TopicSettings, "NAME", "timer topic")
     if error["loc"][:1] == ("targets",):
-        return _told_of_tables(error, TargetSettings, "PATTERN", "limit")
+        return _table_error_text(error, TargetSettings, "PATTERN", "limit")
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
@@ -366,7 +370,7 @@ def _told(error: Any) -> str:
     return f"{name} = {error['input']!r}: {text}" if name else text
 
 
-def _told_of_tables(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
+def _table_error_text(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
     tables, *place = (str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f'{tables}."{place[0]}".{place[1]} is missing: give it, or take the table out'

@@ -1,4 +1,4 @@
-"""The keys of `[targets."PATTERN"]`: how fast timers may leave for the real topics that fit it."""
+"""The keys of `[targets."PATTERN"]`: rate limits of the target topics that match the pattern."""
 
 from typing import Annotated
 
@@ -17,11 +17,11 @@ class TargetSettings(BaseModel):
     fresh: Annotated[int, BeforeValidator(milliseconds), Field(gt=0)] = 10_000
 
     def of_each(self, partitions: int) -> TargetLimit:
-        """The part of each of so many partitions of a timer topic."""
+        """Return the limit of one of the timer topic's `partitions`."""
         return TargetLimit(self.max_per_s / partitions, self.fresh_share, self.fresh)
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError."""
+    """Raise ValueError if the pattern is malformed."""
     if not PATTERN.fullmatch(pattern):
         raise ValueError(f'targets."{pattern}" fits no topic: write a name, with * for any characters and ? for one')

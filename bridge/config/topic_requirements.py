@@ -1,15 +1,15 @@
-"""What the bridge's topics have to be, so that nothing is lost: pure rules, applied at start.
+"""Requirements on the configuration of the bridge's topics, so that no timer is lost. Checked at start.
 
 timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
-              retention.ms >= 3 x roll window: a rebuild finds every request that lives
+              retention.ms >= 3 x roll window: a rebuild finds the request of every pending timer
               compression.type=uncompressed: the broker measures a record as its readers will see it
-journal       as many partitions, the same retention, and room for what one transaction may decide
-rejected      takes what the timer topic takes, and the reason; by the broker's time, as are receipts
+journal       as many partitions, the same retention, and records large enough for one transaction's decisions
+rejected      records as large as a request with its reason; LogAppendTime, as for receipts
 control       one partition, compacted: the newest record of each key is the state that operators want
-redriven      what of it was sent again: kept for ever, by key
+redriven      compacted: markers of rejected records that were sent again
 
-What the bridge's user has to be allowed on each (Kafka's ACLs) is looked at too: a journal that may be written but not
-read would be noticed at the first rebuild, a timer topic that may not be written at the first roll.
+The ACLs of the bridge's user are checked too. Otherwise a journal that may be written but not read would be noticed at
+the first rebuild, and a timer topic that may not be written at the first roll.
 """
 
 from collections.abc import Mapping
@@ -18,24 +18,24 @@ from typing import NamedTuple
 from timer.schedule.target_backlog import MAX_EXTRA_KEY_RANGES
 
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
-"""What is done with a timer or a journal topic, in Kafka's words."""
+"""Operations needed on a timer or journal topic."""
 FILLED = frozenset({"WRITE"})
-"""What is done with the others."""
+"""Operations needed on the rejected and the receipts topic."""
 FOLLOWED = frozenset({"READ"})
-"""What is done with the control topic."""
+"""Operations needed on the control topic."""
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
-"""One clock tells what came before what, whichever instance wrote it and however far its own is set back."""
+"""The broker's clock orders records of all instances, even if an instance's own clock is wrong."""
 _JOURNAL_BYTES = 8 << 20
 _FLIGHT_BYTES = 450
-"""Of a copy that is told of: its real topic's name has 249 characters at most."""
+"""Bytes in a journal record for a copy in flight: the name of its target has at most 249 characters."""
 _DECISION_BYTES = 100
-"""Of all that may be told of one request that was read."""
+"""Bytes in a journal record for the decisions on one request."""
 _WAIT_BYTES = 450
-"""Of a target that is paused or beyond its rate: each record tells them all."""
+"""Bytes for a waiting target. Each journal record lists all of them."""
 _STRETCH_BYTES = 100
-"""Of each further one of a target's."""
+"""Bytes for each further key range of a waiting target."""
 
 
 _UNCOMPRESSED = {"compression.type": "uncompressed"}
@@ -51,7 +51,7 @@ _ANSWER_BYTES = 1 << 20
 
 
 class TopicState(NamedTuple):
-    """What a timer topic is on this cluster. `max_message_bytes`: what it takes."""
+    """State of a timer topic on this cluster. `max_message_bytes`: its max.message.bytes."""
 
     partitions: int
     max_message_bytes: int
@@ -95,11 +95,11 @@ def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:
 
 
 def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, least_bytes: int) -> list[str]:
-    """What is wrong with a journal topic, each with what to set."""
+    """Return the faults of a journal topic, each with its remedy."""
     found = _retention_faults(topic, config, roll_window_ms)
     if int(config["max.message.bytes"]) < least_bytes:
-        told = f"{topic}: max.message.bytes is {config['max.message.bytes']}, but one transaction may decide as much as"
-        found.append(f"{told} {least_bytes} bytes tell: set it to that or more, or a smaller max_due_records")
+        text = f"{topic}: max.message.bytes is {config['max.message.bytes']}, but one transaction may need"
+        found.append(f"{text} {least_bytes} bytes: set it to that or more, or a smaller max_due_records")
     return found
 
 
@@ -112,18 +112,18 @@ def rejected_topic(max_message_bytes: int) -> dict[str, str]:
 
 
 def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: int) -> list[str]:
-    """What is wrong with the rejected topic, where a timer topic takes messages of up to `max_message_bytes`."""
+    """Return the faults of the rejected topic. max_message_bytes: of the timer topics."""
     found, least = int(config["max.message.bytes"]), max_message_bytes + REASON_BYTES
     if found >= least:
         return []
     return [
         f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least};"
-        " what does not fit there is told without its key, value and headers"
+        " a larger one is rejected without its key, value and headers"
     ]
 
 
 def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
-    """What is wrong with a topic of receipts, or of what is rejected, made by hand or by an older bridge."""
+    """Return the faults of a receipts or rejected topic that was made by hand or by an older bridge."""
     return [f"{each}, as the audit compares its times with the brokers'" for each in _of_another_clock(topic, config)]
 
 
@@ -136,7 +136,7 @@ def redriven_topic() -> dict[str, str]:
 
 
 def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: str) -> str | None:
-    """Return what is wrong with how a timer topic keeps compressed records, with the command that fixes it."""
+    """Return the fault in a timer topic's compression.type, with the command that fixes it, or None."""
     found = config["compression.type"]
     if found == _UNCOMPRESSED["compression.type"]:
         return None
@@ -149,7 +149,7 @@ def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: 
 
 
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int, bootstrap_servers: str | None) -> list[str]:
-    """What is wrong with a timer topic, each with what to set. bootstrap_servers: None if it may be compressed."""
+    """Return the faults of a timer topic, each with its remedy. bootstrap_servers: None if it may be compressed."""
     found = _retention_faults(topic, config, roll_window_ms)
     wrong = bootstrap_servers and compression_fault(topic, config, bootstrap_servers)
     return [*found, wrong] if wrong else found
@@ -177,6 +177,6 @@ def _of_another_clock(topic: str, config: Mapping[str, str]) -> list[str]:
 
 
 def missing_right(topic: str, needed: frozenset[str], allowed: frozenset[str]) -> str | None:
-    """What to grant."""
+    """Return the missing operations with the remedy, or None."""
     missing = " and ".join(sorted(needed - allowed))
     return f"{topic}: the bridge's user may not {missing}: give it the right (an ACL)" if missing else None

@@ -1,9 +1,9 @@
-"""Timer topics, each with its own targets, spellings and limits, so that Kafka's ACLs decide who may send where.
+"""Settings of timer topics. Each has its own targets, profiles and limits, so Kafka's ACLs decide who may send where.
 
     timer.requests            the main one: timer_topic, journal_topic, allow_targets, deny_targets, profiles, ...
     [topics."timer.payments"] a table for each other: allow, deny, actions, profiles, max_requests_per_s, ...
 
-Checked as a whole: no two settings may mean one topic, and each pattern and profile has to be able to do something.
+Checked together: no two settings may name the same topic, and no pattern or profile may be without effect.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ def as_list(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 """A list in the TOML; 'one,other' in the environment and as a flag."""
 Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
-"""The same; an empty text is none."""
+"""The same; an empty string is an empty list."""
 Limit = Annotated[int | None, Field(ge=1)]
 Duration = Annotated[int, BeforeValidator(milliseconds)]
 """Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
@@ -51,7 +51,7 @@ class TopicSettings(BaseModel):
     journal_topic: str = ""
 
     def of(self, name: str, profiles: tuple[str, ...]) -> "TopicSettings":
-        """With what its name and the bridge's own settings say where it says nothing."""
+        """Return these settings with defaults from the topic's name and the bridge's own profiles."""
         own = profiles if self.profiles is None else self.profiles
         journal_topic = self.journal_topic or f"{name}.journal"
         return self.model_copy(update={"profiles": own, "journal_topic": journal_topic})
@@ -62,7 +62,7 @@ class TopicSettings(BaseModel):
 
 
 def check_profiles(names: tuple[str, ...], setting: str = "profiles") -> None:
-    """Raises ValueError."""
+    """Raise ValueError if a profile is unknown or duplicate, or native is missing."""
     for name in names:
         if name != NATIVE and name not in PROFILES:
             raise ValueError(f"{setting}: {name!r} is none: write a list of {', '.join((NATIVE, *PROFILES))}")
@@ -73,9 +73,9 @@ def check_profiles(names: tuple[str, ...], setting: str = "profiles") -> None:
 
 
 def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: Mapping[str, str]) -> frozenset[str]:
-    """Returns the names of all the bridge's own topics. `topics`: as `TopicSettings.of` makes them, `main` among them.
+    """Return the names of all the bridge's own topics. Raises ValueError with the remedy.
 
-    `shared`: setting -> the topic that all of them use. Raises ValueError with the remedy.
+    topics: results of `TopicSettings.of`, with `main` among them. shared: topics by setting that all timer topics use.
     """
     meant: dict[str, str] = {}
     for setting, name in _own_topics(main, topics, shared):
@@ -100,7 +100,7 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
 
 
 def _own_topics(main: str, topics: Mapping[str, TopicSettings], shared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Setting and name of each."""
+    """Yield setting and name of each own topic."""
     yield "timer_topic", main
     yield "journal_topic", topics[main].journal_topic
     yield from shared.items()

@@ -1,4 +1,4 @@
-"""The bridge's own topics on a cluster: made where they are missing, and looked at, at the start and while it runs."""
+"""Create the bridge's own topics if they are missing, and check them, at start and while it runs."""
 
 import logging
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnTopics:
-    """`metrics` are told of partitions and retention as they are found."""
+    """Creates and checks the topics; sets `metrics` to the partitions and retention found."""
 
     def __init__(self, settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
         self._settings = settings
@@ -45,10 +45,10 @@ class OwnTopics:
         )
 
     def prepare(self, *, is_running: bool = False) -> dict[str, TopicState]:
-        """Makes what is missing; returns what each timer topic is.
+        """Create missing topics; return the state of each timer topic.
 
-        Raises SettingsError where a topic would lose timers, which a running bridge only says; BridgeError where a
-        right is missing.
+        Raises SettingsError if a topic would lose timers (a running bridge only logs that), BridgeError if an ACL is
+        missing.
         """
         settings = self._settings
         found: dict[str, TopicState] = {}
@@ -87,13 +87,13 @@ class OwnTopics:
         for name, topic in self._settings.timer_topics().items():
             if topic.policy.is_open:
                 setting = "allow_targets" if name == self._settings.timer_topic else f'topics."{name}".allow'
-                told = "%s: its senders may send to every topic that the bridge may write to; set %s to their targets"
-                log.warning(told, name, setting)
+                text = "%s: its senders may send to every topic that the bridge may write to; set %s to their targets"
+                log.warning(text, name, setting)
 
     def complain(self) -> None:
-        """A running bridge goes on, as stopping it would not bring anything back, but says it loudly.
+        """Log faults of the topics. A running bridge goes on, as a stop would not bring timers back.
 
-        It waits for nobody: it is the turn's thread that asks.
+        Does not wait for brokers, because the loop's thread calls it.
         """
         try:
             self._check_retention(once=True)
@@ -116,7 +116,7 @@ class OwnTopics:
             log.warning("%s: compression.type is uncompressed now, by --fix-topics", name)
 
     def _made(self, name: str, partitions: int, config: dict[str, str]) -> int:
-        """How many partitions the topic has, which is made where it is missing."""
+        """Create the topic if it is missing; return its number of partitions."""
         found = self._topics.partitions(name)
         if found is None:
             self._topics.create(name, partitions, self._settings.replication_factor, config)
@@ -124,7 +124,7 @@ class OwnTopics:
         return partitions if found is None else found
 
     def _check_retention(self, *, once: bool = False) -> None:
-        """Raises SettingsError where retention or clean-up would take a timer that lives."""
+        """Raise SettingsError if retention or compaction would delete requests of pending timers."""
         wrong: list[str] = []
         retention_ms: dict[str, int] = {}
         for name, journal in self._journals.items():
@@ -138,26 +138,26 @@ class OwnTopics:
             raise SettingsError("; ".join(wrong))
 
     def _checked_rights(self) -> dict[str, frozenset[str] | None]:
-        """What may be done with each topic; None where the cluster does not tell.
+        """Return the operations allowed on each topic; None if the cluster does not tell.
 
-        Raises BridgeError where the bridge's user may not do what will have to be done some day.
+        Raises BridgeError if the bridge's user lacks an operation that will be needed later.
         """
         needed = dict.fromkeys(self._filled(), FILLED) | {self._settings.control_topic: FOLLOWED}
         for name, journal in self._journals.items():
             needed |= {name: LOGGED, journal: LOGGED}
         found = {topic: self._topics.allowed(topic) for topic in needed}
-        told = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
-        if any(told):
-            raise BridgeError("; ".join(filter(None, told)))
+        missing = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
+        if any(missing):
+            raise BridgeError("; ".join(filter(None, missing)))
         return found
 
     def _filled(self) -> list[str]:
-        """Those that are written to and nothing else."""
+        """Return the topics that are only written to."""
         settings = self._settings
         return [settings.rejected_topic] + [settings.receipts_topic] * (settings.receipts != "none")
 
     def _check_filled(self, allowed: Mapping[str, frozenset[str] | None], largest: int) -> None:
-        """Where the bridge's user may look: it needs no such right, as nothing is lost by it."""
+        """Warn of faults in write-only topics if our user may read their configuration. These faults lose no timer."""
         for name in self._filled():
             may = allowed[name]
             if may is not None and "DESCRIBE_CONFIGS" not in may:

@@ -1,8 +1,8 @@
-"""What every librdkafka client is told, and why.
+"""Configuration of every librdkafka client, with reasons.
 
-    our defaults (measured)  <  named settings  <  kafka.* of the operator  <  our musts (exactly-once rests on them)
+    our defaults (measured)  <  named settings  <  kafka.* of the operator  <  our musts (needed for exactly-once)
 
-bridge.config.kafka_config.RESERVED lists the musts, for the operator to be told that they are not theirs to set.
+bridge.config.kafka_config.RESERVED lists the musts: the operator may not set them.
 """
 
 import logging
@@ -14,21 +14,21 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, SettingsError
-from bridge.kafka.retry import Patience, error_of
+from bridge.kafka.retry import Retrier, error_of
 
 Client = TypeVar("Client")
 Config = dict[str, Any]
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""A dead instance's open transaction holds readers back for no longer, unless the broker is slow."""
+"""Longest time for which a dead instance's open transaction blocks readers, unless the broker is slow."""
 LONGEST_TRANSACTION_MS = 240_000
-"""Below max.poll.interval.ms, 300 s by default: who waits for one does not poll."""
+"""Below max.poll.interval.ms (300 s by default): the loop does not poll while it waits for a transaction."""
 
 REPLACED_AFTER_S = 30.0
-"""A client without an answer for so long is replaced: see "A client that has lost all brokers" (kafka-reads.md)."""
+"""A client is replaced after so long without an answer: see "A client that has lost all brokers" (kafka-reads.md)."""
 
 READER = {
-    # One record ends a fetch, so waiting long costs nothing but idle requests.
+    # One record ends a fetch, so a long wait only saves idle requests.
     "fetch.wait.max.ms": 500,
     # The queue is refilled before it is empty: with the default of 1 s every burst stalls.
     "fetch.queue.backoff.ms": 2,
@@ -42,44 +42,44 @@ _MEMBER = {
     "topic.metadata.refresh.interval.ms": 10_000,
 }
 _BALANCE = {
-    # A dead instance's shards are taken over after this.
+    # A dead instance's partitions are reassigned after this.
     "session.timeout.ms": 10_000,
-    # A change of hands is heard of with the next heartbeat.
+    # A member learns of a rebalance with the next heartbeat.
     "heartbeat.interval.ms": 1000,
 }
 READER_MUSTS = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "isolation.level": "read_committed",
-    # Requests that retention took away are no reason to go on as if nothing had happened.
+    # Requests that retention deleted must not be skipped silently.
     "auto.offset.reset": "error",
 }
-# librdkafka's producers and admins make a broker create what they ask for, where that is allowed: a misspelt topic
-# would take what nobody reads.
+# If brokers allow it, librdkafka's producers and admins create topics by asking for them. A misspelt topic would then
+# accept records that no program reads.
 NO_NEW_TOPICS = {"allow.auto.create.topics": False}
 PRODUCER = {
     "linger.ms": 1,
     "batch.num.messages": 10_000,
-    # A transaction begins while the last one completes: the broker says so, and this is how long to wait for it.
+    # The wait before a retry if the broker still completes the last transaction.
     "retry.backoff.ms": 2,
     "socket.nagle.disable": True,
-    # A turn is limited in bytes; these are only not to be in its way.
+    # A turn is limited in bytes. These limits must be above that.
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 1 << 20,
-    # Whether a record is too large is the topic's to say.
+    # The topic decides whether a record is too large.
     "message.max.bytes": 1_000_000_000,
     "reconnect.backoff.max.ms": 1000,
-    # To start from the bootstrap servers again, whenever none answers, makes send_offsets hang (see timely.py).
+    # Starting from the bootstrap servers again, if no broker answers, makes send_offsets hang (see call_timeout.py).
     "metadata.recovery.strategy": "none",
 }
 PRODUCER_MUSTS = {
     "enable.idempotence": True,
     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-    # An unknown topic is told at once instead of blocking everybody until the message time-out.
+    # An unknown topic is reported at once, instead of blocking all records until the message timeout.
     "topic.metadata.propagation.max.ms": 0,
     "delivery.report.only.error": True,
     **NO_NEW_TOPICS,
-    # Kafka's own for keys: whoever computes where an id lives meets it.
+    # The partitioner of Kafka's Java clients, so that programs can compute an id's partition.
     "partitioner": "murmur2_random",
 }
 
@@ -102,8 +102,8 @@ _PERMANENT_ERRORS = _DENIED | {
 }
 
 
-def member(connection: Connection) -> Config:
-    """A consumer that belongs to the group. Its client.id tells the others where we are asked (`address_in`)."""
+def group_member(connection: Connection) -> Config:
+    """Return the configuration of a group member. Its client.id holds the address of our HTTP server (`address_in`)."""
     return _announced(connection, _member(connection))
 
 
@@ -114,75 +114,78 @@ def _announced(connection: Connection, config: Config) -> Config:
 
 
 def address_in(client_id: str) -> str:
-    """host:port that a member tells, or empty."""
+    """Return host:port from a member's client.id, or an empty string."""
     return client_id.rpartition(_AT)[2] if _AT in client_id else ""
 
 
 def _member(connection: Connection) -> Config:
     usual = {**READER, **connection.fetched}
-    if connection.kafka.get("group.protocol") == "consumer":  # there, the broker settles both
+    if connection.kafka.get("group.protocol") == "consumer":  # the broker sets session timeout and assignor
         return _reading(connection, {**usual, **_MEMBER}, {"group.id": connection.group})
     strategy = {"partition.assignment.strategy": "cooperative-sticky"}
     return _reading(connection, {**usual, **_MEMBER, **_BALANCE}, strategy | {"group.id": connection.group})
 
 
 def reader(connection: Connection, *, is_bounded: bool = False) -> Config:
-    """A consumer that reads what stands, outside the group's balance, and sees where a partition ends.
+    """Return the configuration of a read_committed consumer outside the group, with partition EOF events.
 
-    is_bounded: True if it reads timer topics beside the loop's own store, and may hold no more than `fetched` says.
+    is_bounded: True to limit its memory by `connection.fetched`, for reads of timer topics.
     """
     outside = {"group.protocol": "classic", "group.id": connection.group, "enable.partition.eof": True}
     # The end of a partition is seen only when a fetch comes back empty.
     limits = connection.fetched if is_bounded else {}
     config = _reading(connection, {**READER, "fetch.wait.max.ms": 10, **limits}, outside)
-    config.pop("group.instance.id", None)  # that is the member's
+    config.pop("group.instance.id", None)  # only for the group member
     return config
 
 
 def _reading(connection: Connection, defaults: Mapping[str, Any], musts: Mapping[str, Any]) -> Config:
     config = _config(connection, defaults, {**READER_MUSTS, **musts})
-    config.pop("message.max.bytes", None)  # a producer's; librdkafka demands that fetch.max.bytes is no smaller
+    config.pop("message.max.bytes", None)  # for producers; librdkafka would require fetch.max.bytes >= this
     return config
 
 
-def control(connection: Connection) -> Config:
-    """A reader of the control topic: it starts again if the topic is made anew; no open transaction holds it up."""
+def control_reader(connection: Connection) -> Config:
+    """Return the configuration of a reader of the control topic.
+
+    It starts again if the topic is created again, and does not wait for open transactions.
+    """
     musts = {"auto.offset.reset": "earliest", "isolation.level": "read_uncommitted"}
     return {**reader(connection), "fetch.wait.max.ms": 500, **musts}
 
 
 def transactional_id(connection: Connection, number: int, generation: int) -> str:
-    """`number`: which of the producers that take turns. `generation`: 0, or more if Kafka holds the ids before."""
+    """Return an id. number: of the producer. generation: 0, or higher if Kafka holds the ids before it."""
     return f"{connection.group}-{connection.instance}-{number}" + (f"-{generation}" if generation else "")
 
 
 def producer(connection: Connection, number: int, generation: int = 0) -> Config:
-    """See `transactional_id`."""
+    """Return the configuration of a transactional producer; see `transactional_id`."""
     identity = {"transactional.id": transactional_id(connection, number, generation)}
     return _config(connection, {**PRODUCER, **connection.published}, PRODUCER_MUSTS | identity)
 
 
 def compresses(connection: Connection) -> bool:
-    """What the bridge publishes."""
+    """Return True if the bridge compresses the records that it publishes."""
     config = producer(connection, 0)
     return str(config.get("compression.codec", config.get("compression.type", "none"))) != "none"
 
 
-def ahead(connection: Connection) -> Config:
-    """A producer without transactions. A record that it gives up is sent again with its transaction."""
+def early_delivery_producer(connection: Connection) -> Config:
+    """Return the configuration of a producer without transactions. Failed records are sent again by a retry."""
     musts = {name: value for name, value in PRODUCER_MUSTS.items() if name != "transaction.timeout.ms"}
     musts["message.timeout.ms"] = TRANSACTION_TIMEOUT_MS
     return _config(connection, {**PRODUCER, **connection.published}, musts)
 
 
-def patient(config: Config) -> Config:
-    """A producer whose transactions may take twice as long."""
+def with_longer_timeout(config: Config) -> Config:
+    """Return the configuration with the transaction timeout doubled, up to LONGEST_TRANSACTION_MS."""
     timeout_ms = min(2 * config["transaction.timeout.ms"], LONGEST_TRANSACTION_MS)
     return {**config, "transaction.timeout.ms": timeout_ms}
 
 
-def plain(connection: Connection) -> Config:
-    """An admin, or a producer without transactions."""
+def admin(connection: Connection) -> Config:
+    """Return the configuration of an admin client."""
     return _config(connection, {"reconnect.backoff.max.ms": 1000}, NO_NEW_TOPICS)
 
 
@@ -191,35 +194,35 @@ def _config(connection: Connection, defaults: Mapping[str, Any], musts: Mapping[
     return {"client.id": "timer-bridge", **defaults, **connection.kafka, **where, **musts}
 
 
-# librdkafka's own lines say in its words what exceptions and error_cb tell us: off, unless somebody asks for them.
+# Off by default: librdkafka's log lines repeat the errors of exceptions and error_cb.
 LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
 LIBRDKAFKA_LOG.setLevel(logging.CRITICAL + 1)
 
 
-def make(client: Callable[[Config], Client], config: Config, patience: Patience) -> Client:
-    """Raises SettingsError where librdkafka does not take the configuration."""
+def make(client: Callable[[Config], Client], config: Config, retrier: Retrier) -> Client:
+    """Make a client. Raises SettingsError if librdkafka refuses the configuration."""
     try:
-        told = {"error_cb": patience.hear, "throttle_cb": patience.be_throttled, "logger": LIBRDKAFKA_LOG}
-        return client({**config, **told})
+        callbacks = {"error_cb": retrier.hear, "throttle_cb": retrier.be_throttled, "logger": LIBRDKAFKA_LOG}
+        return client({**config, **callbacks})
     except KafkaException as failure:
-        raise not_taken(failure) from failure
-    except (AttributeError, TypeError, ValueError) as wrong:  # a name that is Python's own, such as stats_cb
-        raise SettingsError(f"kafka settings: {wrong}: leave it out") from wrong
+        raise invalid_settings(failure) from failure
+    except (AttributeError, TypeError, ValueError) as error:  # a name of the Python client, such as stats_cb
+        raise SettingsError(f"kafka settings: {error}: leave it out") from error
 
 
-def not_taken(failure: KafkaException) -> SettingsError:
-    """librdkafka repeats a value that it does not take, and that may be a secret beside the wrong name."""
-    told = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
-    return SettingsError(f"kafka settings: {told}: mend it under `kafka`")
+def invalid_settings(failure: KafkaException) -> SettingsError:
+    """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
+    text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
+    return SettingsError(f"kafka settings: {text}: fix it under `kafka`")
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether to try again. What we do not know passes: to wait is never wrong, to lose is."""
+    """Return True if a retry may succeed. Unknown errors count as passing: waiting loses nothing."""
     return not error.fatal() and error.code() not in _PERMANENT_ERRORS
 
 
 def explained(what: str, error: KafkaError) -> BridgeError:
-    """The error of ours for one that does not pass."""
+    """Return a BridgeError for an error that is not passing."""
     if error.code() in _DENIED:
         return BridgeError(f"{what}: {error.str()}: give the bridge's user the right (an ACL) to do this")
     return BridgeError(f"{what}: {error.str()}")

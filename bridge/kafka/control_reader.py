@@ -1,4 +1,4 @@
-"""A reader of the control topic, from its beginning, by a consumer outside the group."""
+"""Read the control topic from its beginning, with a consumer outside the group."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from bridge.errors import BrokerUnavailableError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import explained, is_passing, make
 from bridge.kafka.consumer import record_of
-from bridge.kafka.retry import Patience, error_of
+from bridge.kafka.retry import Retrier, error_of
 from bridge.ports import Record
 
 _BATCH = 500
@@ -22,9 +22,9 @@ _LIMIT_S, _CALL_S = 3.0, 1.0  # for one `catch_up`, on the loop's thread; for on
 class ConfluentControl:
     """Implements `bridge.ports.Control`. Not thread-safe."""
 
-    def __init__(self, connection: Connection, topic: str, patience: Patience) -> None:
-        self._make: Callable[[], Any] = lambda: make(Consumer, clients.control(connection), patience)
-        self._patience = Patience(patience)
+    def __init__(self, connection: Connection, topic: str, retrier: Retrier) -> None:
+        self._make: Callable[[], Any] = lambda: make(Consumer, clients.control_reader(connection), retrier)
+        self._retrier = Retrier(retrier)
         self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
         self._position = 0
         self._make_consumer()
@@ -37,18 +37,18 @@ class ConfluentControl:
 
     def catch_up(self) -> Iterator[Record]:
         what = f"{self._place.topic}: reading"
-        self._patience.give_up_in(_LIMIT_S)
+        self._retrier.give_up_in(_LIMIT_S)
         try:
-            _, end = self._patience.retry_until_success(
+            _, end = self._retrier.retry_until_success(
                 what, lambda: self._consumer.get_watermark_offsets(self._place, timeout=_CALL_S), is_passing
             )
             while self._position < end:
-                self._patience.demand_time(what, f"at {self._position} of {end}")
+                self._retrier.demand_time(what, f"at {self._position} of {end}")
                 yield from self._next(_WAIT_S)
         except KafkaException as failure:
             raise explained(what, error_of(failure)) from failure
         except BrokerUnavailableError:
-            self._patience.status.waits(None)  # the status of the waiting partitions says so
+            self._retrier.status.waits(None)  # the waiting partitions have a status of their own
             self._replace_consumer()
             raise
 
@@ -76,4 +76,4 @@ class ConfluentControl:
             elif not is_passing(error):
                 raise explained(f"{self._place.topic}: reading", error)
             else:
-                self._patience.hear(error)
+                self._retrier.hear(error)

@@ -1,4 +1,4 @@
-"""Who is in the group, and what of it each has: asked once, whoever asks does it again."""
+"""List the members of the consumer group and their partitions. Asks once; callers repeat."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,21 +10,21 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import explained, make
-from bridge.kafka.retry import CALL_S, Patience, error_of, serve
+from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
 from bridge.ports import Member
 from schemas.origin import Shard
 
 
 class ConfluentGroup:
-    """Any thread."""
+    """Thread-safe."""
 
-    def __init__(self, connection: Connection, patience: Patience) -> None:
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._group = connection.group
-        self._make_admin: Callable[[], Any] = lambda: make(AdminClient, clients.plain(connection), patience)
+        self._make_admin: Callable[[], Any] = lambda: make(AdminClient, clients.admin(connection), retrier)
         self._admin = self._make_admin()
 
     def members(self) -> list[Member]:
-        """Raises BridgeError."""
+        """Return the members of the group. Raises BridgeError."""
         serve(self._admin)
         try:
             answer = self._admin.describe_consumer_groups([self._group], request_timeout=CALL_S)
@@ -37,7 +37,7 @@ class ConfluentGroup:
         ]
 
     def shards(self, topics: Iterable[str]) -> set[Shard]:
-        """All partitions of these. Raises BridgeError."""
+        """Return all partitions of the topics. Raises BridgeError."""
         serve(self._admin)
         try:
             found = self._admin.list_topics(timeout=CALL_S).topics
@@ -46,7 +46,7 @@ class ConfluentGroup:
         return {Shard(topic, number) for topic in topics if topic in found for number in found[topic].partitions}
 
     def _failed(self, what: str, failure: KafkaException) -> BridgeError:
-        if error_of(failure).code() < 0:  # no broker has answered: a client may lose all brokers for good
+        if error_of(failure).code() < 0:  # no broker has answered: the client may have lost all brokers for good
             self._admin = self._make_admin()
         return explained(what, error_of(failure))
 

@@ -1,10 +1,10 @@
-"""History over a reader outside the group. It tells what can no longer be undone, and waits for what still can.
+"""History over a consumer outside the group. It returns what is committed, and waits for open transactions.
 
-progress   OffsetFetch with require_stable: an open transaction's offsets are waited for
-journal    up to the end as it is now: that the coordinator answered "committed" does not mean that the marker has
-           reached the journal, so a read that stops at the last stable offset could miss the last decision
-a read     a consumer of its own, with one assignment: over the one that librdkafka 2.16 had just given up, a read of
-           the journal once left its first record out, which is a decision. Anew it takes no longer
+progress   OffsetFetch with require_stable: waits for offsets of open transactions
+journal    up to the end as of now: after the coordinator has answered "committed", the marker may not have reached the
+           journal yet, so a read up to the last stable offset could miss the last decision
+a read     a new consumer with one assignment: with a consumer that had just changed its assignment, librdkafka 2.16
+           once left out the first record of the journal, which is a decision. A new one takes no longer
 """
 
 import math
@@ -22,7 +22,7 @@ from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import explained, is_passing, make
 from bridge.kafka.consumer import GONE, UNDECODABLE, Message, record_of
-from bridge.kafka.retry import CALL_S, Patience, error_of, serve
+from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
 from bridge.ports import Record
 from schemas.journal import writer_key
 from schemas.origin import Shard
@@ -34,14 +34,14 @@ _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-unt
 _NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 _BATCH = 2000
 _WAIT_S = 0.1
-_GLANCE_S = 0.5
+_QUICK_S = 0.5
 _NAP_S = 0.02
 LIMIT_S = 3.0
-"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A process of its own has no limit."""
+"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
 _LIMITED_CALL_S = 1.0
 """Seconds for one call within such a read."""
 _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
-"""librdkafka asks again by itself until the time-out."""
+"""librdkafka repeats the request until the timeout."""
 _UNKNOWN = frozenset(
     {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 )
@@ -58,19 +58,19 @@ class ConfluentHistory:
         self,
         connection: Connection,
         journal_topics: Mapping[str, str],
-        patience: Patience,
+        retrier: Retrier,
         limit_s: float | None = None,
     ) -> None:
         self._limit_s = limit_s
         self._call_s = CALL_S if limit_s is None else _LIMITED_CALL_S
         self._journal_topics = journal_topics
-        self._patience = patience
+        self._retrier = retrier
         self._connection = connection
         self._make_clients()
 
     def _make_clients(self) -> None:
         self._consumer: Any = self._new_consumer()
-        self._admin: Any = make(AdminClient, clients.plain(self._connection), self._patience)
+        self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
 
     def progress(self, shard: Shard) -> Progress | None:
         def committed() -> TopicPartition:
@@ -83,26 +83,30 @@ class ConfluentHistory:
                 raise KafkaException(found.error)
             return found
 
-        found = self._insist(f"{shard}: waiting for stable progress", committed)
+        found = self._retry(f"{shard}: waiting for stable progress", committed)
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         return self._bounds(shard, IsolationLevel.READ_COMMITTED)
 
-    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
-        # Markers follow a commit within milliseconds: these are not worth a process of their own.
+    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+        # Markers follow a commit within milliseconds, so wait before a background recovery is started.
         serve(self._consumer)
-        until_s = time.monotonic() + _GLANCE_S
-        while (found := self._undecided(shards)) and time.monotonic() < until_s:
+        until_s = time.monotonic() + _QUICK_S
+        while (found := self._with_open_transactions(shards)) and time.monotonic() < until_s:
             time.sleep(_NAP_S)
         return found
 
-    def _undecided(self, shards: Sequence[Shard]) -> set[Shard]:
-        """A broker that does not answer is none's transaction: whoever reads then waits for it."""
+    def _with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+        """A broker that does not answer says nothing of open transactions: the read that follows waits for it."""
         journals = {self._journal_of(shard): shard for shard in shards}
-        found = {journals[place] for place, (stable, end) in self.open_ends(list(journals)).items() if stable < end}
+        found = {
+            journals[place]
+            for place, (stable, end) in self.stable_and_end_offsets(list(journals)).items()
+            if stable < end
+        }
         try:
-            answers = self._consumer.committed([TopicPartition(*shard) for shard in shards], timeout=_GLANCE_S)
+            answers = self._consumer.committed([TopicPartition(*shard) for shard in shards], timeout=_QUICK_S)
         except KafkaException as failure:
             return set(shards) if error_of(failure).code() in _UNSTABLE else found
         return found | {
@@ -111,20 +115,20 @@ class ConfluentHistory:
             if answer.error is not None and answer.error.code() in _UNSTABLE
         }
 
-    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         journals = {self._journal_of(shard): shard for shard in shards}
         answers = self._list_offsets(journals, _NEWEST)
-        found = _results_in_time(answers, time.monotonic() + _GLANCE_S)
+        found = _results_in_time(answers, time.monotonic() + _QUICK_S)
         return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
 
-    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         answers = self._list_offsets(shards, _FIRST)
-        return {Shard(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _GLANCE_S)}
+        return {Shard(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _QUICK_S)}
 
-    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         answers = [self._list_offsets(shards, _END, level) for level in levels]
-        until_s = time.monotonic() + _GLANCE_S
+        until_s = time.monotonic() + _QUICK_S
         stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
         return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
 
@@ -149,14 +153,14 @@ class ConfluentHistory:
         end = self.journal_end(shard)
         if from_offset is None:
             from_offset = 0 if since_ms is None else self._ask(journal, OffsetSpec.for_timestamp(since_ms))
-        # No such time yet: the broker says -1.
+        # The broker returns -1 if no record is that new.
         for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
             yield from (message.value() for message in messages)
 
     def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
         journals = {self._journal_of(shard): shard for shard in shards}
         found: dict[Shard, list[tuple[bytes | None, bytes]]] = {shard: [] for shard in shards}
-        spans = self._insist("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
+        spans = self._retry("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
         left = {place: end for place, (start, end) in spans.items() if start < end}
         tries, until_s = 0, self._until_s()
         with closing(self._new_consumer()) as consumer:
@@ -167,14 +171,14 @@ class ConfluentHistory:
                 message = consumer.poll(_WAIT_S)
                 tries = tries + 1 if message is None else 0
                 if tries > 1 / _WAIT_S:
-                    self._patience.wait("reading the ends of journals", "no broker", 0)
+                    self._retrier.wait("reading the ends of journals", "no broker", 0)
                 if message is None:
                     continue
                 place, error = Shard(message.topic(), message.partition()), message.error()
                 if error is None and message.offset() < left.get(place, 0):
                     found[journals[place]].append((message.key(), message.value()))
                 if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in GONE:  # noqa: SLF001
-                    self._trouble(place, error)
+                    self._note_error(place, error)
                 elif error is not None or message.offset() + 1 >= left.get(place, 0):
                     left.pop(place, None)
         return found
@@ -184,15 +188,15 @@ class ConfluentHistory:
         levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
         asked = [self._list_offsets(journals, *level) for level in levels]
         try:
-            firsts, ends = (
-                {Shard(at.topic, at.partition): _told(each.result().offset) for at, each in answers.items()}
+            first_offsets, ends = (
+                {Shard(at.topic, at.partition): _reported(each.result().offset) for at, each in answers.items()}
                 for answers in asked
             )
         except KafkaException:
-            for place in journals:  # as in `_ask`
-                self._demand_there(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+            for place in journals:  # see `_ask`
+                self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
             raise
-        return {place: (max(firsts[place], ends[place] - look_back), ends[place]) for place in journals}
+        return {place: (max(first_offsets[place], ends[place] - look_back), ends[place]) for place in journals}
 
     def journal_key(self, shard: Shard) -> bytes:
         return writer_key(self._connection.group, shard.topic)
@@ -206,25 +210,25 @@ class ConfluentHistory:
     # -- asking
 
     def _bounds(self, place: Shard, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> tuple[int, int]:
-        """The end is the next offset to be written, or (read committed) the last stable one."""
+        """Return first offset and end: the next offset to be written, or (read committed) the last stable one."""
         return self._ask(place, _FIRST), self._ask(place, _END, level)
 
     def _ask(self, place: Shard, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
         def ask() -> int:
             (answer,) = self._list_offsets([place], spec, level).values()
             try:
-                return _told(answer.result().offset)
+                return _reported(answer.result().offset)
             except KafkaException:
-                # It asks the leader that it remembers: after an election the answer was FENCED_LEADER_EPOCH for ever.
-                self._demand_there(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+                # The client asks the leader that it knows: after an election it got FENCED_LEADER_EPOCH forever.
+                self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
                 raise
 
-        return self._insist(f"{place}: asking for offsets", ask)
+        return self._retry(f"{place}: asking for offsets", ask)
 
     def _list_offsets(
         self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> Mapping[TopicPartition, Any]:
-        """A future for each. One by one: what is asked together is answered together, and one leader may hang."""
+        """Return a future for each. Requests are separate, because one leader that hangs delays a common answer."""
         serve(self._admin)
         answers: dict[TopicPartition, Any] = {}
         for place in places:
@@ -232,15 +236,15 @@ class ConfluentHistory:
             answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
         return answers
 
-    def _demand_there(self, place: Shard, cluster: Any) -> None:
-        """A journal's partition that is not made will not come by waiting. Raises TopicGrownError."""
+    def _require_partition(self, place: Shard, cluster: Any) -> None:
+        """Raise TopicGrownError if the journal lacks the partition: waiting would not create it."""
         found = cluster.topics.get(place.topic)
         count = 0 if found is None else len(found.partitions)
         if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
             raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
 
-    def _insist(self, what: str, call: Callable[[], T]) -> T:
-        """Return what `call` returns. Makes the clients again if no broker answers: they may have lost all for good."""
+    def _retry(self, what: str, call: Callable[[], T]) -> T:
+        """Return what `call` returns. Make new clients if no broker answers: the old ones may have lost all brokers."""
         while True:
             until_s = time.monotonic() + (self._limit_s or clients.REPLACED_AFTER_S)
 
@@ -248,7 +252,7 @@ class ConfluentHistory:
                 return is_passing(error) and time.monotonic() < until_s
 
             try:
-                return self._patience.retry_until_success(what, call, is_asked_again)
+                return self._retrier.retry_until_success(what, call, is_asked_again)
             except KafkaException as failure:
                 error = error_of(failure)
                 if not is_passing(error):
@@ -265,7 +269,7 @@ class ConfluentHistory:
 
     def _new_consumer(self, place: Shard | None = None) -> Any:
         is_bounded = place is not None and place.topic in self._journal_topics
-        return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._patience)
+        return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._retrier)
 
     def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
         """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided.
@@ -291,7 +295,7 @@ class ConfluentHistory:
                     elif position < end:
                         tries += 1
                         if tries > 1 / _WAIT_S:
-                            self._patience.wait(
+                            self._retrier.wait(
                                 f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
                             )
                         if tries > clients.REPLACED_AFTER_S / _WAIT_S:
@@ -301,7 +305,7 @@ class ConfluentHistory:
     def _next_batch(
         self, consumer: Any, place: Shard, position: int, end: int, skipped: Container[int]
     ) -> tuple[list[Message], int, bool]:
-        """Messages, the position behind them, and whether it is still kept."""
+        """Return messages, the position after them, and whether that position is still kept."""
         is_kept = True
         first = consumer.poll(_WAIT_S)
         messages = []
@@ -317,43 +321,43 @@ class ConfluentHistory:
             elif error.code() in UNDECODABLE:
                 if messages:
                     break  # yield these first; librdkafka repeats the error
-                position = max(position, message.offset())  # all before it was markers, or aborted
+                position = max(position, message.offset())  # earlier offsets are markers or aborted records
                 if position < end:
-                    position = self._beyond(consumer, place, position, skipped, error)
+                    position = self._seek_past(consumer, place, position, skipped, error)
             else:
-                self._trouble(place, error)
+                self._note_error(place, error)
         return messages, position, is_kept
 
-    def _beyond(self, consumer: Any, place: Shard, offset: int, skipped: Container[int], error: KafkaError) -> int:
+    def _seek_past(self, consumer: Any, place: Shard, offset: int, skipped: Container[int], error: KafkaError) -> int:
         """Seek to the record after `offset`, which cannot be decoded. Raises PartitionUnreadableError."""
         if offset not in skipped:
             raise PartitionUnreadableError(f"{place}: offset {offset} cannot be decoded: {error.str()}", offset)
         consumer.seek(TopicPartition(*place, offset + 1))
         return offset + 1
 
-    def _trouble(self, place: Shard, error: KafkaError) -> None:
+    def _note_error(self, place: Shard, error: KafkaError) -> None:
         if error.code() in _UNKNOWN:
             raise BridgeError(f"{place} does not exist any more: start again, so that what is missing is made")
         if not is_passing(error):
             raise explained(f"{place}: reading", error)
-        self._patience.hear(error)
+        self._retrier.hear(error)
 
 
 def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
     for place, result in _results_in_time(answers, until_s):
         with suppress(KafkaException):
-            yield place, _told(result.offset)
+            yield place, _reported(result.offset)
 
 
 def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, Any]]:
-    """Those that come until then: a partition without a leader must not hold the others up."""
+    """Yield answers until `until_s`: a partition without a leader must not delay the others."""
     for place, answer in answers.items():
         with suppress(KafkaException, TimeoutError):
             yield place, answer.result(max(0.0, until_s - time.monotonic()))
 
 
-def _told(offset: int) -> int:
-    """An offset, or -1 for a time without one. While leaders change, one came that is neither, and no error."""
+def _reported(offset: int) -> int:
+    """Return an offset, or -1 for a time without one. During leader changes, librdkafka may return neither."""
     if offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has told an offset"))
     return offset

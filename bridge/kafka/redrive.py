@@ -1,10 +1,10 @@
-"""Redrive over Kafka: what lies on the rejected topic is looked at, and sent again with its mark in one transaction.
+"""Redrive over Kafka: send records of the rejected topic again, each with its marker in one transaction.
 
-    begin   the producer `<group>-redrive-0` starts: another one still at work is fenced, and what it had open ends
-    look    marks, then the rejected topic up to its end as of now
-    send    requests and their marks, transaction by transaction
+    begin   start the producer `<group>-redrive-0`, which fences an earlier one and ends its transaction
+    look    read the markers, then the rejected topic up to its end as of now
+    apply   send requests and their markers, transaction by transaction
 
-So whenever this ends, each record was sent with its mark, or neither stands.
+Whenever this ends, a record was sent with its marker, or neither is committed.
 """
 
 import time
@@ -20,10 +20,10 @@ from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import explained, is_denied
 from bridge.kafka.log_reader import ConfluentHistory
-from bridge.kafka.retry import Patience
+from bridge.kafka.retry import Retrier
 from bridge.kafka.topic_admin import ConfluentTopics
-from bridge.kafka.transactions.producer import Failed, TransactionalProducer, TransactionContents
-from bridge.kafka.transactions.rejection_finder import Culprits
+from bridge.kafka.transactions.producer import SendFailure, TransactionalProducer, TransactionContents
+from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.ports import Outgoing
 from bridge.redrive.rules import (
     Parked,
@@ -47,32 +47,34 @@ _FENCED = "another `timer-bridge redrive --apply` has begun meanwhile and goes o
 
 @dataclass(slots=True)
 class RedriveResult:
-    """What `apply` comes to. `refused`: those that the timer topic does not take, with the code."""
+    """Result of `apply`. refused: records that the timer topic does not accept, with the code."""
 
     count: int = 0
     refused: list[tuple[Parked, str]] = field(default_factory=list)
     gone: int = 0
-    """Retention took them from the rejected topic meanwhile."""
+    """Records that retention deleted from the rejected topic meanwhile."""
 
 
 @dataclass(eq=False)
 class ConfluentRedrive:
-    """One look and, if wanted, one `apply`. `connection` is that of the instance "redrive". Raises BridgeError."""
+    """One `look` and optionally one `apply`. `connection` is that of the instance "redrive". Raises BridgeError."""
 
     _connection: Connection
     _rejected_topic: str
     _marks_topic: str
     _rules: Mapping[str, Rules]
-    _patience: Patience
+    _retrier: Retrier
 
     def __post_init__(self) -> None:
-        self._topics = ConfluentTopics(self._connection, self._patience)
-        self._history = ConfluentHistory(self._connection, {}, self._patience)
+        self._topics = ConfluentTopics(self._connection, self._retrier)
+        self._history = ConfluentHistory(self._connection, {}, self._retrier)
         self._producer: TransactionalProducer | None = None
-        self._culprits = Culprits(self._probe, self._partitions_of, compresses=clients.compresses(self._connection))
+        self._rejection_finder = RejectionFinder(
+            self._probe, self._partitions_of, compresses=clients.compresses(self._connection)
+        )
 
     def begin(self, replication_factor: int) -> None:
-        """Before `look`, where `apply` is to follow."""
+        """Start the producer. Call it before `look` if `apply` is to follow."""
         if self._topics.partitions(self._marks_topic) is None:
             self._topics.create(self._marks_topic, 1, replication_factor, redriven_topic())
         policy = self._topics.config(self._marks_topic)["cleanup.policy"]
@@ -81,10 +83,10 @@ class ConfluentRedrive:
                 f"{self._marks_topic}: cleanup.policy is {policy}: set it to compact, or what was sent again is"
                 f" forgotten and sent twice"
             )
-        self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._patience)
+        self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._retrier)
 
     def look(self, selection: Selection) -> RedrivePlan:
-        """Up to the last stable offset as of now."""
+        """Return what `apply` would send, up to the last stable offset as of now."""
         count = self._topics.partitions(self._rejected_topic)
         if count is None:
             raise BridgeError(
@@ -100,17 +102,17 @@ class ConfluentRedrive:
             for records in self._history.requests(place, first, end):
                 for record in records:
                     found.add(parked(place, record, self._rules))
-        self._demand_shards(found.selected)
+        self._require_partitions(found.selected)
         return found
 
     def apply(
         self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None] = lambda _: None
     ) -> RedriveResult:
-        """Sends them in this order, and waits for a broker as long as it takes; `on_sent` is told of those that stand.
+        """Send the records in this order; wait for a broker as long as it takes.
 
-        Raises FencedError where another one has begun.
+        on_sent: called with records after their transaction has committed. Raises FencedError if another redrive began.
         """
-        self._patience.go_on()
+        self._retrier.go_on()
         sent = RedriveResult()
         for chunk in chunks(records, most=_MOST_RECORDS, most_bytes=_MOST_BYTES):
             requests = self._requests(chunk)
@@ -125,7 +127,7 @@ class ConfluentRedrive:
 
     # -- looking
 
-    def _demand_shards(self, records: Sequence[Parked]) -> None:
+    def _require_partitions(self, records: Sequence[Parked]) -> None:
         for topic in sorted({record.shard.topic for record in records}):
             count = self._topics.partitions(topic)
             highest = max(record.shard.partition for record in records if record.shard.topic == topic)
@@ -138,7 +140,7 @@ class ConfluentRedrive:
                 )
 
     def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
-        """Those that are still there, in order."""
+        """Return the requests of the records that are still on the rejected topic, in order."""
         wanted: defaultdict[Shard, dict[int, Parked]] = defaultdict(dict)
         for each in chunk:
             wanted[each.place][each.offset] = each
@@ -165,22 +167,20 @@ class ConfluentRedrive:
                 sent.count += len(requests)
                 on_sent([each for each, _ in requests])
                 return
-            self._demand_allowed(failed)
-            if (
-                self._sound().timed_out_while_sending and len(requests) > 1
-            ):  # too much for its time: as two, each by the same rule
-                self._sound().timed_out_while_sending = False
+            self._require_allowed(failed)
+            if self._require_producer().timed_out_while_sending and len(requests) > 1:
+                self._require_producer().timed_out_while_sending = False  # send the halves as two transactions
                 half = len(requests) // 2
                 self._send(requests[:half], sent, on_sent)
                 requests = requests[half:]
                 continue
-            # The marks' topic is ours: none of its records is ever too large for it.
+            # Markers are never too large for their topic.
             named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
-            refused = self._culprits.find(outgoing, Failed(named, failed.cause))
+            refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
             sent.refused += [(requests[index][0], code) for index, code in sorted(refused.items())]
             requests = [each for index, each in enumerate(requests) if index not in refused]
             if not refused and not failed.is_followup_error:
-                self._patience.wait("sending again", str(failed), tries)
+                self._retrier.wait("sending again", str(failed), tries)
                 tries += 1
 
     def _batch(self, requests: list[tuple[Parked, Outgoing]]) -> TransactionContents:
@@ -188,10 +188,12 @@ class ConfluentRedrive:
         markers = [
             Outgoing(self._marks_topic, -1, marker_key(each), marker_of(each), [], now_ms) for each, _ in requests
         ]
-        return TransactionContents([*(request for _, request in requests), *markers], {}, b"", self._culprits.narrow)
+        return TransactionContents(
+            [*(request for _, request in requests), *markers], {}, b"", self._rejection_finder.max_batch_bytes
+        )
 
-    def _publish(self, batch: TransactionContents) -> Failed | None:
-        producer = self._sound()
+    def _publish(self, batch: TransactionContents) -> SendFailure | None:
+        producer = self._require_producer()
         try:
             return producer.fill(batch) or producer.settle(batch)
         except FencedError as wrong:
@@ -199,22 +201,22 @@ class ConfluentRedrive:
         except OutcomeUnknownError as wrong:
             raise OutcomeUnknownError(f"{wrong}; {_RUN_AGAIN}") from wrong
 
-    def _demand_allowed(self, failed: Failed) -> None:
-        """Raises BridgeError for what only the operator can mend."""
+    def _require_allowed(self, failed: SendFailure) -> None:
+        """Raise BridgeError if only the operator can fix the failure."""
         denied = [KafkaError(code) for code in failed.named.values()] + [failed.cause or KafkaError(0)]
         for error in denied:
             if is_denied(error):
                 raise explained("sending again", error)
 
-    def _sound(self) -> TransactionalProducer:
-        """Raises BridgeError where it is ill: behind a new one, others might have sent what we are about to send."""
+    def _require_producer(self) -> TransactionalProducer:
+        """Return the producer. Raises BridgeError if it broke: another redrive may have sent our records meanwhile."""
         assert self._producer is not None, "begin() first"
         if self._producer.is_broken:
             raise BridgeError(f"sending again broke off; {_RUN_AGAIN}")
         return self._producer
 
-    def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
-        return self._sound().probe(records)
+    def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
+        return self._require_producer().probe(records)
 
     def _partitions_of(self, topic: str) -> int | KafkaError:
-        return self._sound().partitions_of(topic)
+        return self._require_producer().partitions_of(topic)

@@ -1,4 +1,4 @@
-"""What bridge.client sends by: a producer without transactions."""
+"""Send requests for bridge.client, with a producer without transactions."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bridge.client import Sent
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
-from bridge.kafka.client_config import LIBRDKAFKA_LOG, NO_NEW_TOPICS, is_denied, not_taken
+from bridge.kafka.client_config import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings, is_denied
 from bridge.kafka.retry import CALL_S, error_of, reason, unwrapped
 
 log = logging.getLogger(__name__)
@@ -21,14 +21,14 @@ _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPI
 _CUT_OFF = frozenset(
     {KafkaError._FATAL, KafkaError._STATE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 )
-"""What a fatal error is told by where it does not come to light itself."""
+"""Errors of records after a fatal error of the producer."""
 _POLL_S = 0.1
 _METADATA_AGE_S = 300.0
-"""After this it is asked again how many partitions a topic has: as often as Java's clients do."""
+"""A topic's number of partitions is fetched again after this, as by Java clients."""
 
 
 class ConfluentOutbox:
-    """bridge.client's Outbox: a producer without transactions, whose answers are served by a thread of its own."""
+    """Implements bridge.client's Outbox. A thread of its own serves delivery reports."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         if "transactional.id" in config:
@@ -49,7 +49,7 @@ class ConfluentOutbox:
         try:
             self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
         except KafkaException as failure:
-            raise not_taken(failure) from failure
+            raise invalid_settings(failure) from failure
         self._partitions: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._count = 0
@@ -74,7 +74,12 @@ class ConfluentOutbox:
         while self._fatal is None:
             try:
                 self._producer.produce(
-                    topic, value, key, partition, on_delivery=partial(self._told, future, topic), headers=list(headers)
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=partial(self._reported, future, topic),
+                    headers=list(headers),
                 )
             except BufferError:
                 self._call(self._producer.poll, _POLL_S)
@@ -120,11 +125,11 @@ class ConfluentOutbox:
         while not self._is_closing.is_set():
             try:
                 self._call(self._producer.poll, _POLL_S)
-            except Exception:  # a callback of the sender's own: without this thread no future would ever end
+            except Exception:  # raised by a callback of the sender; without this thread no future would complete
                 log.exception("a callback in the producer's settings has failed: mend it")
 
     def _left(self, timeout_s: float | None) -> int:
-        """How many are neither acknowledged nor refused when all are, or the time is over."""
+        """Wait; return how many records are neither acknowledged nor refused after `timeout_s`."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         left = None
         while left is None:
@@ -132,9 +137,9 @@ class ConfluentOutbox:
         return left
 
     def _call(self, serve: Callable[[float], int], timeout_s: float) -> int | None:
-        """None where it ended before its time: a fatal error is raised by whoever serves callbacks first.
+        """Serve callbacks. Return None if an error ended the call early; delivery reports may follow after it.
 
-        So are errors by callbacks that the sender has given us. Reports of deliveries stand behind either.
+        The first call that serves callbacks raises a fatal error, and errors of the sender's own callbacks.
         """
         try:
             with unwrapped():
@@ -148,10 +153,10 @@ class ConfluentOutbox:
             return None
 
     def _hear(self, error: KafkaError) -> None:
-        """librdkafka's background threads tell here why they fail: the reason behind a time-out."""
+        """Receive an error of librdkafka's background threads, often the reason of a timeout."""
         self._heard = reason(error, self._heard)
 
-    def _told(self, future: "Future[Sent]", topic: str, error: KafkaError | None, message: Any) -> None:
+    def _reported(self, future: "Future[Sent]", topic: str, error: KafkaError | None, message: Any) -> None:
         if error is None:
             future.set_result(Sent(topic, message.partition(), message.offset()))
         else:

@@ -1,7 +1,7 @@
-"""Waiting for a broker: said when it begins and then each minute, for ever, unless the process is to end.
+"""Wait for brokers: retry a call until it succeeds. A wait is logged when it begins, and then each minute.
 
-patience.retry_until_success("committing", lambda: producer.commit_transaction(2), passing)
-patience.give_up_in(5)      SIGTERM came: whoever still waits in 5 s gets BrokerUnavailableError
+retrier.retry_until_success("committing", lambda: producer.commit_transaction(2), is_passing)
+retrier.give_up_in(5)      after SIGTERM: calls that still wait in 5 s raise BrokerUnavailableError
 """
 
 import logging
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALL_S = 2.0
-"""How long one blocking call of librdkafka may take: an end that is asked for waits for no longer one."""
+"""Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
 _REMEDIES = {
     KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username and sasl.password",  # noqa: SLF001
-    # A broker that wants TLS hangs up, and that is all there is to hear.
+    # A broker that expects TLS closes the connection without a reason.
     KafkaError._ALL_BROKERS_DOWN: "do they run, with this bootstrap_servers and security.protocol?",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
 }
@@ -34,40 +34,40 @@ _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
 _LONG_S = 5.0
-"""A slow broker is no trouble before."""
+"""A wait is reported to `status` after this."""
 
 
-class Patience:
-    """One for all clients of a process, so that one call ends all waiting. A `wider` one's end is this one's too."""
+class Retrier:
+    """Retries calls. All clients of a process share one, so that one call ends all waits."""
 
-    def __init__(self, wider: "Patience | None" = None, status: Status | None = None) -> None:
-        """`status` is told of every wait and error; a `wider` one's is this one's too."""
-        self._wider = wider
-        self.status: Status = wider.status if wider is not None else status or Status()
-        self._complaints = LogThrottle(log)
+    def __init__(self, parent: "Retrier | None" = None, status: Status | None = None) -> None:
+        """parent: its `give_up_in` ends waits of this one too, and its status is used. status: gets errors."""
+        self._parent = parent
+        self.status: Status = parent.status if parent is not None else status or Status()
+        self._log_throttle = LogThrottle(log)
         self._give_up_s: float | None = None
-        self._heard: str | None = None
+        self._last_error: str | None = None
 
     def give_up_in(self, seconds: float) -> None:
-        """From a signal handler too."""
+        """Make waits raise BrokerUnavailableError after that time. May be called from a signal handler."""
         self._give_up_s = time.monotonic() + seconds
 
     def go_on(self) -> None:
-        """Takes `give_up_in` back."""
+        """Undo `give_up_in`."""
         self._give_up_s = None
 
     def hear(self, error: KafkaError) -> None:
-        """librdkafka's background threads tell here why they fail: the reason behind many a time-out."""
-        self._heard = reason(error, self._heard)
+        """Receive an error of librdkafka's background threads, often the reason of a timeout."""
+        self._last_error = reason(error, self._last_error)
         self.status.hears(reason(error))
         self._say(f"connection: {error.name()}", f"Kafka: {reason(error)}")
 
     def be_throttled(self, event: ThrottleEvent) -> None:
-        """librdkafka tells of each answer that a broker has held back."""
+        """Receive librdkafka's report of an answer that a broker has delayed."""
         self.status.throttles(event.throttle_time)
 
     def retry_until_success(self, what: str, call: Callable[[], T], is_passing: Callable[[KafkaError], bool]) -> T:
-        """The call's answer, however long it takes; KafkaException where the fault does not pass."""
+        """Call until it succeeds, and return its answer. Raises KafkaException if the fault is not passing."""
         tries = 0
         while True:
             try:
@@ -80,13 +80,13 @@ class Patience:
                 self.wait(what, error.str(), tries)
                 tries += 1
             else:
-                self._complaints.over(what)
+                self._log_throttle.over(what)
                 if tries:
                     self.status.waits(None)
                 return answer
 
     def wait(self, what: str, why: str, tries: int, *, quietly: bool = False) -> None:
-        """Sleeps, longer with each try. Raises BrokerUnavailableError when it is time to give up."""
+        """Sleep, longer with each try. Raises BrokerUnavailableError when it is time to give up."""
         nap_s = min(_LONGEST_NAP_S, _FIRST_NAP_S * 2 ** min(tries, 10))
         end_s = time.monotonic() + nap_s
         if not quietly:
@@ -97,15 +97,15 @@ class Patience:
             time.sleep(min(left_s, _SLICE_S))
 
     def demand_time(self, what: str, why: str) -> None:
-        """Raises BrokerUnavailableError when it is time to give up."""
-        if self._wider is not None:
-            self._wider.demand_time(what, self._heard or why)
+        """Raise BrokerUnavailableError when it is time to give up."""
+        if self._parent is not None:
+            self._parent.demand_time(what, self._last_error or why)
         if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
-            raise BrokerUnavailableError(f"{what}: {self._heard or why}")
+            raise BrokerUnavailableError(f"{what}: {self._last_error or why}")
 
     @contextmanager
     def long_wait(self) -> Iterator[Callable[[str, str], None]]:
-        """For a wait in slices: what it gives is called in each, and tells `status` of it beyond the first seconds."""
+        """Yield a function to call during a wait. After the first seconds it reports the wait to `status`."""
         begin_s, is_told = time.monotonic(), False
 
         def still(what: str, why: str) -> None:
@@ -120,21 +120,21 @@ class Patience:
             self.status.waits(None)
 
     def _say(self, key: str, message: str) -> None:
-        self._complaints.say(int(time.monotonic() * 1000), key, "%s", message)
+        self._log_throttle.say(int(time.monotonic() * 1000), key, "%s", message)
 
 
 def reason(error: KafkaError, before: str | None = None) -> str:
-    """In words, with the remedy. `before`: what was heard before, as "all brokers are down" explains nothing."""
+    """Return the error's text, with a remedy. before: an earlier reason, as "all brokers are down" explains nothing."""
     if before is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
         return before
-    is_tls = _OPENSSL in error.str()  # a broken handshake may be told as a transport's failure too, and last
+    is_tls = _OPENSSL in error.str()  # a failed handshake may be reported as a transport failure too
     remedy = _REMEDIES.get(KafkaError._SSL if is_tls else error.code())  # noqa: SLF001
     return error.str() if remedy is None else f"{error.str()}: {remedy}"
 
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """A fatal error that comes to light while callbacks are served arrives as the cause of a SystemError."""
+    """Raise a KafkaException that is the cause of a SystemError: a fatal error found while callbacks are served."""
     try:
         yield
     except SystemError as wrapped:
@@ -144,8 +144,8 @@ def unwrapped() -> Iterator[None]:
 
 
 def serve(client: Any) -> None:
-    """Errors, throttling and log lines wait in a client, however many they are, until somebody polls it."""
-    with suppress(KafkaException), unwrapped():  # what is wrong, the next call tells
+    """Poll a client: errors, throttling and log lines accumulate in it until it is polled."""
+    with suppress(KafkaException), unwrapped():  # the next call reports the error
         client.poll(0)
 
 

@@ -1,4 +1,4 @@
-"""The cluster's topics, looked at and made by an admin."""
+"""Describe, create and change topics with an admin client."""
 
 import time
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import explained, is_passing, make
-from bridge.kafka.retry import CALL_S, Patience, error_of, serve
+from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
 
 T = TypeVar("T")
 _MAKE_S = 30.0
@@ -21,28 +21,28 @@ _NOT_SEEN = "made, but not to be seen yet, or not by us: give the bridge's user 
 
 
 class ConfluentTopics:
-    """Every call waits for a broker, as long as `patience` does, unless it says otherwise."""
+    """Every call waits for a broker, as long as `retrier` does, unless it says otherwise."""
 
-    def __init__(self, connection: Connection, patience: Patience) -> None:
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
-        self._patience = patience
+        self._retrier = retrier
         self._make_admin()
 
     def _make_admin(self) -> None:
-        """Again if no broker has answered for long: a client may lose all brokers for good."""
-        self._admin: Any = make(AdminClient, clients.plain(self._connection), self._patience)
+        """Make a client. Repeated if no broker answers for long: a client may lose all brokers for good."""
+        self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
 
     def partitions(self, name: str) -> int | None:
-        """How many; None where the topic is not there."""
+        """Return the number of partitions, or None if the topic does not exist."""
 
         def ask() -> int | None:
             topics = self._admin.list_topics(timeout=CALL_S).topics
             return len(topics[name].partitions) if name in topics else None
 
-        return self._insist(f"waiting for a broker ({name})", ask)
+        return self._retry(f"waiting for a broker ({name})", ask)
 
     def counts(self, names: Collection[str]) -> dict[str, int]:
-        """Return how many partitions each topic has. Asks once; leaves out topics that no broker tells of."""
+        """Return the number of partitions of each topic. Asks once; leaves out topics without an answer."""
         found: dict[str, int] = {}
         answers = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=CALL_S)
         for name, answer in answers.items():
@@ -54,17 +54,17 @@ class ConfluentTopics:
         return found
 
     def config(self, name: str, *, once: bool = False) -> dict[str, str]:
-        """`once`: BridgeError where no broker answers in time."""
+        """Return a topic's configuration. once: True to raise BridgeError if no broker answers in time."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
         def ask() -> dict[str, str]:
             answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
             return {key: entry.value for key, entry in answer[resource].result().items()}
 
-        return self._insist(f"looking at topic {name}", ask, once=once)
+        return self._retry(f"looking at topic {name}", ask, once=once)
 
     def allowed(self, name: str) -> frozenset[str] | None:
-        """What our user may do with a topic that is there, in Kafka's words; None where the broker does not say."""
+        """Return the operations on an existing topic that our user is allowed, or None if the broker does not tell."""
 
         def ask() -> frozenset[str] | None:
             answer = self._admin.describe_topics(
@@ -73,10 +73,10 @@ class ConfluentTopics:
             operations = answer[name].result().authorized_operations
             return None if operations is None else frozenset(operation.name for operation in operations)
 
-        return self._insist(f"looking at topic {name}", ask)
+        return self._retry(f"looking at topic {name}", ask)
 
     def create(self, name: str, partitions: int, replication_factor: int, config: dict[str, str]) -> None:
-        """Nothing happens where another instance was faster. Returns when the cluster knows it."""
+        """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
         topic = NewTopic(name, partitions, replication_factor, config=config)
 
         def make_it() -> None:
@@ -93,10 +93,10 @@ class ConfluentTopics:
         def alter() -> None:
             self._admin.incremental_alter_configs([resource], request_timeout=CALL_S)[resource].result()
 
-        self._insist(f"setting {key} of topic {name}", alter)
+        self._retry(f"setting {key} of topic {name}", alter)
 
     def grow(self, name: str, partitions: int) -> None:
-        """So many partitions in all."""
+        """Add partitions, up to `partitions` in all."""
 
         def make_them() -> None:
             self._admin.create_partitions([NewPartitions(name, partitions)])[name].result()
@@ -112,15 +112,15 @@ class ConfluentTopics:
                 if error_of(failure).code() != done_already:
                     raise
 
-        self._insist(what, unless_done)
+        self._retry(what, unless_done)
 
     def _until(self, name: str, partitions: int) -> None:
         tries = 0
         while (self.partitions(name) or 0) < partitions:
-            self._patience.wait(f"topic {name}", _NOT_SEEN, tries, quietly=True)
+            self._retrier.wait(f"topic {name}", _NOT_SEEN, tries, quietly=True)
             tries += 1
 
-    def _insist(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
+    def _retry(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
         replace_s = time.monotonic() + clients.REPLACED_AFTER_S
 
         def is_asked_again(error: KafkaError) -> bool:
@@ -134,16 +134,16 @@ class ConfluentTopics:
             try:
                 return call()
             finally:
-                serve(self._admin)  # error_cb tells the reason why nobody answers
+                serve(self._admin)  # error_cb gets the reason why no broker answers
 
         try:
-            return self._patience.retry_until_success(what, served, is_asked_again)
+            return self._retrier.retry_until_success(what, served, is_asked_again)
         except KafkaException as failure:
             raise explained(what, error_of(failure)) from failure
 
 
 def _is_refusal(error: KafkaError) -> bool:
-    """Asking again would not help."""
+    """Return True if a retry would not help."""
     return error.code() in (
         KafkaError.INVALID_REPLICATION_FACTOR,
         KafkaError.INVALID_PARTITIONS,

@@ -1,12 +1,12 @@
-"""A thread of our own for calls that block: it does what it is given, one after the other."""
+"""Run tasks that block, one after the other, on a daemon thread."""
 
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
 
-class Worker:
-    """What hangs in it is left behind when the process ends."""
+class WorkerThread:
+    """A task that hangs does not keep the process from ending."""
 
     def __init__(self, name: str) -> None:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -14,11 +14,11 @@ class Worker:
         self._thread.start()
 
     def do(self, task: Callable[[], None]) -> None:
-        """`task` raises nothing: who gave it has no more part in it."""
+        """Queue a task. It must not raise."""
         self._tasks.put(task)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Ends behind what it was given; waits so long for that."""
+        """End after the queued tasks; wait at most `wait_s` for that."""
         self._tasks.put(None)
         self._thread.join(wait_s)
 

@@ -23,7 +23,7 @@ from bridge.loop.monitors import Monitors
 from bridge.loop.partitions import Partitions
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.ports import Clock, History, Preparation, Sink, Source
+from bridge.ports import BackgroundRecovery, Clock, History, Sink, Source
 from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.partition import OwnedPartition
@@ -51,7 +51,7 @@ class Bridge:
         sink: Sink,
         disk_for: Callable[[Shard], Disk],
         options: TurnOptions,
-        prepare: Callable[[Shard], Preparation],
+        prepare: Callable[[Shard], BackgroundRecovery],
         control: ControlState,
         status: Status | None = None,
         metrics: Metrics | None = None,
@@ -75,7 +75,7 @@ class Bridge:
             metrics=self._metrics,
             breakers=self._breakers,
             least_free_bytes=lambda shard: self._admission.least_free_bytes(shard),  # noqa: PLW0108 - made below
-            drain=lambda: self._pipeline.finish(),  # noqa: PLW0108
+            drain=lambda: self._pipeline.drain(),  # noqa: PLW0108
         )
         self._checkpoints = self._partitions.checkpoints
         self._admission = Admission(self._partitions, control)
@@ -159,7 +159,7 @@ class Bridge:
             ends.callback(self._partitions.forget_all)
             for shard in reversed([*self.shards, *self._partitions.preparing]):
                 ends.callback(self._partitions.give_up, shard, checkpoint=True)
-            self._pipeline.finish()
+            self._pipeline.drain()
 
     # -- a turn
 
@@ -169,8 +169,8 @@ class Bridge:
         polled = self._source.poll(self._wait_ms(), self.options.max_poll_records)  # 1
         self._status.belongs(is_member=polled.is_member)
         if polled.ownership:
-            pipeline.finish()  # every outcome is known before a partition changes hands
-        pipeline.advance()
+            pipeline.drain()  # every outcome is known before a partition changes hands
+        pipeline.reap()
         partitions.apply(polled.ownership)
         if not self._stopping:  # else a long recovery would hold up the end
             partitions.open_prepared()
@@ -178,7 +178,7 @@ class Bridge:
         if self._control.poll():
             partitions.each(partitions.apply_pauses)
         owners = dict(self.shards)
-        fence = self._retry_aborted(polled.fence)
+        fence = self._retry_aborted(polled.group_metadata)
         now_ms = self._clock.now_ms()
         # The records of a partition that was opened again meanwhile are read again.
         is_same = {shard for shard, owned in owners.items() if self.shards.get(shard) is owned}
@@ -190,7 +190,7 @@ class Bridge:
             self._metrics.read(sum(map(len, records.values())), now_ms)
         waiting = self._admission.take_in(records, now_ms)  # 2, 3
         if waiting:
-            pipeline.finish()
+            pipeline.drain()
             fence = self._retry_aborted(fence)
             if pipeline.is_idle:
                 self._admission.take_in_waiting(waiting, now_ms)
@@ -206,7 +206,7 @@ class Bridge:
         if is_all or any(owned.is_urgent(now_ms) for owned in owners):
             self._publish(fence, now_ms, is_all=is_all)
         if is_overdue:
-            self._pipeline.finish()
+            self._pipeline.drain()
         self._checkpoints.step(list(owners), now_ms, self._partitions.replace)
 
     def _wait_ms(self) -> int:
@@ -223,9 +223,9 @@ class Bridge:
 
     def _publish(self, fence: object, now_ms: int, *, is_all: bool) -> None:
         """Submit one transaction. is_all: with stored requests that could still wait for their commit."""
-        self._pipeline.make_room()
+        self._pipeline.wait_for_room()
         fence = self._retry_aborted(fence)
-        if self._pipeline.must_repeat:
+        if self._pipeline.must_retry:
             return
         parts: list[Part] = []
 
@@ -237,7 +237,7 @@ class Bridge:
 
         self._partitions.each(freeze)
         if parts:
-            self._pipeline.begin(parts, fence)
+            self._pipeline.submit(parts, fence)
 
     def _retry_aborted(self, fence: object) -> object:
         """Retry aborted transactions until they are committed, without partitions that are no longer ours.
@@ -248,13 +248,13 @@ class Bridge:
         fences = [fence]
 
         def refresh_ownership() -> object:
-            checked = self._source.check()
+            checked = self._source.serve_rebalance()
             self._partitions.apply(checked.ownership)
-            fences.append(checked.fence)
-            return checked.fence
+            fences.append(checked.group_metadata)
+            return checked.group_metadata
 
         def is_ours(owned: OwnedPartition) -> bool:
             return self.shards.get(owned.shard) is owned
 
-        self._pipeline.repeat(refresh_ownership, is_ours, lambda: self._stopping)
+        self._pipeline.retry_aborted(refresh_ownership, is_ours, lambda: self._stopping)
         return fences[-1]

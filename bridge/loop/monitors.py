@@ -32,7 +32,7 @@ class Monitors:
         """Warn if retention has taken requests that are pending: only the local disk has them now."""
         known, owners = self._metrics.lost_to_retention, self._partitions.open
         taken = {shard: known[shard] for shard in owners if shard in known}
-        for shard, first in self._history.firsts(list(owners)).items():
+        for shard, first in self._history.first_offsets(list(owners)).items():
             owned = owners[shard]
             low = owned.committed_progress.low_offset
             taken[shard] = max(0, first - low) if owned.store.pending else 0
@@ -50,7 +50,7 @@ class Monitors:
         """Warn if an open transaction of a sender has hidden later records since the last check."""
         owners = self._partitions.open
         now_ms, before = self._clock.now_ms(), self._open_transactions.now
-        ends = self._history.open_ends(list(owners)) if owners else {}
+        ends = self._history.stable_and_end_offsets(list(owners)) if owners else {}
         silent = owners.keys() - ends.keys()
         self._open_transactions.look(ends, now_ms, silent)
         self._metrics.ends = {shard: end for shard, end in self._metrics.ends.items() if shard in silent} | {
@@ -88,7 +88,7 @@ class Monitors:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""
         owners = self._partitions.open
         written = {shard: times for shard, times in self._metrics.decided_ms.items() if shard in owners}
-        stamped = self._history.newest_decisions(list(written)) if written else {}
+        stamped = self._history.newest_journal_times(list(written)) if written else {}
         now_ms = self._clock.now_ms()
         # A transaction in flight may have written a newer record.
         last_ms = None if self._pipeline.is_idle else now_ms

@@ -24,9 +24,9 @@ from bridge.loop.control_state import ControlState
 from bridge.observe.log_throttle import LogThrottle
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.ports import Clock, History, Ownership, Preparation, Source
+from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
 from bridge.recovery.journal_owner import ours
-from bridge.recovery.recover import Recovered, invalidate_store, look, recover, require_rebuildable
+from bridge.recovery.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
@@ -96,7 +96,7 @@ class Partitions:
         history: History,
         disk_for: Callable[[Shard], Disk],
         options: TurnOptions,
-        prepare: Callable[[Shard], Preparation],
+        prepare: Callable[[Shard], BackgroundRecovery],
         control: ControlState,
         status: Status,
         metrics: Metrics,
@@ -112,7 +112,7 @@ class Partitions:
         self.status = status
         self.options = self._began_with = options
         self.open: dict[Shard, OwnedPartition] = {}
-        self.preparing: dict[Shard, Preparation] = {}
+        self.preparing: dict[Shard, BackgroundRecovery] = {}
         self.checkpoints = Checkpoints(clock, history, options.store.checkpoint_interval_ms)
         self.was_opened = False
         self._disk_for = disk_for
@@ -165,7 +165,7 @@ class Partitions:
         self._claimed |= self._ours(ownership.assigned)
         if ownership.assigned:
             self._control.catch_up()  # a former owner may know of pauses that we do not
-        undecided = self.history.undecided(ownership.assigned) if ownership.assigned else set()
+        undecided = self.history.with_open_transactions(ownership.assigned) if ownership.assigned else set()
         began_ms = self.clock.now_ms()
         for shard in ownership.assigned:
             if shard in undecided:
@@ -225,7 +225,7 @@ class Partitions:
                 invalidate_store(shard, disk, wrong)
                 self._unreadable.forget(shard)
             try:
-                plan = look(shard, disk, self.history, options)
+                plan = plan_recovery(shard, disk, self.history, options)
                 self.metrics.looked(plan)
                 if plan.work < self.options.prepare_from:
                     self._open(shard, disk, recover(shard, disk, self.history, options, plan))

@@ -1,13 +1,13 @@
-"""Lines on standard error, for people or as JSON; times are UTC.
+"""Log to standard error, as text or JSON; times are UTC.
 
     2026-12-24T18:00:00.123Z INFO bridge.recovery.recover timer.requests/3: recovered to offset 40, 7 timers pending
     {"time": "2026-12-24T18:00:00.123Z", "level": "INFO", "logger": "bridge.recovery.recover",
      "message": "timer.requests/3: recovered to offset 40, 7 timers pending",
      "shard": "timer.requests/3", "topic": "timer.requests", "partition": 3}
 
-1. A shard among the arguments of a line is told as fields too, so who writes a line has nothing to remember.
-2. librdkafka's settings may be secrets. Nobody writes them, but an error of a library may quote one: the values of
-   those that `is_secret` are taken out of every line and traceback.
+1. A `Shard` among the arguments of a line becomes fields too.
+2. librdkafka's settings may be secrets, and an error of a library may quote them. The values of those that `is_secret`
+   are removed from every line and traceback.
 """
 
 import logging
@@ -28,7 +28,7 @@ Level = Literal["debug", "info", "warning", "error"]
 _FIELDS = {"asctime": "time", "levelname": "level", "name": "logger", "message": "message"}
 _SECRET = re.compile(r"password|passphrase|secret|\bpem\b|\.key$|token|jaas|oauthbearer\.config", re.IGNORECASE)
 _SHORTEST = 4
-"""What is shorter is no secret, and to take it out would take words apart."""
+"""Shorter values are not removed: they are no secrets, and may be parts of words."""
 HIDDEN = "(hidden)"
 SWITCHES = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals of `switch_by_signals`."""
@@ -41,7 +41,7 @@ _kafka: dict[str, str] = {}
 
 
 def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[str, str] | None = None) -> None:
-    """For the whole process, in place of what was configured before. `kafka`: librdkafka settings, see rule 2."""
+    """Configure logging of the process, replacing an earlier configuration. kafka: librdkafka settings, see rule 2."""
     hide(kafka or {})
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json() if format_ == "json" else _text())
@@ -51,11 +51,11 @@ def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[st
 
 
 def switch_by_signals(configured: Level) -> None:
-    """SIGUSR1: log from `debug` on. SIGUSR2: as configured again. To be called in the main thread."""
+    """Set the level to `debug` on SIGUSR1 and back to `configured` on SIGUSR2. Call this in the main thread."""
 
     def switch(number: int, _frame: FrameType | None) -> None:
         level = "debug" if number == signal.SIGUSR1 else configured
-        # By a thread: a handler may interrupt a line that is being written, which cannot be begun again.
+        # On a thread: the handler may interrupt a log call, which is not reentrant.
         threading.Thread(target=_switch, args=(level, signal.Signals(number).name), name="log-level").start()
 
     for number in SWITCHES:
@@ -70,7 +70,7 @@ def _switch(level: str, by: str) -> None:
 
 
 def is_secret(name: str) -> bool:
-    """Whether this librdkafka setting says something that nobody may read."""
+    """Return True if this librdkafka setting is a secret."""
     return _SECRET.search(name) is not None
 
 
@@ -91,18 +91,18 @@ def _in_utc(formatter: logging.Formatter) -> logging.Formatter:
 
 
 def hide(kafka: Mapping[str, str]) -> None:
-    """From now on, what may be a secret in these librdkafka settings."""
+    """Remove secrets of these librdkafka settings from all log lines from now on."""
     _kafka.clear()
     _kafka.update(kafka)
 
 
 def redact(text: str) -> str:
-    """`text` as this process may show it."""
+    """Return `text` without secrets of this process."""
     return without_secrets(text, _kafka)
 
 
 def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
-    """`text` without the values of those settings that may be secrets, and without any word of them.
+    """Return `text` without the values of settings that may be secrets, and without any word of them.
 
     librdkafka quotes the rest of a value, from the word on that it does not understand.
     """
@@ -114,7 +114,7 @@ def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
 
 
 class _Line(logging.Filter):
-    """Rules 1 and 2, before a line is laid out."""
+    """Applies rules 1 and 2 before a line is formatted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for argument in record.args if isinstance(record.args, tuple) else ():
@@ -128,5 +128,5 @@ class _Line(logging.Filter):
 
 
 def _log_mistake(kind: type[BaseException], wrong: BaseException, trace: TracebackType | None) -> None:
-    """In place of Python's own traceback, which is not one line."""
-    log.critical("ended by a mistake of its own", exc_info=(kind, wrong, trace))
+    """Log an unhandled exception as one line, instead of Python's traceback."""
+    log.critical("unhandled exception", exc_info=(kind, wrong, trace))

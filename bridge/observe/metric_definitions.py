@@ -1,4 +1,4 @@
-"""Every metric of the bridge: where its numbers are, its name, what it tells, what to do by it.
+"""Define every metric of the bridge: source, name, meaning, and what an operator should do.
 
     Metric(*_counter("requests", "topic", read), tells, do)     timer_bridge_requests_total{topic="timer.requests"}
 
@@ -32,7 +32,7 @@ class AlertLimits(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """All there is to read."""
+    """Sources of the metrics."""
 
     metrics: Metrics
     status: Status
@@ -64,7 +64,7 @@ class Metric(NamedTuple):
 
 
 class Chapter:
-    """Metrics that are read together."""
+    """Metrics of one topic, shown under one heading."""
 
     def __init__(self, title: str, *metrics: Metric) -> None:
         self.title = title

@@ -1,9 +1,9 @@
-"""Numbers that one thread adds to and any thread reads, without a lock: a tally by labels, a histogram by the batch.
+"""Counters and histograms that one thread adds to and any thread reads, without a lock.
 
     tally.add("orders", amount=4000)                {("orders",): 4000}
     histogram.add(np.array([0.0, 0.003, 0.012]))    one pass of numpy, whatever the batch's size
 
-What is read is never half of a batch, as nothing is changed in place that takes more than one step.
+A reader never sees half of a batch: an update of more than one step replaces the state.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ OTHER = "other"
 
 
 class LabelledSums:
-    """Sums by labels. Those of `known` are 0 from the start on, so that the first of a kind is an increase."""
+    """Sums by labels. Labels of `known` start at 0, so that the first event of a kind is an increase."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._sums: dict[Labels, float] = {(label,): 0 for label in known}
@@ -31,7 +31,7 @@ class LabelledSums:
 
 
 class Histogram:
-    """Counts up to and with each of `bounds`, ascending, and the sum."""
+    """Counts of values up to each of `bounds` (ascending, inclusive), and their sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -50,13 +50,13 @@ class Histogram:
         self._state = counts, total + value
 
     def read(self) -> tuple[list[int], float]:
-        """Cumulated counts, the last one of all, and the sum."""
+        """Return cumulative counts, the last one of all values, and the sum."""
         counts, total = self._state
         return np.cumsum(counts).tolist(), total
 
 
 class LabelNames:
-    """The first `most` names that are met are labels of their own, all others one: senders choose names of topics."""
+    """Gives the first `most` names a label of their own, and all others `other`: senders choose names of topics."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -70,7 +70,7 @@ class LabelNames:
         return name
 
     def labelled(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Names without a label are added up."""
+        """Return counts by label; those of names without an own label are added up."""
         sums: dict[str, int] = {}
         for name, count in counts.items():
             label = self.label(name)

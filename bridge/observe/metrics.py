@@ -1,7 +1,7 @@
-"""What a bridge has done, counted when it stands in Kafka, by the batch: a transaction, not a record, costs something.
+"""Count the bridge's work after it is committed to Kafka, once per transaction instead of once per record.
 
-The loop's thread adds; any thread reads (bridge.observe.metric_types). One for the process, through all its runs. What
-it is to be called outside, and what it is good for: bridge.observe.metric_definitions.
+The loop's thread writes, any thread reads (bridge.observe.metric_types). One object serves the process through all its
+runs. Names and meanings of the metrics: bridge.observe.metric_definitions.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from schemas.receipts import Kind
 from timer.format.body import Body
 
 MOST_TARGETS = 100
-"""Real topics with a label of their own."""
+"""Target topics with a label of their own."""
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
 WAITED_S = (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800)
 TRANSACTION_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -34,9 +34,9 @@ REFUSALS = (
     *("missing-time", "ambiguous-time", "bad-header", "too-far", "missing-topic", "missing-id", "unknown-action"),
     *("bad-target", "denied-target", "denied-action", "too-large", "not-ours", "quota-exceeded", "undecodable"),
 )
-"""Codes of what intake refuses."""
+"""Codes of requests that intake refuses."""
 PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
-"""Codes of what its target does not take."""
+"""Codes of timers that their target does not accept."""
 PAUSES = ("disk", "wheel", "held", "rate", "undecodable")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
@@ -45,14 +45,14 @@ _CODE = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Of a timer partition, at the last look: offsets that are not read yet, and those of them that nobody may read."""
+    """Lag of a timer partition. hidden: the part of it that an open transaction hides."""
 
     lag: int
     hidden: int
 
 
 class Metrics:
-    """`now_s`: seconds of a clock that never goes back. `traffic` is told too."""
+    """now_s: seconds of a monotonic clock. traffic: counts recent traffic too."""
 
     def __init__(self, now_s: Callable[[], float] = lambda: 0.0, traffic: TrafficMeter | None = None) -> None:
         self._now_s = now_s
@@ -60,7 +60,7 @@ class Metrics:
         self.targets = LabelNames(MOST_TARGETS)
         self.lateness = Histogram(LATENESS_S)
         self.waited = Histogram(WAITED_S)
-        """The same of those that waited for their target."""
+        """Lateness of timers that waited for their target."""
         self.transactions = Histogram(TRANSACTION_S)
         self.aborts = LabelledSums(("refused", *get_args(AbortReason)))
         self.retries = LabelledSums()
@@ -80,22 +80,22 @@ class Metrics:
         self.undecided = LabelledSums()
         self.pauses = LabelledSums(PAUSES)
         self.paused: Mapping[Shard, str] = {}
-        """Shards whose intake pauses, and why."""
+        """Partitions whose intake pauses, and why."""
         self.ends: Mapping[Shard, End] = {}
         self.hanging: Mapping[Shard, Hang] = {}
         self.undecodable: Mapping[Shard, int] = {}
-        """Shards whose next record cannot be decoded, with its offset."""
+        """Partitions whose next record cannot be decoded, with its offset."""
         self.skew_ms: Mapping[Shard, int] = {}
         """How far the clock of the broker that leads a journal partition is ahead of ours."""
         self.lost_to_retention: Mapping[Shard, int] = {}
-        """Offsets behind the oldest live timer that Kafka no longer holds."""
+        """Offsets from the oldest pending timer on that Kafka no longer holds."""
         self.partitions: Mapping[str, int] = {}
-        """Of each timer topic."""
+        """Number of partitions of each timer topic."""
         self.retention_ms: Mapping[str, int] = {}
-        """Of the timer topics and their journals; -1: for ever."""
+        """Retention of timer topics and journals; -1: unlimited."""
         self.needed_retention_ms = 0
         self.decided_ms: dict[Shard, tuple[int, int]] = {}
-        """Between these two times of our clock the newest journal record of ours that stands was written."""
+        """Times (our clock) between which our newest committed journal record was written."""
         self._began_s: dict[Shard, float] = {}
 
     # -- transactions
@@ -108,7 +108,7 @@ class Metrics:
                 self.aborts.add("refused" if refused else fate.why)
 
     def stands(self, parts: Sequence[tuple[OwnedPartition, FrozenDraft]], now_ms: int) -> None:
-        """The transaction that carried them does, as of now."""
+        """Count a committed transaction."""
         for owned, sealed in parts:
             self._count(owned, sealed, now_ms)
         self._count_deliveries([sealed for _, sealed in parts if sealed.staged.bodies], now_ms)
@@ -127,7 +127,7 @@ class Metrics:
             self.decided_ms[owned.shard] = (at_ms, now_ms)
 
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
-        """Of all together, as a few rows cost numpy what many do."""
+        """Count the deliveries of all parts together, because each numpy call has a fixed cost."""
         delivered: list[Body] = []
         counts: list[int] = []
         waited: list[bool] = []
@@ -155,13 +155,13 @@ class Metrics:
         self.traffic.delivered(due_ms[~has_waited], now_ms, waited=int(has_waited.sum()))
 
     def read(self, requests: int, now_ms: int) -> None:
-        """So many have come."""
+        """Count requests that were polled."""
         self.traffic.took_in(requests, now_ms)
 
     # -- shards
 
     def moved(self, ownership: Ownership) -> None:
-        """Shards changed hands."""
+        """Count a rebalance."""
         self.rebalances.add()
         self.moves.add("assigned", amount=len(ownership.assigned))
         self.moves.add("revoked", amount=len(ownership.revoked))
@@ -172,11 +172,11 @@ class Metrics:
         self._began_s[shard] = self._now_s()
 
     def waits_for_former_owner(self, shard: Shard) -> None:
-        """A transaction of its former owner is open."""
+        """Count a partition that waits, because its former owner's transaction is open."""
         self.undecided.add(shard.topic)
 
     def looked(self, outlook: RecoveryPlan) -> None:
-        """What a recovery has before it."""
+        """Count the work of a recovery that starts."""
         self.recovery_work.add("kafka" if outlook.found is None else "directory", amount=outlook.work)
 
     def recovered(self, shard: Shard) -> None:
@@ -189,12 +189,12 @@ class Metrics:
             self.pauses.add(reason)
 
     def goes_on(self, shard: Shard) -> None:
-        """Intake does."""
+        """Note that intake goes on."""
         if shard in self.paused:
             self.paused = {each: reason for each, reason in self.paused.items() if each != shard}
 
     def gone(self, shard: Shard) -> None:
-        """It is not ours any more."""
+        """Forget a partition that is no longer owned."""
         self.goes_on(shard)
         self._began_s.pop(shard, None)
         self.decided_ms.pop(shard, None)

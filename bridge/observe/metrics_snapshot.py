@@ -1,4 +1,4 @@
-"""What a bridge holds at a moment, for metrics: looked at by the turn's thread when somebody asks, at no cost else."""
+"""Snapshot of a bridge's stores for metrics, taken by the loop's thread on demand."""
 
 from collections import Counter
 from collections.abc import Callable, Container
@@ -14,7 +14,7 @@ from timer.schedule.backlog_summary import Backlog
 
 @dataclass(frozen=True, slots=True)
 class ShardSeen:
-    """Timers, requests that were read and wait to be taken in, bytes of the store's files and of the bodies pending."""
+    """Snapshot of one partition. backlog: requests read and not taken in. pending_bytes: of pending bodies."""
 
     pending: int
     held: int
@@ -26,11 +26,12 @@ class ShardSeen:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """`pending`: timers by real topic, or its label. `first_due_ms`: of targets that do not wait; None where none is
-    pending, or where it was not found in time. `free_bytes`: where the stores lie; None: there is none.
+    """Snapshot of a bridge.
 
-    `paused`: how many real topics are. By label and reason of what waits: `waiting` timers, and since when the first.
-    `unavailable_since_ms`: by label, since when the target topic has taken no records (epoch ms).
+    pending: timers by label of the target. first_due_ms: of targets that do not wait; None if no timer is pending, or
+    if it was not found in time. free_bytes: of the stores' disk; None without stores. paused: number of paused targets.
+    waiting, since_ms: timers that wait, and since when the first does, by label and reason. unavailable_since_ms: since
+    when a target accepts no records (epoch ms), by label.
     """
 
     shards: dict[Shard, ShardSeen]
@@ -47,7 +48,7 @@ NOTHING = MetricsSnapshot({}, {}, None, None)
 
 
 def see(bridge: Bridge, targets: LabelNames, now_ms: int, is_over: Callable[[], bool]) -> MetricsSnapshot:
-    """`is_over` ends the search for the first due time."""
+    """Take a snapshot. The search for the first due time ends when `is_over` returns True."""
     ends: list[bool] = []
 
     def is_cut() -> bool:

@@ -17,7 +17,7 @@ from bridge.observe.status import Status
 
 
 class Exposition(Collector):
-    """One for a process. `seen` is what was seen last: a bridge that waits for a broker holds what it held."""
+    """Renders a process's metrics. `seen` is the last snapshot: a bridge that waits for a broker makes no new one."""
 
     def __init__(self, metrics: Metrics, status: Status, limits: AlertLimits) -> None:
         self.targets = metrics.targets
@@ -28,7 +28,7 @@ class Exposition(Collector):
         ProcessCollector(registry=self._registry)
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The body and its content type, in the best form that `accept` takes."""
+        """Return the body and its content type, in the best format that `accept` allows."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 

@@ -1,9 +1,9 @@
-"""What goes in and out, and how late, over the last minutes; told by the turn's thread, asked by any.
+"""Count requests, deliveries and their lateness over the last minutes. The loop's thread writes, any thread reads.
 
     10 s slots, 30 of them:   | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
 
-Lateness is from a timer's due time to the end of its transaction, when readers see it, in steps of a tenth; not of
-those that waited as their target was paused, or beyond its rate.
+Lateness is from a timer's due time to the end of its transaction, when readers see it, in steps of a tenth. Timers that
+waited for a paused or rate-limited target are left out.
 """
 
 import threading
@@ -22,7 +22,7 @@ _SLOTS = 30
 _RATE_SLOTS = 6
 _STEP = 1.1
 _MOST_STEPS = 264
-"""A hundred days; what is later counts as that."""
+"""The last step is a hundred days; later timers count as that."""
 _BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_MOST_STEPS)).astype(np.int64))
 
 
@@ -34,17 +34,17 @@ class Traffic(BaseModel):
     late: dict[int, int] = Field(description="Delivered in the last 5 minutes: at most so many ms late, and how many.")
 
     def late_ms(self, share: float) -> int | None:
-        """So large a share of them was at most so late; None where none was delivered."""
-        wanted, seen = share * sum(self.late.values()), 0
+        """Return the lateness that `share` of the deliveries did not exceed, or None without deliveries."""
+        wanted, total = share * sum(self.late.values()), 0
         for bound_ms, count in sorted(self.late.items()):
-            seen += count
-            if seen >= wanted:
+            total += count
+            if total >= wanted:
                 return bound_ms
         return None
 
 
 def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
-    """Of several instances."""
+    """Return the traffic of several instances together."""
     all_ = list(parts)
     late: Counter[int] = Counter()
     for each in all_:
@@ -63,7 +63,7 @@ class _Slot:
 
 
 class TrafficMeter:
-    """`now_ms`: the bridge's clock, which may jump: what lies ahead of it is forgotten."""
+    """Counts traffic in slots. `now_ms` is the bridge's clock. If it jumps back, later slots are forgotten."""
 
     def __init__(self) -> None:
         self._slots: deque[_Slot] = deque(maxlen=_SLOTS)
@@ -75,7 +75,7 @@ class TrafficMeter:
             self._slot(now_ms).taken_in += requests
 
     def delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
-        """Timers that were due then, and so many that `waited` for their target, whose lateness was wanted."""
+        """Count deliveries. due_ms: of timers whose lateness counts. waited: number of others, which waited."""
         late_ms = np.maximum(0, now_ms - due_ms)
         at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
         bounds, counts = unique_counts(_BOUNDS_MS[at])

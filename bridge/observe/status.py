@@ -1,10 +1,10 @@
-"""What a bridge is at, for those who ask from outside: is it alive, is it ready, and if not, why.
+"""Liveness and readiness of the bridge, with reasons.
 
-    live    a turn has ended, or whoever waits for a broker has said so, within LIVE_WITHIN_S; or a shard recovers
-    ready   shards are assigned, all of them are recovered, intake goes on, and nobody waits for a broker
-            or the group has had none for us for SPARE_AFTER_S: a spare is as ready as it can be
+    live    a turn has ended, or a wait for a broker was reported, within LIVE_WITHIN_S; or a partition recovers
+    ready   partitions are assigned and recovered, intake goes on, and no call waits for a broker
+            or the group has assigned none to us for SPARE_AFTER_S: a spare is as ready as it can be
 
-The turn's thread tells; any thread may ask. Nothing is changed in place, so an answer is never half of two.
+The loop's thread writes, any thread reads. State is replaced, never changed in place, so that reads are consistent.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,17 +15,17 @@ from bridge.observe.recent_traffic import TrafficMeter
 from schemas.origin import Shard
 
 LIVE_WITHIN_S = 60.0
-"""Longer than any turn that goes on: a disk that syncs slowly, a transaction that a broker makes wait."""
+"""Longer than any working turn, even with a slow disk or a transaction that a broker delays."""
 SPARE_AFTER_S = 10.0
-"""Longer than a group takes to hand its partitions out again when a member has joined."""
+"""Longer than a rebalance takes after a member has joined."""
 _WAIT_IS_OVER_S = 5.0
-"""Who waits says so at each try, every 3 s at the latest."""
+"""A wait is reported at each try, at least every 3 s."""
 
 Phase = Literal["recovering", "running", "paused"]
 
 
 class ShardStatus(NamedTuple):
-    """`reason` and `detail` where it is paused: what is full, and what was said of it."""
+    """Status of one partition. If it is paused, `reason` says what is full, and `detail` is the error text."""
 
     phase: Phase
     reason: str = ""
@@ -33,13 +33,13 @@ class ShardStatus(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`reason` is empty where all is well, else one of a few; `detail` is for people."""
+    """Result of a check. `reason` is empty if all is well, else one of a few texts; `detail` is for people."""
 
     reason: str = ""
     detail: str = ""
 
 
-class _Said(NamedTuple):
+class _Report(NamedTuple):
     text: str
     at_s: float
 
@@ -53,51 +53,51 @@ def undecodable_text(shard: Shard, offset: int) -> str:
 
 
 class Status:
-    """`now_s`: seconds of a clock that never goes back. `redact` takes secrets out of what others say."""
+    """now_s: seconds of a monotonic clock. redact: removes secrets from texts."""
 
     def __init__(
         self, now_s: Callable[[], float] = lambda: 0.0, redact: Callable[[str], str] = lambda text: text
     ) -> None:
         self.traffic = TrafficMeter()
         self._now_s = now_s
-        self._discreet = redact
+        self._redact = redact
         self._shards: Mapping[Shard, ShardStatus] = {}
         self._had_shards = False
-        self._wait: _Said | None = None
-        self._error: _Said | None = None
+        self._wait: _Report | None = None
+        self._error: _Report | None = None
         self._sign_of_life_s = now_s()
         self._idle_since_s: float | None = None
-        """When the group had let us in and nothing was ours."""
+        """Since when we are a member without partitions, or None."""
         self.unavailable_targets: Mapping[str, int] = {}
-        """Target topics that take no records, each with the time (epoch ms) since when. Others are not held up."""
+        """Target topics that accept no records, with the time (epoch ms) since when. Other targets go on."""
         self._throttled = Lock()
         self.throttled_s = 0.0
-        """How long brokers have made us wait for their quotas, all clients added up."""
+        """Seconds for which brokers have delayed us by quotas, summed over all clients."""
 
-    # -- told by the turn's thread
+    # -- written by the loop's thread
 
     def turned(self) -> None:
-        """A turn has ended."""
+        """Note the end of a turn."""
         self._sign_of_life_s = self._now_s()
 
     def waits(self, why: str | None) -> None:
-        """For a broker, and tries again; None: it has answered. Told by the threads that publish, too."""
+        """Note a wait for a broker, or, with None, its end. Threads that publish call this too."""
         self._sign_of_life_s = self._now_s()
-        self._wait = None if why is None else self._said(why)
+        self._wait = None if why is None else self._report(why)
 
     def hears(self, error: str) -> None:
-        """From Kafka's client: a connection fails. That may pass unnoticed, unless nothing is ours."""
-        self._error = self._said(error)
+        """Note an error of a Kafka client's connection. It counts only while no partition is assigned."""
+        self._error = self._report(error)
 
     def belongs(self, *, is_member: bool) -> None:
-        """To the group: told with each poll."""
+        """Note after each poll whether we are a member of the group."""
         if self._shards or not is_member:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = self._now_s()
 
     def throttles(self, seconds: float) -> None:
-        """A broker does, as a quota of it is used up. Told by any thread."""
+        """Note a delay by a broker's quota. Any thread may call this."""
         with self._throttled:
             self.throttled_s += seconds
 
@@ -108,11 +108,11 @@ class Status:
         self._set(shard, ShardStatus("running"))
 
     def paused(self, shard: Shard, reason: str, detail: str) -> None:
-        """Intake pauses: `reason` is full."""
+        """Note that intake pauses, because `reason` is full."""
         self._set(shard, ShardStatus("paused", reason, detail))
 
     def gone(self, shard: Shard) -> None:
-        """It is not ours any more."""
+        """Forget a partition that is no longer owned."""
         self._shards = {each: status for each, status in self._shards.items() if each != shard}
 
     def _set(self, shard: Shard, status: ShardStatus) -> None:
@@ -120,17 +120,17 @@ class Status:
         if self._shards.get(shard) != status:
             self._shards = {**self._shards, shard: status}
 
-    # -- asked by any thread
+    # -- read by any thread
 
     def shards(self) -> Mapping[Shard, ShardStatus]:
         return self._shards
 
     def in_recovery(self) -> list[Shard]:
-        """In order."""
+        """Return the partitions that recover, sorted."""
         return self._in("recovering")
 
     def silent_s(self) -> float:
-        """Since the last sign of life."""
+        """Return the seconds since the last sign of life."""
         return self._now_s() - self._sign_of_life_s
 
     def live(self) -> Verdict:
@@ -143,7 +143,7 @@ class Status:
         live = self.live()
         if live.reason:
             return live
-        if why := self._lately(self._wait) or ("" if self._shards else self._lately(self._error)):
+        if why := self._recent(self._wait) or ("" if self._shards else self._recent(self._error)):
             return Verdict("waiting for the broker", why)
         if not self._shards and not self._is_spare():
             return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
@@ -157,11 +157,11 @@ class Status:
     def _is_spare(self) -> bool:
         return self._idle_since_s is not None and self._now_s() - self._idle_since_s >= SPARE_AFTER_S
 
-    def _said(self, text: str) -> _Said:
-        return _Said(self._discreet(text), self._now_s())
+    def _report(self, text: str) -> _Report:
+        return _Report(self._redact(text), self._now_s())
 
-    def _lately(self, said: _Said | None) -> str:
-        return said.text if said is not None and self._now_s() - said.at_s <= _WAIT_IS_OVER_S else ""
+    def _recent(self, report: _Report | None) -> str:
+        return report.text if report is not None and self._now_s() - report.at_s <= _WAIT_IS_OVER_S else ""
 
     def _in(self, phase: Phase) -> list[Shard]:
         return sorted(shard for shard, status in self._shards.items() if status.phase == phase)

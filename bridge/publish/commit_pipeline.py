@@ -1,10 +1,10 @@
-"""Transactions one behind the other, a second under way while the first is committed.
+"""Commit up to two transactions in order; the second is filled while the first commits.
 
-    begin -> under way, at most MOST_PUBLISHING      the oldest stands -> its shards advance
-                                                     the oldest is aborted -> so are those behind it: all to be repeated
-    repeat: one by one and in order, without what the broker will never take, without shards that are no longer ours
+    submit --> in flight (at most 2) --> committed: its partitions advance
+                                     --> aborted:   it and every later one are retried, one by one, in order
 
-What is to be repeated is repeated before anything new is begun, so progress is committed in the order of the requests.
+A retry drops records that the broker will never accept (they go to the rejected topic) and partitions that this
+instance no longer owns. Retries run before new transactions start, so progress is always committed in request order.
 """
 
 import logging
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bridge.errors import BridgeError
 from bridge.observe.metrics import Metrics
-from bridge.ports import MOST_PUBLISHING, Aborted, Clock, Committed, Outgoing, Publishing, Sink, Transaction
+from bridge.ports import MAX_IN_FLIGHT, Aborted, Clock, Committed, Outgoing, Sink, SubmittedTransaction, Transaction
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import FrozenDraft
 from bridge.release.partition import OwnedPartition
@@ -30,12 +30,12 @@ Part = tuple[OwnedPartition, FrozenDraft]
 
 @dataclass(slots=True)
 class _CommitUnit:
-    """What one transaction carries: parts of shards, and for each part the index behind its last record."""
+    """Contents of one transaction: parts of partitions, and for each part the index after its last record."""
 
     parts: list[Part]
     outgoing: list[Outgoing]
     ends: list[int]
-    publishing: Publishing | None = None
+    submitted: SubmittedTransaction | None = None
 
 
 @dataclass(eq=False)
@@ -46,140 +46,146 @@ class CommitPipeline:
     _clock: Clock
     _metrics: Metrics
     _breakers: CircuitBreakers
-    _replace: Callable[[OwnedPartition, CorruptStoreError], None]
-    """Takes a shard whose local store is damaged; the shard is not ours after that. It may call `finish`."""
+    _on_corrupt_store: Callable[[OwnedPartition, CorruptStoreError], None]
+    """Drops a partition whose local store is damaged, so that it is no longer owned. It may call `drain`."""
 
     def __post_init__(self) -> None:
-        self._under_way: deque[_CommitUnit] = deque()
-        self._to_repeat: deque[_CommitUnit] = deque()
+        self._in_flight: deque[_CommitUnit] = deque()
+        self._aborted: deque[_CommitUnit] = deque()
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way or to be repeated."""
-        return not self._under_way and not self._to_repeat
+        """True if no transaction is in flight or has to be retried."""
+        return not self._in_flight and not self._aborted
 
     @property
-    def must_repeat(self) -> bool:
-        """Some were aborted: nothing new is begun before `repeat`."""
-        return bool(self._to_repeat)
+    def must_retry(self) -> bool:
+        """True if transactions were aborted. `retry_aborted` has to run before a new one starts."""
+        return bool(self._aborted)
 
-    def begin(self, parts: list[Part], fence: object) -> None:
-        """Where there is room (`make_room`). What was aborted goes first: behind it `repeat` sends this too."""
-        assert len(self._under_way) < MOST_PUBLISHING, "no room"
-        carried = _CommitUnit(parts, [], [])
-        is_sent = not self._to_repeat and self._send(carried, fence)
-        (self._under_way if is_sent else self._to_repeat).append(carried)
+    def submit(self, parts: list[Part], group_metadata: object) -> None:
+        """Start a transaction. After an abort it is queued instead, and `retry_aborted` sends it in order.
 
-    def advance(self) -> None:
-        """Those whose fate is known by now."""
-        while self._under_way and _publishing(self._under_way[0]).is_done():
+        Call `wait_for_room` first.
+        """
+        assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
+        unit = _CommitUnit(parts, [], [])
+        is_sent = not self._aborted and self._send(unit, group_metadata)
+        (self._in_flight if is_sent else self._aborted).append(unit)
+
+    def reap(self) -> None:
+        """Advance the partitions of every transaction that has ended so far. Does not block."""
+        while self._in_flight and _submitted(self._in_flight[0]).is_done():
             self._finish_oldest()
 
-    def make_room(self) -> None:
-        """Waits until one more may be begun, or something is to be repeated."""
-        while len(self._under_way) >= MOST_PUBLISHING:
+    def wait_for_room(self) -> None:
+        """Wait until another transaction may start, or one has to be retried."""
+        while len(self._in_flight) >= MAX_IN_FLIGHT:
             self._finish_oldest()
 
-    def finish(self) -> None:
-        """Waits until the fate of each is known."""
-        while self._under_way:
+    def drain(self) -> None:
+        """Wait until all transactions in flight have ended."""
+        while self._in_flight:
             self._finish_oldest()
 
-    def repeat(
+    def retry_aborted(
         self,
-        look: Callable[[], object],
-        is_ours: Callable[[OwnedPartition], bool],
-        is_over: Callable[[], bool],
+        refresh_ownership: Callable[[], object],
+        still_owned: Callable[[OwnedPartition], bool],
+        should_stop: Callable[[], bool],
     ) -> None:
-        """Until all stands, or `is_over`. `look` serves changes of ownership and returns a fresh fence."""
-        while self._to_repeat and not is_over():
-            fence = look()
-            carried = self._to_repeat[0]
-            carried.parts = [(owned, sealed) for owned, sealed in carried.parts if is_ours(owned)]
-            if not carried.parts:
-                self._to_repeat.popleft()
+        """Retry aborted transactions, oldest first, until all are committed or `should_stop()` returns True.
+
+        refresh_ownership: applies pending rebalances and returns the current group metadata.
+        """
+        while self._aborted and not should_stop():
+            group_metadata = refresh_ownership()
+            unit = self._aborted[0]
+            unit.parts = [(owned, draft) for owned, draft in unit.parts if still_owned(owned)]
+            if not unit.parts:
+                self._aborted.popleft()
                 continue
-            for owned, sealed in carried.parts:
-                owned.recheck(sealed, self._clock.now_ms())
-            if not self._send(carried, fence):
+            for owned, draft in unit.parts:
+                owned.recheck(draft, self._clock.now_ms())
+            if not self._send(unit, group_metadata):
                 continue
             self._metrics.retries.add()
-            match self._fate_of(carried):
+            match self._outcome_of(unit):
                 case Committed():
-                    self._to_repeat.popleft()
-                    self._advance(carried)
-                case Aborted() as fate:
-                    self._note(carried, fate)
+                    self._aborted.popleft()
+                    self._advance(unit)
+                case Aborted() as outcome:
+                    self._record_abort(unit, outcome)
 
     def _finish_oldest(self) -> None:
-        carried = self._under_way[0]
-        fate = self._fate_of(carried)
-        self._under_way.popleft()
-        if isinstance(fate, Committed):
-            self._advance(carried)
+        unit = self._in_flight[0]
+        outcome = self._outcome_of(unit)
+        self._in_flight.popleft()
+        if isinstance(outcome, Committed):
+            self._advance(unit)
             return
-        self._note(carried, fate)
-        self._to_repeat.append(carried)
-        while self._under_way:
-            later = self._under_way.popleft()
-            fate = self._fate_of(later)
-            assert isinstance(fate, Aborted), "one stands behind one that does not"
-            self._note(later, fate)
-            self._to_repeat.append(later)
+        self._record_abort(unit, outcome)
+        self._aborted.append(unit)
+        while self._in_flight:
+            later = self._in_flight.popleft()
+            outcome = self._outcome_of(later)
+            assert isinstance(outcome, Aborted), "a transaction was committed after one that was aborted"
+            self._record_abort(later, outcome)
+            self._aborted.append(later)
 
-    def _fate_of(self, carried: _CommitUnit) -> Committed | Aborted:
-        """Where that is not to be known, this life is over: nothing is waited for any more."""
+    def _outcome_of(self, unit: _CommitUnit) -> Committed | Aborted:
+        """Wait for the outcome. If it cannot be known, the process ends: forget all transactions in flight."""
         try:
-            fate = _publishing(carried).wait()
+            outcome = _submitted(unit).wait()
         except BridgeError:
-            self._under_way.clear()
+            self._in_flight.clear()
             raise
-        self._metrics.ended(fate)
-        return fate
+        self._metrics.ended(outcome)
+        return outcome
 
-    def _advance(self, carried: _CommitUnit) -> None:
+    def _advance(self, unit: _CommitUnit) -> None:
         now_ms = self._clock.now_ms()
-        for owned, sealed in carried.parts:
-            owned.committed(sealed)
-        self._metrics.stands(carried.parts, now_ms)
+        for owned, draft in unit.parts:
+            owned.committed(draft)
+        self._metrics.stands(unit.parts, now_ms)
         if self._breakers:
-            for target in self._breakers.committed({record.topic for record in carried.outgoing}, now_ms):
+            for target in self._breakers.committed({record.topic for record in unit.outgoing}, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
-    def _send(self, carried: _CommitUnit, fence: object) -> bool:
-        """False where a part is of a shard that had to be replaced: nothing was sent."""
-        carried.outgoing, carried.ends = [], []
+    def _send(self, unit: _CommitUnit, group_metadata: object) -> bool:
+        """Submit the transaction. Return False, with nothing sent, if a partition's store turned out to be damaged."""
+        unit.outgoing, unit.ends = [], []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
-        standing: set[int] = set()
-        for owned, sealed in carried.parts:
-            standing.update(len(carried.outgoing) + row for row in sealed.staged.standing)
+        acknowledged: set[int] = set()
+        for owned, draft in unit.parts:
+            acknowledged.update(len(unit.outgoing) + row for row in draft.staged.standing)
             try:
-                carried.outgoing += sealed.outgoing()
-            except CorruptStoreError as wrong:
-                self._replace(owned, wrong)
+                unit.outgoing += draft.outgoing()
+            except CorruptStoreError as error:
+                self._on_corrupt_store(owned, error)
                 return False
-            carried.ends.append(len(carried.outgoing))
-            progress[owned.shard] = sealed.progress
-            if sealed.journal is not None:
-                journal[owned.shard] = sealed.journal.to_bytes()
-        transaction = Transaction(carried.outgoing, journal, progress, fence, frozenset(standing))
-        carried.publishing = self._sink.begin(transaction)
+            unit.ends.append(len(unit.outgoing))
+            progress[owned.shard] = draft.progress
+            if draft.journal is not None:
+                journal[owned.shard] = draft.journal.to_bytes()
+        transaction = Transaction(unit.outgoing, journal, progress, group_metadata, frozenset(acknowledged))
+        unit.submitted = self._sink.submit(transaction)
         return True
 
-    def _note(self, carried: _CommitUnit, fate: Aborted) -> None:
-        """What is to be made of it when it is repeated."""
-        for index, code in fate.refused.items():
-            _, sealed, row = _place(carried, index)
-            if not sealed.reject(row, code):
+    def _record_abort(self, unit: _CommitUnit, outcome: Aborted) -> None:
+        """Prepare the retry: park refused records, note acknowledged ones, open circuit breakers."""
+        for index, code in outcome.refused.items():
+            _, draft, row = _locate(unit, index)
+            if not draft.reject(row, code):
                 raise BridgeError(
-                    f"{carried.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
+                    f"{unit.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
                     f" vanish, so the bridge stops; mend the topic, then start again"
                 )
-        for index in fate.standing:
-            _, sealed, row = _place(carried, index)
-            sealed.staged.standing.add(row)
-        for target in self._breakers.trip(fate.unavailable, self._clock.now_ms()):
+        for index in outcome.acknowledged:
+            _, draft, row = _locate(unit, index)
+            draft.staged.standing.add(row)
+        for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
                 " go on, and it is tried again; look after its brokers",
@@ -187,12 +193,12 @@ class CommitPipeline:
             )
 
 
-def _publishing(carried: _CommitUnit) -> Publishing:
-    assert carried.publishing is not None, "not begun"
-    return carried.publishing
+def _submitted(unit: _CommitUnit) -> SubmittedTransaction:
+    assert unit.submitted is not None, "not submitted"
+    return unit.submitted
 
 
-def _place(carried: _CommitUnit, index: int) -> tuple[OwnedPartition, FrozenDraft, int]:
-    """Of whose part a record is, and its row there."""
-    at = bisect_right(carried.ends, index)
-    return *carried.parts[at], index - (carried.ends[at - 1] if at else 0)
+def _locate(unit: _CommitUnit, index: int) -> tuple[OwnedPartition, FrozenDraft, int]:
+    """Return the part that holds a record, and the record's row in it."""
+    at = bisect_right(unit.ends, index)
+    return *unit.parts[at], index - (unit.ends[at - 1] if at else 0)

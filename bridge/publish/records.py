@@ -1,4 +1,4 @@
-"""A timer that leaves, as the record to be published: to its real topic, or to the rejected one."""
+"""Build the records of a release: deliveries, rejected records and receipts."""
 
 from bridge.intake.decide import ReceiptDraft
 from bridge.ports import Outgoing, Record
@@ -21,14 +21,14 @@ from schemas.profiles import as_native, as_sent
 from schemas.receipts import Receipt, printable
 from timer.format.body import Body, unpack_headers
 
-_REASONS = 3
-"""Headers that tell why."""
+_REASON_HEADERS = 3
+"""Number of headers that give the reason of a rejection."""
 _TOO_LARGE = b"; too large for this topic"
 _EXPIRES = EXPIRE_MS.encode()
 
 
 def expired(body: Body, now_ms: int) -> Refusal | None:
-    """Why a timer that leaves now is not to be delivered any more, None where it is."""
+    """Return why a timer that leaves now has expired, or None."""
     if body.plain or _EXPIRES not in body.headers:
         return None
     expire_ms = dict(unpack_headers(body.headers)).get(EXPIRE_MS)
@@ -38,7 +38,7 @@ def expired(body: Body, now_ms: int) -> Refusal | None:
 
 
 def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
-    """Value, key and foreign headers as they came; ours or its profile's taken off, `timer-origin` and kin added."""
+    """Return the delivery: key, value and the sender's own headers, with `timer-origin` and kin as control headers."""
     key = body.key
     headers: list[tuple[str, bytes | None]] = []
     if not body.plain:
@@ -57,37 +57,37 @@ def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
 
 
 def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: int) -> Outgoing:
-    """A request that never became a timer, kept whole, with the reason behind its own headers."""
+    """Return the rejected record of a request that was refused at intake: the request, then the reason headers."""
     return _rejected(topic, shard, record.offset, record.key, record.value, record.headers, refusal, now_ms)
 
 
 def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
-    """A timer that its target will not take, kept as its request was."""
+    """Return the rejected record of a timer that its target refuses: its request, then the reason headers."""
     headers = as_sent(unpack_headers(body.headers))
     return _rejected(topic, shard, body.origin, body.key, body.value, headers, refusal, now_ms)
 
 
 def bare(rejected: Outgoing) -> Outgoing:
-    """One that is too large for the rejected topic, without what was sent: that stands where `timer-origin` says."""
-    (error, code), (name, detail), place = rejected.headers[-_REASONS:]
+    """Return a rejected record that was too large, without the request, which is found by its `timer-origin`."""
+    (error, code), (name, detail), place = rejected.headers[-_REASON_HEADERS:]
     return rejected._replace(
         key=None, value=None, headers=[(error, code), (name, (detail or b"") + _TOO_LARGE + BARE), place]
     )
 
 
-def receipt(topic: str, shard: Shard, told: ReceiptDraft, now_ms: int) -> Outgoing:
-    """What became of a request, under its id, or else under its origin."""
-    about = origin(shard, told.origin) if told.origin >= 0 else None
+def receipt(topic: str, shard: Shard, draft: ReceiptDraft, now_ms: int) -> Outgoing:
+    """Return the receipt of a request. Its key is the id, or else the origin."""
+    about = origin(shard, draft.origin) if draft.origin >= 0 else None
     said = Receipt(
-        kind=told.kind,
+        kind=draft.kind,
         at_ms=now_ms,
-        request=origin(shard, told.request).decode(),
+        request=origin(shard, draft.request).decode(),
         origin=about.decode() if about else None,
-        id=printable(told.id) if told.id else None,
-        due_ms=told.due_ms,
-        code=told.code,
+        id=printable(draft.id) if draft.id else None,
+        due_ms=draft.due_ms,
+        code=draft.code,
     )
-    return Outgoing(topic, -1, told.id or about, said.to_bytes(), [], now_ms)
+    return Outgoing(topic, -1, draft.id or about, said.to_bytes(), [], now_ms)
 
 
 def _rejected(

@@ -1,11 +1,11 @@
-"""A store made ready by a process of its own: where much is to be read at a start, the other shards go on meanwhile.
+"""Recover a store in a process of its own if much has to be read, so that other partitions go on meanwhile.
 
-    bridge: shard assigned, much to read -> Preparer.prepare(shard) -> child: recover, checkpoint, close -> exit
-            turns go on, the shard is not started                                                            |
-            is_done: recover(shard) finds a store that is nearly as Kafka says          <--------------------+
+    bridge: partition assigned -> BackgroundRecoverer.start(shard) -> child: recover, checkpoint, close -> exit
+            turns go on, the partition is not started                                                       |
+            is_done: recover(shard) finds a store that is nearly up to date                 <---------------+
 
-The child holds nothing that the parent needs: where it fails, or is killed, the parent does the work itself. It ends
-with its parent, so that nobody writes to a directory whose next owner has begun.
+If the child fails or is killed, the parent does the work itself. The child ends with its parent, so that it does not
+write to a directory that the next owner has opened.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ from timer.errors import UnreadableError
 
 log = logging.getLogger(__name__)
 
-_REFUSED, _UNREADABLE = 3, 4
-"""Exit codes of a child whose disk is full or broken, or cannot be read and is the last copy."""
+_DISK_ERROR, _UNREADABLE = 3, 4
+"""Exit codes of a child: disk full or broken; store unreadable and the last copy."""
 
 Logs = tuple[logs.Format, logs.Level]
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What a child is told, by its standard input: the connection may hold secrets."""
+    """Input of a child, sent by standard input because the connection may hold secrets."""
 
     shard: Shard
     folder: Path
@@ -49,39 +49,39 @@ class _Order:
     logs: Logs
 
 
-class Preparing:
-    """One shard's: it waits for its turn, is at work, or is over."""
+class RecoveryProcess:
+    """Recovery of one partition: waiting, running or done. Implements bridge.ports.BackgroundRecovery."""
 
-    def __init__(self, preparer: "Preparer", order: _Order) -> None:
+    def __init__(self, recoverer: "BackgroundRecoverer", order: _Order) -> None:
         self.order = order
         self.process: subprocess.Popen[bytes] | None = None
         self.cannot_start = False
-        self._preparer = preparer
+        self._recoverer = recoverer
 
     def is_done(self) -> bool:
-        self._preparer.go_on()
+        self._recoverer.start_waiting()
         code = None if self.process is None else self.process.poll()
-        if code and code not in (_REFUSED, _UNREADABLE):
-            log.warning("%s: its preparation ended with %d: it is recovered here", self.order.shard, code)
+        if code and code not in (_DISK_ERROR, _UNREADABLE):
+            log.warning("%s: background recovery ended with %d: it is recovered here", self.order.shard, code)
         return code is not None or self.cannot_start
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
         code = None if self.process is None else self.process.poll()
-        if code == _REFUSED:
-            return OSError("its preparation has said by what")
-        return UnreadableError("the local store", "its preparation has said where") if code == _UNREADABLE else None
+        if code == _DISK_ERROR:
+            return OSError("see the log of its background recovery")
+        return UnreadableError("the local store", "see the log of its recovery") if code == _UNREADABLE else None
 
     def give_up(self) -> None:
-        """When this returns, nobody writes any more."""
-        self._preparer.forget(self)
+        """Kill the child. After the return nothing writes to the directory."""
+        self._recoverer.forget(self)
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
 
 def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Of this process: a container may have few of a machine's, and its memory is measured by that."""
+    """Return the cores of this process. A container may have only a part of the machine's, and memory to match."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):  # no such limit
         quota, period = map(int, cpu_max.read_text().split())
@@ -90,8 +90,8 @@ def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 @dataclass(eq=False)
-class Preparer:
-    """As many at a time as there are cores."""
+class BackgroundRecoverer:
+    """Runs recovery processes, at most one per core."""
 
     _connection: Connection
     _journal_topics: Mapping[str, str]
@@ -100,34 +100,34 @@ class Preparer:
     _logs: Logs
 
     def __post_init__(self) -> None:
-        self._most = usable_cores()
-        self._waiting: deque[Preparing] = deque()
-        self._running: list[Preparing] = []
+        self._max_processes = usable_cores()
+        self._waiting: deque[RecoveryProcess] = deque()
+        self._running: list[RecoveryProcess] = []
 
-    def prepare(self, shard: Shard) -> Preparing:
-        """No store of the shard is open; its disk is asked for anew when this is done."""
+    def start(self, shard: Shard) -> RecoveryProcess:
+        """Queue the recovery of a partition whose store is closed. Its directory has to be opened again afterwards."""
         folder = self._folder.let_go(shard)
         options = self._options.of(shard.topic)
         order = _Order(shard, folder, self._connection, self._journal_topics, options, self._logs)
-        made = Preparing(self, order)
+        made = RecoveryProcess(self, order)
         self._waiting.append(made)
-        self.go_on()
+        self.start_waiting()
         return made
 
-    def go_on(self) -> None:
-        """Starts those whose turn it is."""
+    def start_waiting(self) -> None:
+        """Start waiting processes while cores are free."""
         self._running = [each for each in self._running if each.process is None or each.process.poll() is None]
-        while self._waiting and len(self._running) < self._most:
+        while self._waiting and len(self._running) < self._max_processes:
             each = self._waiting.popleft()
             try:
                 each.process = _started(each.order)
             except OSError as wrong:
-                log.warning("%s: no process for its preparation (%s): it is recovered here", each.order.shard, wrong)
+                log.warning("%s: no process for its background recovery (%s): recovered here", each.order.shard, wrong)
                 each.cannot_start = True
             else:
                 self._running.append(each)
 
-    def forget(self, preparing: Preparing) -> None:
+    def forget(self, preparing: RecoveryProcess) -> None:
         for each in (self._waiting, self._running):
             with contextlib.suppress(ValueError):
                 each.remove(preparing)
@@ -137,7 +137,7 @@ def _started(order: _Order) -> subprocess.Popen[bytes]:
     command = kill_with_parent([sys.executable, "-m", __name__])
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin:  # its exit code tells
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # the exit code reports the failure
         process.stdin.write(pickle.dumps(order))
     return process
 
@@ -145,8 +145,8 @@ def _started(order: _Order) -> subprocess.Popen[bytes]:
 def main() -> None:
     from bridge.garbage_collection import tune_gc
     from bridge.kafka.log_reader import ConfluentHistory
-    from bridge.kafka.retry import Patience
-    from bridge.recovery.recover import prepare
+    from bridge.kafka.retry import Retrier
+    from bridge.recovery.recover import prepare_store
     from timer.files.disk import RealDisk
 
     order: _Order = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  (our parent's)  # nosec B301
@@ -155,20 +155,20 @@ def main() -> None:
         signal.signal(asked, signal.SIG_IGN)
     logs.configure(*order.logs, order.connection.kafka)
     tune_gc()
-    history = ConfluentHistory(order.connection, order.journal_topics, Patience())
+    history = ConfluentHistory(order.connection, order.journal_topics, Retrier())
     disk = RealDisk(order.folder)
     try:
-        prepare(order.shard, disk, history, order.options)
+        prepare_store(order.shard, disk, history, order.options)
     except (OSError, UnreadableError) as wrong:
-        log.warning("%s: its preparation ends: %s", order.shard, wrong)
-        sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _REFUSED)
-    except BridgeError as wrong:  # our parent meets the same
-        log.warning("%s: its preparation ends: %s", order.shard, wrong)
+        log.warning("%s: background recovery failed: %s", order.shard, wrong)
+        sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _DISK_ERROR)
+    except BridgeError as wrong:  # the parent will meet the same error
+        log.warning("%s: background recovery failed: %s", order.shard, wrong)
         sys.exit(1)
     disk.close()
     history.close()
 
 
 if __name__ == "__main__":
-    sys.modules["bridge.recovery.background_recovery"] = sys.modules["__main__"]  # by that name the order was pickled
+    sys.modules["bridge.recovery.background_recovery"] = sys.modules["__main__"]  # the pickled order names that module
     main()

@@ -62,7 +62,7 @@ def ours(shards: Sequence[Shard], history: History, journals: Callable[[str], st
     return set(found)
 
 
-class OwnJournals:
+class JournalOwnerCheck:
     """Checks that the journals of `shards()` still belong to our group. journals: journal topic by timer topic."""
 
     def __init__(self, history: History, journals: Mapping[str, str], shards: Callable[[], Iterable[Shard]]) -> None:
@@ -71,8 +71,8 @@ class OwnJournals:
         self._shards = shards
         self._ends: dict[Shard, int] = {}
 
-    def look(self) -> None:
-        """Read the ends of the journals that have grown since the last look. Raises ForeignJournalError."""
+    def check(self) -> None:
+        """Read the ends of the journals that have grown since the last check. Raises ForeignJournalError."""
         ends = {shard: self._history.journal_end(shard) for shard in self._shards()}
         grown = [shard for shard, end in ends.items() if self._ends.get(shard) != end]
         ours(grown, self._history, self._journals.__getitem__)

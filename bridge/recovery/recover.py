@@ -1,12 +1,12 @@
-"""A shard at start: what the disk still knows, caught up by the journal and by reading (design, invariant 5).
+"""Bring a partition's store to Kafka's committed progress (design, invariant 5).
 
     progress (C, K, L)        stable, from Kafka
-    checkpoint on disk        usable when it is of the same era, L <= its C <= C and its K <= K, and the journal behind
-                              it is still kept: takes the store back to a commit it knows
-    journal                   from where the checkpoint left it, else from the time of L's record minus a clock's skew
-    requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rule
+    checkpoint on disk        usable if it has the same era, L <= its C <= C, its K <= K, and the journal after it is
+                              still kept: takes the store back to a committed state
+    journal                   from the checkpoint's offset, else from the time of L's record minus the clock skew
+    requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rules
 
-No usable checkpoint, one of another tick, or one whose bytes cannot be right: the same from L into an empty store.
+Without a usable checkpoint, or with another tick or damaged files, the store is rebuilt from L into empty files.
 """
 
 import logging
@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bridge.config.loop_options import TurnOptions
-from bridge.errors import BridgeError, PartitionUnreadableError, ProgressLostError, SettingsError, lost_end
+from bridge.errors import (
+    BridgeError,
+    PartitionUnreadableError,
+    ProgressLostError,
+    SettingsError,
+    truncated_partition_message,
+)
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import replay
 from bridge.ports import History
@@ -37,36 +43,37 @@ _LOOK_BACK = 1000
 
 
 def read_checkpoint(disk: Disk) -> Checkpoint | None:
-    """None where there is none, or one that is of no use."""
+    """Return the checkpoint, or None if there is none or it is invalid."""
     data = disk.read(NAME)
     return Checkpoint.from_bytes(data) if data else None
 
 
 class Recovered(NamedTuple):
-    """A shard as its committed progress says it must be."""
+    """A partition in the state of its committed progress."""
 
     store: Store
     flights: CopiesInFlight
     is_adopted: bool
-    """That progress is the operator's word and does not stand in Kafka yet."""
+    """True if the progress comes from --adopt-progress and is not committed to Kafka yet."""
 
 
 class RecoveryPlan(NamedTuple):
-    """What a start has before it."""
+    """Where a recovery starts, and how much it has to read."""
 
     progress: Progress
     found: Checkpoint | None
-    """On disk, where it is of use."""
+    """The checkpoint on disk, if it is usable."""
     work: int
-    """Timers and requests to look through."""
+    """Timers and requests to read."""
     is_adopted: bool
-    """`progress` is the operator's word."""
+    """True if `progress` comes from --adopt-progress."""
 
 
-def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
-    """Changes nothing. Raises ProgressLostError where the operator has to say how to go on.
+def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
+    """Return the plan; change nothing.
 
-    Raises SettingsError if the tick has changed and retention has taken requests that the store may still hold.
+    Raises ProgressLostError if the operator has to decide how to go on. Raises SettingsError if the tick has changed
+    and retention has deleted requests that the store may still hold.
     """
     found = read_checkpoint(disk)
     progress, is_adopted = _progress(shard, history, options, found)
@@ -74,7 +81,7 @@ def look(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> Re
         log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
         found = None
     if found is not None and found.tick_ms != options.store.tick_ms:
-        _demand_all_is_kept(shard, history, progress.low_offset, found.tick_ms, options.store.tick_ms)
+        _require_rebuild_possible(shard, history, progress.low_offset, found.tick_ms, options.store.tick_ms)
         found = None
     if found is None:
         return RecoveryPlan(progress, None, progress.next_offset - progress.low_offset, is_adopted)
@@ -88,30 +95,31 @@ def recover(
     disk: Disk,
     history: History,
     options: TurnOptions,
-    outlook: RecoveryPlan | None = None,
+    plan: RecoveryPlan | None = None,
 ) -> Recovered:
-    """The shard's store as Kafka's committed progress says it must be. `outlook`: as `look` has just found it.
+    """Return the partition's store in the state of the committed progress. plan: a new result of `plan_recovery`.
 
-    Raises OSError where the disk is full or broken, and CorruptStoreError where it cannot be read and is the last copy,
-    or gives back nothing that was just written; PartitionUnreadableError if another owner commits meanwhile: then none
-    is open.
+    Raises OSError if the disk is full or broken; CorruptStoreError if the store is unreadable and the last copy, or if
+    the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile. After
+    an error no store is open.
     """
-    outlook = outlook or look(shard, disk, history, options)
-    recovery = _Recovery(shard, disk, history, options, outlook.progress, outlook.is_adopted)
+    plan = plan or plan_recovery(shard, disk, history, options)
+    recovery = _Recovery(shard, disk, history, options, plan.progress, plan.is_adopted)
     try:
-        recovered = recovery.run(outlook.found)
+        recovered = recovery.run(plan.found)
     except _UncoveredError:
-        told = "%s: the local store is of another journal and is rebuilt from offset %d"
-        log.warning(told, shard, outlook.progress.low_offset)
+        log.warning(
+            "%s: the local store is of another journal and is rebuilt from offset %d", shard, plan.progress.low_offset
+        )
         recovered = recovery.run(None)
     except CorruptStoreError as wrong:
-        if outlook.found is None:
+        if plan.found is None:
             raise
-        require_rebuildable(shard, history, outlook.progress.low_offset, wrong)
+        require_rebuildable(shard, history, plan.progress.low_offset, wrong)
         invalidate_store(shard, disk, wrong)
         recovered = recovery.run(None)
-    try:  # the journal may tell more than the progress that was read before it
-        if not outlook.is_adopted and history.progress(shard) not in (None, outlook.progress):
+    try:  # the journal may be newer than the progress, which was read before it
+        if not plan.is_adopted and history.progress(shard) not in (None, plan.progress):
             raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
     except BaseException:
         recovered.store.close()
@@ -119,9 +127,9 @@ def recover(
     return recovered
 
 
-def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:
-    """Leaves on `disk` a closed store as the committed progress says it must be, for the next `recover`."""
-    # In this order: what was decided below the stable end of the journal is in the progress that is read then.
+def prepare_store(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:
+    """Recover the store on `disk` and close it, so that the next `recover` has little to do."""
+    # In this order: progress read later includes all decisions below the journal's last stable offset.
     _, journal_offset = history.journal_bounds(shard)
     store, flights, _ = recover(shard, disk, history, options)
     try:
@@ -132,27 +140,30 @@ def prepare(shard: Shard, disk: Disk, history: History, options: TurnOptions) ->
 
 
 def invalidate_store(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
-    """The store on `disk`, which is closed, is `wrong`: the next `recover` makes it anew from Kafka alone."""
-    log.error("%s: the local store is damaged (%s): rebuilding it from Kafka; what is not there is told", shard, wrong)
+    """Delete the checkpoint of a closed, damaged store, so that the next `recover` rebuilds it from Kafka."""
+    log.error("%s: the local store is damaged (%s): rebuilding it from Kafka; lost requests are logged", shard, wrong)
     disk.start_replace(NAME, b"").wait()
 
 
 def require_rebuildable(shard: Shard, history: History, low_offset: int, wrong: CorruptStoreError) -> None:
-    """Raises `wrong` where that may pass and retention has taken requests that may live: only this disk has them."""
+    """Raise `wrong` if it may pass, and retention has deleted requests that may be pending: only this disk has them."""
     if isinstance(wrong, UnreadableError) and history.bounds(shard)[0] > low_offset:
         raise wrong
 
 
 def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
-    """`journal_first`: what was decided before is gone, and perhaps what it says of this checkpoint's timers."""
+    """Return True if a recovery may start from the checkpoint.
+
+    journal_first: first kept offset of the journal. Earlier decisions, perhaps on this checkpoint's timers, are lost.
+    """
     known = found.progress
     is_known = known.next_offset <= progress.next_offset and known.settled <= progress.settled
     is_near = progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
     return known.era == progress.era and is_known and is_near
 
 
-def _demand_all_is_kept(shard: Shard, history: History, low_offset: int, old_ms: int, new_ms: int) -> None:
-    """Raise SettingsError if Kafka cannot give back what a sound store holds, which a rebuild would wipe."""
+def _require_rebuild_possible(shard: Shard, history: History, low_offset: int, old_ms: int, new_ms: int) -> None:
+    """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds."""
     first, _ = history.bounds(shard)
     told = f"{shard}: tick_ms was {old_ms}, is {new_ms}, so the local store has to be rebuilt from offset {low_offset}"
     if first > low_offset:
@@ -164,14 +175,14 @@ def _demand_all_is_kept(shard: Shard, history: History, low_offset: int, old_ms:
 
 
 def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
-    """The committed progress, and whether it is the operator's word instead."""
+    """Return the progress to recover to, and whether it comes from --adopt-progress."""
     why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
     try:
         committed = history.progress(shard)
         if committed is None:
             nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
             values = history.journal(shard, from_offset=None, since_ms=None)
-            if nothing_left and all(_read(shard, value).is_claim for value in values):
+            if nothing_left and all(_parse_record(shard, value).is_claim for value in values):
                 first, _ = history.bounds(shard)
                 return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
             committed = history.progress(shard)  # another owner may have committed the first one since the first read
@@ -179,17 +190,17 @@ def _progress(shard: Shard, history: History, options: TurnOptions, found: Check
         committed, why = None, str(wrong)
     if committed is None:
         return _adopted(shard, history, options, why), True
-    _demand_its_end(shard, history, committed)
+    _require_not_truncated(shard, history, committed)
     return committed, False
 
 
-def _demand_its_end(shard: Shard, history: History, progress: Progress) -> None:
-    """Raises ProgressLostError where the partition ends before. Offsets that are not decided yet are no end."""
+def _require_not_truncated(shard: Shard, history: History, progress: Progress) -> None:
+    """Raise ProgressLostError if the partition ends before C. The end includes open transactions."""
     _, stable = history.bounds(shard)
     if progress.next_offset > stable:
-        _, end = history.open_ends([shard]).get(shard, (stable, stable))
+        _, end = history.stable_and_end_offsets([shard]).get(shard, (stable, stable))
         if progress.next_offset > end:
-            raise ProgressLostError(lost_end(*shard, end, progress.next_offset))
+            raise ProgressLostError(truncated_partition_message(*shard, end, progress.next_offset))
 
 
 def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> Progress:
@@ -210,7 +221,7 @@ def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> 
     return Progress(offset, NOTHING_SETTLED, offset, era=options.era_ms)
 
 
-def _read(shard: Shard, value: bytes) -> JournalRecord:
+def _parse_record(shard: Shard, value: bytes) -> JournalRecord:
     try:
         return JournalRecord.from_bytes(value)
     except ValueError as wrong:
@@ -220,12 +231,12 @@ def _read(shard: Shard, value: bytes) -> JournalRecord:
 
 
 class _UncoveredError(Exception):
-    """The journal does not go on where the store on disk leaves off: that is of another one."""
+    """The journal does not continue where the store on disk ends: the store belongs to another journal."""
 
 
 @dataclass(eq=False)
 class _Recovery:
-    """One way from a checkpoint, or from nothing, to the committed progress."""
+    """One recovery, from a checkpoint or from empty files, to the committed progress."""
 
     _shard: Shard
     _disk: Disk
@@ -235,7 +246,7 @@ class _Recovery:
     _is_adopted: bool
 
     def run(self, found: Checkpoint | None) -> Recovered:
-        """With more slots than the settings say where the live timers span more than a lap of those."""
+        """Recover; use more slots than the settings say if the pending timers span more than a lap of the wheel."""
         options = self._options.store
         while True:
             try:
@@ -261,7 +272,7 @@ class _Recovery:
             start = found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
-            store.progress()  # its L is looked for here, where what is damaged is still made anew
+            store.progress()  # finds L; a damaged store can still be rebuilt here
         except BaseException:
             store.close()
             raise
@@ -276,9 +287,9 @@ class _Recovery:
         return Recovered(store, flights, self._is_adopted)
 
     def _decisions(self) -> Decisions:
-        """For a rebuild. Raises BridgeError where they are lost: nothing on disk is changed by then."""
+        """Return the journal's decisions for a rebuild. Raises BridgeError, before any change, if they are lost."""
         first, _ = self._history.bounds(self._shard)
-        for since_ms in (self._since_ms(), None):  # all of it where brokers' clocks stood further apart
+        for since_ms in (self._since_ms(), None):  # the whole journal if brokers' clocks differed by more
             decisions = Decisions(self._journal(None, since_ms), waits=self._last_waits())
             if self._covers(decisions, max(first, self._progress.low_offset)):
                 return decisions
@@ -290,14 +301,14 @@ class _Recovery:
         )
 
     def _covers(self, decisions: Decisions, start: int) -> bool:
-        """Whether it is told what became of the requests from `start` to C: ranges lie end to end."""
+        """Return True if the journal covers the requests from `start` to C. Its ranges are contiguous."""
         return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
 
     def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
         progress = self._progress
         if start >= progress.next_offset:
             return
-        self._say_what_is_gone(start)
+        self._log_lost_requests(start)
 
         def rules_from(offset: int) -> tuple[Rules, int]:
             rules, until = decisions.rules_from(offset)
@@ -312,7 +323,7 @@ class _Recovery:
                 raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
 
-    def _say_what_is_gone(self, start: int) -> None:
+    def _log_lost_requests(self, start: int) -> None:
         first, _ = self._history.bounds(self._shard)
         if first > start:
             log.error(
@@ -331,24 +342,24 @@ class _Recovery:
         from_offset = None if found is None else found.journal_offset
         values = self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms)
         for value in values:
-            yield _read(self._shard, value)
+            yield _parse_record(self._shard, value)
 
     def _last_waits(self) -> tuple[Wait, ...]:
-        """What waits by the last record of the journal, wherever that stands: a paused target may have no timer."""
+        """Return the waiting targets of the journal's last record. A paused target may have no timers."""
         first, end = self._history.journal_bounds(self._shard)
         for start in (max(first, end - _LOOK_BACK), first):
             last = None
             for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
                 last = value
             if last is not None:
-                return _read(self._shard, last).waits
+                return _parse_record(self._shard, last).waits
         return ()
 
     def _since_ms(self) -> int | None:
-        """From when on the journal matters: the time of L's record, minus the skew of clocks; None: all of it.
+        """Return the time from which the journal is needed: of L's record, minus the clock skew. None: all of it.
 
-        Where nothing lives, copies may still be on their way, and a transaction that hangs may hide them. They were
-        written behind the last record that can be read.
+        If no timer is pending, copies may still be in flight, hidden by a transaction that hangs. They were written
+        after the last record that can be read.
         """
         low = self._progress.low_offset
         first, end = self._history.bounds(self._shard)

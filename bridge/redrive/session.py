@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 from bridge.config.settings import Settings
 
 if TYPE_CHECKING:
-    from bridge.kafka import Patience
+    from bridge.kafka import Retrier
     from bridge.kafka.redrive import ConfluentRedrive
 
 
 @contextmanager
-def redrive_session(settings: Settings, ending: "Patience | None" = None) -> "Iterator[ConfluentRedrive]":
+def redrive_session(settings: Settings, ending: "Retrier | None" = None) -> "Iterator[ConfluentRedrive]":
     """Yield a ConfluentRedrive that waits for a broker up to `startup_timeout`, then without limit to send.
 
     ending: ends all waits when it ends.
     """
-    from bridge.kafka import ConfluentRedrive, Patience  # only here: the command's --help needs no librdkafka
+    from bridge.kafka import ConfluentRedrive, Retrier  # only here: the command's --help needs no librdkafka
 
-    patience = Patience(ending)
-    patience.give_up_in(settings.startup_timeout / 1000)
+    retrier = Retrier(ending)
+    retrier.give_up_in(settings.startup_timeout / 1000)
     redrive = ConfluentRedrive(
-        settings.connection("redrive"), settings.rejected_topic, settings.redriven_topic, settings.rules(), patience
+        settings.connection("redrive"), settings.rejected_topic, settings.redriven_topic, settings.rules(), retrier
     )
     try:
         yield redrive

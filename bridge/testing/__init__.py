@@ -1,6 +1,6 @@
 """Fakes for tests of programs that use the bridge: a Kafka in memory, the ports over it, and a whole bridge.
 
-Begin with TimerWorld. For a closer look at an instance use FakeKafka and FakeInstance.
+Start with TimerWorld. Use FakeKafka and FakeInstance to control a single instance.
 """
 
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline

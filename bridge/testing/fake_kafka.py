@@ -78,7 +78,7 @@ class State(Enum):
 
 @dataclass(eq=False, slots=True)
 class FakeTransaction:
-    """One transaction of the client `owner`. `note` is the test's own."""
+    """A transaction of the client `owner`. `note` is free for the test."""
 
     owner: str
     epoch: int
@@ -89,11 +89,11 @@ class FakeTransaction:
     offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
     position: int = -1
     records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
-    """What it wrote, in the order of the calls."""
+    """Written records, in the order of the calls."""
     ahead: "list[tuple[Partition, Entry]]" = field(default_factory=list)
-    """What stands before it ends, and whatever becomes of it: deliveries of at-least-once."""
+    """Deliveries of at-least-once, which stay even if the transaction is aborted."""
     finished: bool = False
-    """Decided, and every marker stands."""
+    """True if it is decided and every marker is written."""
     note: object = None
 
 
@@ -110,18 +110,18 @@ class Entry:
     transaction: FakeTransaction | None = None
     is_marker: bool = False
     is_undecodable: bool = False
-    """No client can decode it."""
+    """True if no client can decode it."""
 
 
 class Partition:
-    """A log: entries from `first` on, and the transactions that are open on it."""
+    """A partition's log: entries from `first` on, and its open transactions."""
 
     def __init__(self, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
         self.first = 0
         self.skew_ms = 0
-        """How far the clock of the broker that leads it is ahead."""
+        """How far the leader's clock is ahead."""
         self._entries: list[Entry] = []
         self.open: dict[FakeTransaction, int] = {}
 
@@ -148,29 +148,29 @@ class Partition:
             self.append(Entry(-1, now_ms, now_ms, None, None, (), transaction, is_marker=True))
 
     def committed(self, start: int, end: int) -> Iterator[Entry]:
-        """The records of [start, end) that stand; `end` at most the last stable offset."""
+        """Return the committed records of [start, end). `end`: at most the last stable offset."""
         for entry in self._entries[max(0, start - self.first) : max(0, end - self.first)]:
             stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
             if stands and not entry.is_marker:
                 yield entry
 
     def everything(self) -> Sequence[Entry]:
-        """Every offset that is kept: open, aborted, markers too."""
+        """Return every kept entry, with open and aborted records and markers."""
         return self._entries
 
     def delete_before(self, offset: int) -> None:
-        """Retention."""
+        """Delete entries, as retention does."""
         del self._entries[: max(0, offset - self.first)]
         self.first = max(self.first, offset)
 
     def cut(self, end: int) -> None:
-        """An unclean election: a new leader knows nothing from `end` on."""
+        """Truncate the log, as an unclean leader election does."""
         del self._entries[max(0, end - self.first) :]
 
 
 @dataclass(slots=True)
 class Topic:
-    """`denied`: nobody may write there. `unavailable`: nobody can, as it has no leader or too few in-sync replicas."""
+    """A topic. denied: writes are forbidden. unavailable: it has no leader, or too few in-sync replicas."""
 
     partitions: list[Partition]
     max_bytes: int
@@ -180,7 +180,7 @@ class Topic:
 
 
 class FakeKafka:
-    """The brokers. With `rng`, what real ones leave open is drawn: a marker lags, a dead client's commit arrives."""
+    """A Kafka cluster in memory. With `rng`, markers may lag, and a dead client's commit may arrive late."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class FakeKafka:
         self.timeline = timeline
         self.topics: dict[str, Topic] = {}
         self.commits: list[FakeTransaction] = []
-        """Committed transactions, in the order in which the coordinator decided."""
+        """Committed transactions, in the order of the coordinator's decisions."""
         self.ahead: list[tuple[Partition, Entry]] = []
         self._rng = rng
         self._timeout_ms = transaction_timeout_ms
@@ -210,7 +210,7 @@ class FakeKafka:
         self.topics[name] = Topic([Partition(name, number) for number in range(partitions)], max_bytes, denied)
 
     def grow(self, name: str, partitions: int) -> None:
-        """So many in all; keys are elsewhere from now on."""
+        """Add partitions, up to `partitions` in all. Keys may map to other partitions from now on."""
         logs = self.topics[name].partitions
         logs += [Partition(name, number) for number in range(len(logs), partitions)]
 
@@ -218,7 +218,7 @@ class FakeKafka:
         return self.topics[shard.topic].partitions[shard.partition]
 
     def refusal(self, topic: str, partition: int, size: int) -> str | None:
-        """The code with which a record of `size` bytes would be refused, None where it is taken."""
+        """Return the code with which a record of `size` bytes is refused, or None."""
         found = self.topics.get(topic)
         if found is None:
             return "unknown-topic"
@@ -240,7 +240,7 @@ class FakeKafka:
         transaction: FakeTransaction | None = None,
         is_undecodable: bool = False,
     ) -> Entry:
-        """A record by anybody. `partition` -1: by the key's murmur2 as Kafka's default does, in turn without a key."""
+        """Produce a record. `partition` -1: by the key's murmur2, as Kafka does; without a key, in turn."""
         log = self._choose(self.topics[topic], partition, key)
         now_ms = self.timeline.now_ms + log.skew_ms
         created_ms = now_ms if timestamp_ms is None else timestamp_ms
@@ -251,14 +251,14 @@ class FakeKafka:
         return entry
 
     def skip(self, shard: Shard, offset: int) -> None:
-        """An operator skips a record, by the control topic."""
+        """Write an operator's skip of a record to the control topic."""
         if CONTROL_TOPIC not in self.topics:
             self.create(CONTROL_TOPIC)
         key, value = control_record(Skipped(shard, offset), on=True)
         self.produce(CONTROL_TOPIC, value, key=key)
 
     def send_ahead(self, record: Outgoing) -> tuple[Partition, Entry]:
-        """A record without a transaction, which is remembered in `ahead`."""
+        """Write a record without a transaction and remember it in `ahead`."""
         topic, partition, key, value, headers, timestamp_ms = record
         log = self._choose(self.topics[topic], partition, key)
         now_ms = self.timeline.now_ms + log.skew_ms
@@ -267,7 +267,7 @@ class FakeKafka:
         return sent
 
     def read(self, topic: str) -> list[Entry]:
-        """All that a read_committed consumer of `topic` sees, partition by partition."""
+        """Return all records that a read_committed consumer of `topic` sees, by partition."""
         return [e for log in self.topics[topic].partitions for e in log.committed(log.first, log.last_stable)]
 
     def _choose(self, topic: Topic, partition: int, key: bytes | None) -> Partition:
@@ -280,13 +280,13 @@ class FakeKafka:
     # -- transactions
 
     def init(self, owner: str) -> int:
-        """A producer starts: what the last one of this name left open ends now. Returns its epoch."""
+        """Start a producer, which ends the open transaction of the last one with this name. Return its epoch."""
         self._epochs[owner] = self._epochs.get(owner, -1) + 1
         self.finish(owner)
         return self._epochs[owner]
 
     def finish(self, owner: str) -> None:
-        """Every transaction of `owner` is over, its markers written."""
+        """Return True if every transaction of `owner` is complete, with its markers."""
         for transaction in list(self._unfinished.get(owner, ())):
             if transaction.state is State.OPEN:
                 transaction.state = State.ABORTED
@@ -306,7 +306,7 @@ class FakeKafka:
         transaction.offsets = {(group, shard): reached for shard, reached in progress.items()}
 
     def commit(self, transaction: FakeTransaction) -> None:
-        """Decided at once; visible at once or, partition by partition, a little later."""
+        """Commit at once. Records become visible at once or, by partition, a little later."""
         if transaction.state is not State.OPEN:
             return
         transaction.state = State.COMMITTED
@@ -325,14 +325,14 @@ class FakeKafka:
             self._complete(transaction)
 
     def leave_in_flight(self, transaction: FakeTransaction) -> None:
-        """The client died just when it asked for the commit: that arrives now, in a while, or never."""
+        """Let the commit of a client that died arrive now, later or never."""
         if self._draw(0.3):
             self.commit(transaction)
         elif self._draw(0.5):
             self.timeline.at(self.timeline.now_ms + self._below(self._timeout_ms), lambda: self.commit(transaction))
 
     def _complete(self, transaction: FakeTransaction) -> None:
-        """Writes the markers that are left, then that of the offsets."""
+        """Write the missing markers, the one of the offsets last."""
         if transaction.finished:
             return
         transaction.finished = True
@@ -349,13 +349,13 @@ class FakeKafka:
     # -- what a starting client asks
 
     def stable_offset(self, group: str, shard: Shard) -> tuple[int, str | None] | None:
-        """The committed offset and its metadata, once no transaction can change it any more."""
+        """Return the committed offset and its metadata, after no transaction can change it any more."""
         self.wait_stable(group, shard)
         found = self._offsets.get((group, shard))
         return None if found is None else found[1:]
 
     def is_stable(self, group: str, shard: Shard) -> bool:
-        """No transaction can change the committed offset any more."""
+        """Return True if no transaction can change the committed offset any more."""
         return not any((group, shard) in t.offsets for each in self._unfinished.values() for t in each)
 
     def wait_stable(self, group: str, shard: Shard) -> None:
@@ -363,11 +363,11 @@ class FakeKafka:
             assert self.timeline.run_next(), "a transaction that nobody ends"
 
     def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:
-        """Somebody else's hand: an operator, a consumer that uses our group."""
+        """Commit an offset as another client does: an operator, or a consumer with our group id."""
         self._offsets[group, shard] = (next(self._positions), offset, metadata)
 
     def wait_readable(self, log: Partition, end: int) -> None:
-        """Until nothing below `end` is undecided."""
+        """Wait until no transaction is open below `end`."""
         while log.last_stable < end:
             assert self.timeline.run_next(), "a transaction that nobody ends"
 
@@ -394,7 +394,7 @@ class FakeGroup:
         self._joined: Counter[str] = Counter()
 
     def join(self, name: str) -> str:
-        """Returns the new member's id: `name`, or when that was somebody's before, `name#1`, `name#2` ..."""
+        """Return the new member's id: `name`, or if it was used before, `name#1`, `name#2` ..."""
         member = f"{name}#{self._joined[name]}" if self._joined[name] else name
         self._joined[name] += 1
         self.members.append(member)
@@ -402,7 +402,7 @@ class FakeGroup:
         return member
 
     def expire(self, member: str) -> None:
-        """Out at once, without its knowing; also what a polite leave comes to."""
+        """Remove a member at once, without a notice to it. A clean leave calls this too."""
         if member not in self.members:
             return
         self.members.remove(member)
@@ -412,17 +412,17 @@ class FakeGroup:
         self._rebalance()
 
     def add(self, shards: Sequence[Shard]) -> None:
-        """Their topic has grown."""
+        """Add partitions of a topic that has grown."""
         self.wanted |= dict.fromkeys(shards)
         self.owner |= dict.fromkeys(shards)
         self._rebalance()
 
     def move(self, shard: Shard, member: str) -> None:
-        """The assignor wants `shard` to be `member`'s."""
+        """Make the assignor assign `shard` to `member`."""
         self.wanted[shard] = member
 
     def has_change(self, member: str, held: set[Shard]) -> bool:
-        """Whether `serve` would change hands."""
+        """Return True if `serve` would change ownership."""
         if member not in self.members:
             return True
         for shard, wanted_by in self.wanted.items():
@@ -431,7 +431,7 @@ class FakeGroup:
         return False
 
     def serve(self, member: str, held: set[Shard]) -> tuple[list[Shard], list[Shard]]:
-        """What `member` gives up and what it gets now."""
+        """Return the partitions that `member` gives up and those that it gets."""
         revoked = sorted(shard for shard in held if self.wanted[shard] != member)
         for shard in revoked:
             self.owner[shard] = None
@@ -442,12 +442,12 @@ class FakeGroup:
             self.generation += 1
         return revoked, assigned
 
-    def accepts(self, fence: object) -> bool:
-        """The coordinator's check when offsets are sent."""
-        return fence in [(member, self.generation) for member in self.members]
+    def accepts(self, group_metadata: object) -> bool:
+        """Return True if the coordinator accepts offsets with this group metadata."""
+        return group_metadata in [(member, self.generation) for member in self.members]
 
     def _rebalance(self) -> None:
-        """Balanced, moving as little as it takes."""
+        """Rebalance with as few moves as possible."""
         self.generation += 1
         load: dict[str, list[Shard]] = {member: [] for member in self.members}
         homeless: list[Shard] = []

@@ -4,12 +4,12 @@
     for topic in ("timer.requests", "timer.rejected", "timer.journal", "orders"): kafka.create(topic)
     bridge = FakeInstance(kafka, FakeGroup("timers", [Shard("timer.requests", 0)]), options)
     kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
-    bridge.process(499);  assert kafka.read("orders") == []
-    bridge.process(1);    assert [record.value for record in kafka.read("orders")] == [b"hello"]
-    bridge.lose_power();  bridge.start();  bridge.process(1000);  assert len(kafka.read("orders")) == 1
+    bridge.run(499);  assert kafka.read("orders") == []
+    bridge.run(1);    assert [record.value for record in kafka.read("orders")] == [b"hello"]
+    bridge.lose_power();  bridge.start();  bridge.run(1000);  assert len(kafka.read("orders")) == 1
 
 Waiting moves the time to the next event, so hours pass in no time. A `Fuse` ends an instance at any call through its
-ports, before or behind the effect (`Crash`); `FakeInstance.start` is the next life on what remains.
+ports, before or after the effect (`Crash`). `FakeInstance.start` starts a new one on the remaining data.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.ports import (
-    MOST_PUBLISHING,
+    MAX_IN_FLIGHT,
     Aborted,
     AbortReason,
     Committed,
@@ -43,7 +43,7 @@ from bridge.ports import (
     Record,
     Transaction,
 )
-from bridge.recovery.recover import prepare
+from bridge.recovery.recover import prepare_store
 from bridge.testing.fake_kafka import Entry as Entry
 from bridge.testing.fake_kafka import FakeGroup as FakeGroup
 from bridge.testing.fake_kafka import FakeKafka as FakeKafka
@@ -65,7 +65,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class FakeClock:
-    """What one machine reads: the true time and its own error, which may change at any moment."""
+    """A machine's clock: the true time plus an error, which may change at any moment."""
 
     def __init__(self, timeline: Timeline, error_ms: int = 0) -> None:
         self.timeline = timeline
@@ -96,15 +96,15 @@ class FakeSource:
         self._undecodable: dict[Shard, int] = {}
         self._woken = False
         self.opened: dict[Shard, int] = {}
-        """Up to which offset each shard could be read when it was started."""
+        """The readable end of each partition when it was started."""
         self.on_start: Callable[[Shard], None] = lambda _: None
-        """Called when a shard is started."""
+        """Called when a partition is started."""
         self.has_other_news: Callable[[], bool] = lambda: False
-        """Ends a waiting poll too. A real one returns after `max_wait_ms` at the latest."""
+        """Returns True to end a waiting poll. A real one returns after `max_wait_ms` at the latest."""
         self.leaves_out = 0
-        """How far behind the offset that it was told it begins."""
+        """Number of offsets after the requested one at which reading starts."""
         self.lag = 0 if rng is None else rng.choice((0, 0, 1, 5))
-        """How many polls and checks pass before it notices that the group has put it out; drawn with `rng`."""
+        """Number of polls before it notices that the group has expelled it; random with `rng`."""
 
     @property
     def paused(self) -> frozenset[Shard]:
@@ -112,7 +112,7 @@ class FakeSource:
 
     @property
     def member(self) -> str:
-        """Its name in the group; a new one when it had been put out and joined again."""
+        """Its member id; a new one after it was expelled and joined again."""
         return self._member
 
     def poll(self, timeout_ms: int, max_records: int) -> Polled:
@@ -120,12 +120,12 @@ class FakeSource:
         self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
         self._woken = False
         ownership = self._serve()
-        records, fence = self._take(max_records), (self._member, self._group.generation)
-        polled = Polled(ownership, records, fence, undecodable=self._undecodable.copy())
+        records, group_metadata = self._take(max_records), (self._member, self._group.generation)
+        polled = Polled(ownership, records, group_metadata, undecodable=self._undecodable.copy())
         self._fuse.step("source.poll done")
         return polled
 
-    def check(self) -> Polled:
+    def serve_rebalance(self) -> Polled:
         self._fuse.step("source.check")
         polled = Polled(self._serve(), {}, (self._member, self._group.generation))
         self._fuse.step("source.check done")
@@ -187,7 +187,7 @@ class FakeSource:
         return Ownership(revoked=revoked, assigned=assigned)
 
     def _join_again(self) -> Ownership:
-        """The group had put us out: all is lost, and we come as a new member."""
+        """Join as a new member after an expulsion; all partitions are lost."""
         lost = sorted(self._held)
         self._forget(lost)
         self._member = self._group.join(self._name)
@@ -235,7 +235,7 @@ def nothing_happens(_where: str) -> None: ...
 
 
 class FakeHistory:
-    """`other_journals`: of timer topics that have another. With `rng`, batches are of any size."""
+    """Implements History. other_journals: by timer topic with its own journal. With `rng`, batch sizes are random."""
 
     def __init__(
         self,
@@ -256,10 +256,10 @@ class FakeHistory:
         self._rng = rng
         self._meanwhile = meanwhile
         self.silent: set[Shard] = set()
-        """Shards of which nothing is told in time."""
+        """Partitions without an answer in time."""
 
     def in_process(self, fuse: Fuse) -> "FakeHistory":
-        """The same for another process."""
+        """Return a History for another process."""
         twin = copy(self)
         twin._fuse = fuse  # noqa: SLF001  (its own)
         twin.silent = set()  # it waits
@@ -276,26 +276,26 @@ class FakeHistory:
         log = self._kafka.partition(shard)
         return log.first, log.last_stable
 
-    def undecided(self, shards: Sequence[Shard]) -> set[Shard]:
-        self._step("history.undecided")
+    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+        self._step("history.with_open_transactions")
         return {shard for shard in shards if self.must_wait(shard)}
 
     def must_wait(self, shard: Shard) -> bool:
-        """For somebody's transaction."""
+        """Wait for open transactions."""
         log = self._journal(shard)
         return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, shard)
 
-    def firsts(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        self._step("history.firsts")
+    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        self._step("history.first_offsets")
         return {shard: self._kafka.partition(shard).first for shard in shards}
 
-    def open_ends(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
-        self._step("history.open_ends")
+    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        self._step("history.stable_and_end_offsets")
         logs = {shard: self._kafka.partition(shard) for shard in shards}
         return {shard: (log.last_stable, log.end) for shard, log in logs.items()}
 
-    def newest_decisions(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        self._step("history.newest_decisions")
+    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        self._step("history.newest_journal_times")
         written = {shard: [entry.append_ms for entry in self._journal(shard).everything()] for shard in shards}
         return {shard: max(times) for shard, times in written.items() if times}
 
@@ -374,7 +374,7 @@ class FakeHistory:
 
 
 class FakeControl:
-    """Reads the control topic, which it makes if it is missing. With `rng`, a poll may miss what is newest."""
+    """Implements Control. Creates the topic if it is missing. With `rng`, a poll may miss the newest records."""
 
     def __init__(self, kafka: FakeKafka, *, fuse: Fuse | None = None, rng: Random | None = None) -> None:
         if CONTROL_TOPIC not in kafka.topics:
@@ -384,7 +384,7 @@ class FakeControl:
         self._rng = rng
         self.position = 0
         self.is_silent = False
-        """No broker answers."""
+        """True if no broker answers."""
 
     def has_news(self) -> bool:
         return self.position < self._log.last_stable and not self.is_silent
@@ -436,7 +436,7 @@ class FakeSink:
         self.own_topics = own_topics or frozenset()
         self._is_doubled = own_topics is not None
         self._standing: dict[bytes, tuple[Partition, Entry]] = {}
-        """Deliveries that stood last, whatever became of their transaction: by origin."""
+        """Newest delivery of each origin, even if its transaction was aborted."""
         self._other_journals = other_journals
         self._fuse = fuse or Fuse()
         self._rng = rng
@@ -448,22 +448,22 @@ class FakeSink:
         As often, a part of an at-least-once batch is not acknowledged; some of that stands.
         """
         self.unknown_chance = 0.0
-        """How often the answer to a commit is lost, where there is an `rng`: it stands, stands later, or never."""
+        """Share of commits whose answer is lost (needs `rng`): the commit succeeds now, later or never."""
         self._apart = Random(f"{transactional_id} {kafka.timeline.now_ms}")
-        """For what was added later, so that seeds keep the histories that they had."""
+        """A random source of its own for later additions, so that old seeds keep their histories."""
         self.faults = 0
-        """So many transactions, the next ones to end, are aborted by a passing fault."""
+        """Number of next transactions that a passing fault aborts."""
         self.is_slow = False
-        """What is begun comes to its end only when somebody waits for it."""
+        """True to end a transaction only in `wait`."""
         self._producers = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
         self._under_way: list[FakePublishing] = []
 
-    def begin(self, transaction: Transaction) -> "FakePublishing":
+    def submit(self, transaction: Transaction) -> "FakePublishing":
         _check(transaction)
         self._under_way = [each for each in self._under_way if not each.is_told]
-        assert len(self._under_way) < MOST_PUBLISHING, "too many are under way"
+        assert len(self._under_way) < MAX_IN_FLIGHT, "too many are under way"
         note = self._note()
-        self._step("sink.begin")
+        self._step("sink.submit")
         self._producers.rotate()
         owner, epoch = self._producers[0]
         if self._kafka.is_fenced(owner, epoch):
@@ -483,13 +483,13 @@ class FakeSink:
         return self._other_journals.get(shard.topic, self._journal_topic)
 
     def drift(self) -> None:
-        """What is under way goes on by itself, or not."""
+        """Let transactions in flight advance, or not."""
         for each in self._under_way:
             if self._draw(0.4):
                 each.finish()
 
     def end(self, under_way: "FakePublishing") -> Committed | Aborted:
-        """Sends the offsets and commits, or aborts; those before it are at their end."""
+        """Send the offsets and commit, or abort. Earlier transactions have ended."""
         begun, transaction = under_way.begun, under_way.transaction
         self._step("sink.end")
         if under_way.earlier is not None and isinstance(under_way.earlier.fate, Aborted):
@@ -503,7 +503,7 @@ class FakeSink:
             self.faults -= 1
             return self._abort(begun, {})
         self._step("sink.offsets")
-        if not self._group.accepts(transaction.fence):
+        if not self._group.accepts(transaction.group_metadata):
             return self._abort(begun, {}, "stale-member")
         if begun.state is not State.OPEN:
             return self._abort(begun, {})
@@ -524,7 +524,7 @@ class FakeSink:
         is_in_part = self._is_doubled and self._apart.random() < self.fault_chance
         for index, record in enumerate(transaction.outgoing):
             self._step("sink.produce")
-            is_sent = index in transaction.standing
+            is_sent = index in transaction.acknowledged
             code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
                 under_way.refused[index] = code
@@ -579,7 +579,7 @@ class FakeSink:
         return Committed(took_s) if committed else self._abort(begun, {})
 
     def _abort(self, begun: FakeTransaction, refused: dict[int, str], why: AbortReason = "fault") -> Aborted:
-        """Of several records that will never be taken, a real broker may name any."""
+        """Return some of the records that can never be accepted, as a real broker may name any of them."""
         self._step("sink.abort")
         self._kafka.abort(begun)
         self._step("sink.abort done")
@@ -597,13 +597,13 @@ class FakeSink:
 
 
 def producer_ids(transactional_id: str) -> list[str]:
-    """Of the producers that take turns."""
-    return [f"{transactional_id}-{number}" for number in range(MOST_PUBLISHING)]
+    """Return the ids of the producers that take turns."""
+    return [f"{transactional_id}-{number}" for number in range(MAX_IN_FLIGHT)]
 
 
 @dataclass(eq=False)
 class FakePublishing:
-    """One under way in a FakeSink."""
+    """A transaction in flight of a FakeSink."""
 
     sink: FakeSink
     begun: FakeTransaction
@@ -612,10 +612,10 @@ class FakePublishing:
     refused: dict[int, str] = field(default_factory=dict)
     unavailable: frozenset[str] = frozenset()
     lost: set[int] = field(default_factory=set)
-    """Deliveries of at-least-once that are not acknowledged."""
+    """Deliveries of at-least-once that are not acknowledged yet."""
     fate: Committed | Aborted | OutcomeUnknownError | None = None
     is_told: bool = False
-    """The caller knows its fate."""
+    """True if the caller knows its outcome."""
 
     def is_done(self) -> bool:
         return self.sink.is_done(self)
@@ -628,7 +628,7 @@ class FakePublishing:
         return fate
 
     def finish(self) -> Committed | Aborted | OutcomeUnknownError:
-        """To its end, behind the earlier one."""
+        """End it, after the earlier one."""
         if self.earlier is not None:
             self.earlier.finish()
         if self.fate is None:
@@ -637,7 +637,7 @@ class FakePublishing:
                 refused, own = self.refused.keys() | self.lost, self.sink.own_topics
                 own |= self.unavailable
                 deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
-                fate = replace(fate, standing=frozenset(index for index in deliveries if index not in refused))
+                fate = replace(fate, acknowledged=frozenset(index for index in deliveries if index not in refused))
             self.fate = fate
             self.earlier = None
         return self.fate
@@ -652,13 +652,13 @@ class FakePublishing:
 
 
 def size_of(record: Outgoing) -> int:
-    """About what it takes as a batch of its own."""
+    """Return about the bytes of the record in a batch of its own."""
     headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
     return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _check(transaction: Transaction) -> None:
-    """What the port asks of its caller."""
+    """Check what the port requires of its caller."""
     assert transaction.journal.keys() <= transaction.progress.keys(), "a journal record without its shard's progress"
     origins = (_origin_shard(record.headers) for record in transaction.outgoing)
     assert all(shard is None or shard in transaction.progress for shard in origins), "output without its progress"
@@ -672,7 +672,7 @@ def _origin_shard(headers: Headers) -> Shard | None:
 
 @dataclass(eq=False)
 class FakePreparation:
-    """A process of its own on the instance's disk. With `rng` it takes its time, and may die at any call."""
+    """A recovery process on the instance's disk. With `rng` it takes some time and may die at any call."""
 
     _instance: "FakeInstance"
     _shard: Shard
@@ -700,14 +700,14 @@ class FakePreparation:
         disk = instance.disk_for(shard).reopen(fuse)
         with suppress(Crash, BridgeError):  # it has an exit code, of which nothing follows
             try:
-                prepare(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
+                prepare_store(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
             except (OSError, UnreadableError) as wrong:
                 self.refused = wrong
         instance.disks[shard] = disk.reopen(instance.fuse)
 
 
 class FakeInstance:
-    """One bridge process and its data directory. `turn`, `run` and `start` are what a test calls; see the module."""
+    """A bridge process and its data directory. Tests call `turn`, `run` and `start`; see the module."""
 
     def __init__(
         self,
@@ -725,13 +725,13 @@ class FakeInstance:
     ) -> None:
         self.name = name
         self.delivery = delivery
-        """Of the lives to come."""
+        """For later starts."""
         self.options = options
         self.clock = clock or FakeClock(kafka.timeline)
         self.disks: dict[Shard, SimDisk] = {}
         self.fuse = Fuse()
         self.holds_preparations = False
-        """None comes to an end."""
+        """True to let no background recovery end."""
         self.bridge: Bridge | None = None
         self.status = Status()
         self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
@@ -750,7 +750,7 @@ class FakeInstance:
         self.start()
 
     def start(self) -> None:
-        """A new process on the disks as they are; one that still runs is killed."""
+        """Start a new process on the current disks. A running one is killed."""
         self.kill()
         self._group.expire(self._last_member)
         kafka, group, topic = self._kafka, self._group, self.options.journal_topic
@@ -793,7 +793,7 @@ class FakeInstance:
         )
 
     def turn(self) -> None:
-        """One turn. Raises what the bridge raises; `Crash` where the fuse was armed."""
+        """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""
         assert self.bridge is not None, "not started"
         assert self.sink is not None
         self.sink.drift()
@@ -801,7 +801,7 @@ class FakeInstance:
         self.status.turned()
 
     def run(self, ms: int) -> None:
-        """Turns until `ms` have passed and nothing is left to do at that moment."""
+        """Run turns until `ms` have passed and no work is left."""
         end_ms = self._kafka.timeline.now_ms + ms
         self._kafka.timeline.at(end_ms, self._wake)
         while self._kafka.timeline.now_ms < end_ms:
@@ -811,13 +811,13 @@ class FakeInstance:
             self.turn()
 
     def set_faults(self, chance: float, unknown: float = 0.0) -> None:
-        """How often a transaction ends by a passing fault, or with an unknown outcome; needs an `rng`."""
+        """Set the shares of transactions that end by a passing fault or with an unknown outcome. Needs an `rng`."""
         self._fault_chance, self._unknown_chance = chance, unknown
         if self.sink is not None:
             self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
 
     def stop(self) -> None:
-        """SIGTERM: a clean end."""
+        """Stop cleanly, as by SIGTERM."""
         assert self.bridge is not None, "not started"
         self.bridge.finish()
         self.bridge.stop()
@@ -834,18 +834,18 @@ class FakeInstance:
         self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
 
     def leave_the_group(self) -> None:
-        """Its session times out; it will know at its next poll."""
+        """Expire its session. It notices at its next poll."""
         if self.source is not None:
             self._group.expire(self.source.member)
 
     def lose_power(self) -> None:
-        """The machine stops: what was not synced is torn or lost."""
+        """Stop the machine. Data that was not synced is torn or lost."""
         for disk in self.disks.values():
             disk.lose_power(self._rng)
         self.kill()
 
     def lose_disks(self) -> None:
-        """The data directory is deleted."""
+        """Delete the data directory."""
         self.kill()
         self.disks = {}
 

@@ -1,11 +1,11 @@
-"""For tests of programs that use the bridge: one that is real, on a fake Kafka whose time passes when the test says so.
+"""For tests of programs that use the bridge: a real bridge on a fake Kafka. The test controls the time.
 
     world = TimerWorld("reminders")
     my_service(world.producer)                           # produces to timer.requests, as it does to a real Kafka
     world.pass_time(ms=60_000)
     assert [record.value for record in world.read("reminders")] == [b"..."]
 
-Nothing sleeps: an hour passes in as little time as what happens in it takes.
+Nothing sleeps: an hour passes as fast as its events are processed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +23,14 @@ _DAY_MS = 86_400_000
 
 
 def usual_options() -> TurnOptions:
-    """As a bridge without settings has them, but for a smaller wheel."""
+    """Return the default options, with a smaller wheel."""
     own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
     rules = Rules(max_delay_ms=366 * _DAY_MS, roll_window_ms=2 * _DAY_MS, own_topics=own)
     return TurnOptions(rules=rules, store=StoreOptions(tick_ms=10_000, slots=30_000), max_wait_ms=_DAY_MS)
 
 
 class FakeProducer:
-    """What a program calls of confluent_kafka.Producer to send requests; delivered at once."""
+    """Replaces confluent_kafka.Producer for programs that send requests. Records arrive at once."""
 
     def __init__(self, kafka: FakeKafka) -> None:
         self._kafka = kafka
@@ -46,7 +46,7 @@ class FakeProducer:
         headers: Headers | Mapping[str, bytes | str | None] | None = None,
         **others: Any,
     ) -> None:
-        """`timestamp` is not kept: timer topics have the broker's. Raises KeyError where there is no such topic."""
+        """Produce a record. Raises KeyError if the topic does not exist. `timestamp` is ignored: the broker sets it."""
         del timestamp
         told = others.pop("callback", on_delivery)
         assert not others, f"this producer does not know {', '.join(others)}"

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError
-from bridge.kafka import ConfluentRedrive, Patience
+from bridge.kafka import ConfluentRedrive, Retrier
 from bridge.redrive.rules import Parked, Selection
 from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
 from integration_tests.conftest import Broker
@@ -42,7 +42,7 @@ class Place:
     def redrive(self, *, begun: bool = True) -> ConfluentRedrive:
         self.cluster.flush()
         connection = Connection(self.cluster.bootstrap_servers, self._group, "redrive")
-        made = ConfluentRedrive(connection, self.rejected, self.marks, {self.timers: RULES}, Patience())
+        made = ConfluentRedrive(connection, self.rejected, self.marks, {self.timers: RULES}, Retrier())
         if begun:
             made.begin(-1)
         return made

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from bridge.config.kafka_config import Connection
-from bridge.kafka import ConfluentTopics, Patience
+from bridge.kafka import ConfluentTopics, Retrier
 from integration_tests.bridge.test_run import Names, names, read, run
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
@@ -48,7 +48,7 @@ def test_two_timer_topics_with_their_own_targets_and_a_throttled_one_delays_not_
     arguments = [*names.arguments, "--config", str(second.config)]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         pass
-    topics = ConfluentTopics(Connection(kafka.bootstrap_servers), Patience())
+    topics = ConfluentTopics(Connection(kafka.bootstrap_servers), Retrier())
     for made in (second.timers, f"{second.timers}.journal"):
         assert topics.partitions(made) == 2
         assert topics.config(made)["message.timestamp.type"] == "LogAppendTime"

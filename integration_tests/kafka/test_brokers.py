@@ -44,13 +44,13 @@ def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None
 
         def carry(number: int) -> Transaction:
             records = [out(target, b"%d/%d" % (number, n)) for n in range(50)]
-            return Transaction(records, {}, {world.shard(): progress(number)}, member.fence)
+            return Transaction(records, {}, {world.shard(): progress(number)}, member.group_metadata)
 
         next_, last, killed_at = 1, 40, 10
         starter = threading.Timer(5.0, brokers.node(leader).start)
         while next_ <= last:
             numbers = range(next_, min(next_ + 2, last + 1))
-            on_their_way = [sink.begin(carry(number)) for number in numbers]
+            on_their_way = [sink.submit(carry(number)) for number in numbers]
             if starter.ident is None and next_ >= killed_at:
                 brokers.node(leader).kill()
                 starter.start()

@@ -17,14 +17,14 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from bridge.client import TimerProducer
 from bridge.config.kafka_config import Connection
 from bridge.dev.embedded_kafka import EmbeddedKafka
-from bridge.errors import BridgeError, BrokerUnavailableError, FencedError, NameTakenError, OutcomeUnknownError
-from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, Patience
+from bridge.errors import BridgeError, BrokerUnavailableError, FencedError, InstanceIdInUseError, OutcomeUnknownError
+from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, Retrier
 from bridge.kafka import client_config as clients
-from bridge.kafka.consumer import UNREADABLE, headers_of
+from bridge.kafka.consumer import UNREADABLE_HEADERS, headers_of
 from bridge.kafka.group_metadata import is_member
-from bridge.kafka.transactions.pipeline import ProducerSlot
 from bridge.kafka.transactions.produce import PendingSends
 from bridge.kafka.transactions.producer import TransactionalProducer, TransactionContents
+from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
@@ -44,7 +44,7 @@ class World:
         self.requests = self.cluster.topic("requests", partitions, message_timestamp_type="LogAppendTime")
         self.journal = self.cluster.topic("journal", partitions)
         self.group = f"group-{uuid4().hex[:8]}"
-        self.patience = Patience()
+        self.retrier = Retrier()
         self._open: list[ConfluentSource | ConfluentHistory | ConfluentSink] = []
 
     def connection(self, instance: str = "one") -> Connection:
@@ -54,12 +54,12 @@ class World:
         """`group_protocol="consumer"` is group.protocol=consumer."""
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
         connection = replace(self.connection(), kafka=settings)
-        self._open.append(source := ConfluentSource(connection, [self.requests], self.patience))
+        self._open.append(source := ConfluentSource(connection, [self.requests], self.retrier))
         return source
 
     def history(self) -> ConfluentHistory:
         journals = {self.requests: self.journal}
-        self._open.append(history := ConfluentHistory(self.connection(), journals, self.patience))
+        self._open.append(history := ConfluentHistory(self.connection(), journals, self.retrier))
         return history
 
     def sink(
@@ -67,7 +67,7 @@ class World:
     ) -> ConfluentSink:
         journals = {self.requests: self.journal}
         connection = replace(self.connection(instance), published={"compression.type": compression})
-        self._open.append(sink := ConfluentSink(connection, journals, self.patience, own_topics))
+        self._open.append(sink := ConfluentSink(connection, journals, self.retrier, own_topics))
         return sink
 
     def member(self) -> "Member":
@@ -82,7 +82,7 @@ class World:
         self.cluster.flush()
 
     def close(self) -> None:
-        self.patience.give_up_in(5)
+        self.retrier.give_up_in(5)
         for port in self._open:
             port.close()
 
@@ -93,13 +93,13 @@ class Member:
     def __init__(self, source: ConfluentSource) -> None:
         self.source = source
         self.shards: set[Shard] = set()
-        self.fence: object = None
+        self.group_metadata: object = None
         self.records: list[Record] = []
 
     def poll(self, timeout_ms: int = 100, max_records: int = 1000) -> Polled:
         polled = self.source.poll(timeout_ms, max_records)
         self.note(polled.ownership)
-        self.fence = polled.fence
+        self.group_metadata = polled.group_metadata
         for records in polled.records.values():
             self.records += records
         return polled
@@ -193,7 +193,7 @@ class TestSource:
             member.source.pause(world.shard())
             member.source.pause(world.shard())
             assert member.poll(150).records == {}
-            member.source.check()
+            member.source.serve_rebalance()
             member.source.resume(world.shard())
             member.poll(1000, 20)
         member.poll_until(lambda: len(member.records) == 100)
@@ -206,9 +206,9 @@ class TestSource:
         member.source.start(world.shard(), 0)
         member.poll(1000, 5)
         for _ in range(10):
-            checked = member.source.check()
+            checked = member.source.serve_rebalance()
             assert checked.records == {}
-            assert checked.fence == member.fence
+            assert checked.group_metadata == member.group_metadata
         member.poll_until(lambda: len(member.records) == 30)
         assert [record.offset for record in member.records] == list(range(30))
 
@@ -253,7 +253,7 @@ class TestSource:
             second = world.member()
             first.poll_until(lambda: (len(first.shards), len(second.shards)) == (2, 2), second)
             assert not first.shards & second.shards
-            assert first.fence != second.fence
+            assert first.group_metadata != second.group_metadata
             for shard in second.shards:
                 second.source.start(shard, 0)
             for partition in range(4):
@@ -300,9 +300,9 @@ class TestSource:
 
     def test_the_fence_of_no_member_is_told_apart(self, world: World) -> None:
         member = world.member()
-        assert not is_member(member.poll(0).fence)
+        assert not is_member(member.poll(0).group_metadata)
         member.own(1)
-        assert is_member(member.fence)
+        assert is_member(member.group_metadata)
 
     def test_a_second_member_of_one_instance_id_puts_the_first_out(self, world: World) -> None:
         first = Member(world.source(group_instance_id="pod-1"))
@@ -315,14 +315,14 @@ class TestSource:
     def test_a_second_member_of_one_instance_id_waits_under_the_consumer_protocol(self, world: World) -> None:
         first = Member(world.source(group_instance_id="pod-1", group_protocol="consumer"))
         first.own(1)
-        with pytest.raises(NameTakenError):
+        with pytest.raises(InstanceIdInUseError):
             Member(world.source(group_instance_id="pod-1", group_protocol="consumer")).own(1)
 
     def test_headers_that_cannot_be_read_read_as_a_bad_header(self) -> None:
         def headers() -> None:
             raise SystemError("returned a result with an exception set")
 
-        assert headers_of(SimpleNamespace(headers=headers)) == UNREADABLE
+        assert headers_of(SimpleNamespace(headers=headers)) == UNREADABLE_HEADERS
 
 
 class TestHistory:
@@ -352,14 +352,14 @@ class TestHistory:
 
     def test_a_shard_whose_progress_is_not_decided_is_told(self, world: World) -> None:
         history, producer = world.history(), world.cluster.transactional()
-        becomes(lambda: history.undecided([world.shard()]), set())
+        becomes(lambda: history.with_open_transactions([world.shard()]), set())
         producer.begin_transaction()
         place = TopicPartition(world.requests, 0, 3, metadata=progress(3).metadata())
         producer.send_offsets_to_transaction([place], fence_of(world), PATIENCE_S)
-        assert history.undecided([world.shard()]) == {world.shard()}
+        assert history.with_open_transactions([world.shard()]) == {world.shard()}
         producer.commit_transaction(PATIENCE_S)
         assert history.progress(world.shard()) == progress(3)
-        becomes(lambda: history.undecided([world.shard()]), set())
+        becomes(lambda: history.with_open_transactions([world.shard()]), set())
 
     def test_bounds_and_times(self, world: World) -> None:
         history = world.history()
@@ -414,12 +414,12 @@ class TestHistory:
         assert batches[-1][-1].offset == 4999
 
     def test_the_journal_from_an_offset_from_a_time_and_all(self, world: World) -> None:
-        history, sink, fence = world.history(), world.sink(), fence_of(world)
+        history, sink, group_metadata = world.history(), world.sink(), fence_of(world)
         assert history.journal_end(world.shard()) == 0
         assert list(history.journal(world.shard(), from_offset=None, since_ms=None)) == []
         for number in range(3):
             journal = {world.shard(): b"%d" % number}
-            publish(world, sink, Transaction([], journal, {world.shard(): progress(number)}, fence))
+            publish(world, sink, Transaction([], journal, {world.shard(): progress(number)}, group_metadata))
         times = [message.timestamp()[1] for message in world.cluster.read(world.journal)]
         end = history.journal_end(world.shard())
         assert end == 6  # a marker behind each
@@ -444,13 +444,13 @@ def fence_of(world: World) -> object:
     """Of a member that stays in the group as long as the world does."""
     member = world.member()
     member.own(1)
-    return member.fence
+    return member.group_metadata
 
 
 def publish(world: World, sink: ConfluentSink, transaction: Transaction) -> None:
     """What a turn does: again, until it stands."""
     for _ in range(20):
-        match sink.begin(transaction).wait():
+        match sink.submit(transaction).wait():
             case Committed():
                 return
             case Aborted(refused):
@@ -465,13 +465,13 @@ def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tu
     stands: set[int] = set()
     for aborted in range(40):
         outgoing = [record for _, record in left]
-        standing = frozenset(index for index, (number, _) in enumerate(left) if number in stands)
-        again = replace(transaction, outgoing=outgoing, standing=standing)
-        match sink.begin(again).wait():
+        acknowledged = frozenset(index for index, (number, _) in enumerate(left) if number in stands)
+        again = replace(transaction, outgoing=outgoing, acknowledged=acknowledged)
+        match sink.submit(again).wait():
             case Committed():
                 return codes, aborted
             case Aborted(refused) as fate:
-                stands |= {left[index][0] for index in fate.standing}
+                stands |= {left[index][0] for index in fate.acknowledged}
                 codes |= {left[index][0]: code for index, code in refused.items()}
                 left = [pair for index, pair in enumerate(left) if index not in refused]
     raise AssertionError("it never stood")
@@ -483,7 +483,7 @@ class TestSink:
         headers: Headers = [("a", b"1"), ("a", b"\xff\x00"), ("null", None), ("empty", b"")]
         outgoing = [out(target, b"v", b"k", 2, headers), out(target, None, None, 1), out(target, b"", b"", 0)]
         transaction = Transaction(outgoing, {world.shard(): b"j"}, {world.shard(): progress(5)}, fence_of(world))
-        assert world.sink().begin(transaction).wait() == Committed()
+        assert world.sink().submit(transaction).wait() == Committed()
         empty, tombstone, full = world.cluster.read(target)
         assert (empty.partition(), empty.key(), empty.value(), empty.headers()) == (0, b"", b"", None)
         assert (tombstone.partition(), tombstone.key(), tombstone.value()) == (1, None, None)
@@ -509,67 +509,72 @@ class TestSink:
     def test_an_old_fence_publishes_nothing(self, world: World) -> None:
         target = world.cluster.topic("target")
         sink, member = world.sink(), world.member()
-        nobody = member.poll(0).fence
+        nobody = member.poll(0).group_metadata
         member.own(1)
-        old = member.fence
+        old = member.group_metadata
         newcomer = world.member()
-        member.poll_until(lambda: member.fence != old, newcomer)
-        for fence in (nobody, old):
+        member.poll_until(lambda: member.group_metadata != old, newcomer)
+        for group_metadata in (nobody, old):
             for _ in range(2):
-                outcome = sink.begin(Transaction([out(target)], {}, {world.shard(): progress(1)}, fence)).wait()
+                outcome = sink.submit(
+                    Transaction([out(target)], {}, {world.shard(): progress(1)}, group_metadata)
+                ).wait()
                 assert outcome == Aborted({})
         assert world.cluster.values(target) == []
-        publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(1)}, member.fence))
+        publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(1)}, member.group_metadata))
         assert world.cluster.values(target) == [b"v"]
 
     def test_a_second_process_with_the_same_id_fences_the_first(self, world: World) -> None:
         target = world.cluster.topic("target")
-        first, fence = world.sink(), fence_of(world)
-        transaction = Transaction([out(target)], {}, {world.shard(): progress(1)}, fence)
+        first, group_metadata = world.sink(), fence_of(world)
+        transaction = Transaction([out(target)], {}, {world.shard(): progress(1)}, group_metadata)
         publish(world, first, transaction)
         second = world.sink()
         with pytest.raises(FencedError, match="another process runs with this instance's id"):
-            first.begin(transaction).wait()
+            first.submit(transaction).wait()
         publish(world, second, transaction)
         assert world.cluster.values(target) == [b"v", b"v"]
 
     def test_what_a_former_life_left_open_is_ended_at_the_start(self, world: World) -> None:
         """By both producers: else progress and readers would wait for the time-out."""
-        target, fence = world.cluster.topic("target"), fence_of(world)
+        target, group_metadata = world.cluster.topic("target"), fence_of(world)
         long = {"transaction.timeout.ms": 60_000}
         settings = [clients.producer(world.connection(), number) | long for number in range(2)]
-        former = [TransactionalProducer(each, world.patience) for each in settings]
+        former = [TransactionalProducer(each, world.retrier) for each in settings]
         for number, producer in enumerate(former):
-            batch = TransactionContents([out(target, b"lost")], {world.shard(): progress(number)}, fence, {})
+            batch = TransactionContents([out(target, b"lost")], {world.shard(): progress(number)}, group_metadata, {})
             assert producer.fill(batch) is None
         sink = world.sink()
         for number, producer in enumerate(former):
             with pytest.raises(FencedError):
-                producer.settle(TransactionContents([], {world.shard(): progress(number)}, fence, {}))
-        publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(7)}, fence))
+                producer.settle(TransactionContents([], {world.shard(): progress(number)}, group_metadata, {}))
+        publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(7)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
         assert world.history().progress(world.shard()) == progress(7)
 
     def test_what_a_dead_instance_left_open_holds_readers_for_the_transaction_time_out_and_no_longer(
         self, world: World
     ) -> None:
-        target, fence = world.cluster.topic("target"), fence_of(world)
-        dead = TransactionalProducer(clients.producer(world.connection("dead"), 0), world.patience)
-        assert dead.fill(TransactionContents([out(target, b"lost")], {world.shard(): progress(1)}, fence, {})) is None
+        target, group_metadata = world.cluster.topic("target"), fence_of(world)
+        dead = TransactionalProducer(clients.producer(world.connection("dead"), 0), world.retrier)
+        assert (
+            dead.fill(TransactionContents([out(target, b"lost")], {world.shard(): progress(1)}, group_metadata, {}))
+            is None
+        )
         began_s = time.monotonic()
-        publish(world, world.sink(), Transaction([out(target)], {}, {world.shard(): progress(2)}, fence))
+        publish(world, world.sink(), Transaction([out(target)], {}, {world.shard(): progress(2)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
         assert time.monotonic() - began_s < 4 * clients.TRANSACTION_TIMEOUT_MS / 1000
         assert world.history().progress(world.shard()) == progress(2)
 
     def test_a_successor_is_forgiven_some_fences_but_none_behind_a_commit(self, world: World) -> None:
         """As another process would, others of its id put it out; nobody could tell them from its own late start."""
-        target, fence = world.cluster.topic("target"), fence_of(world)
+        target, group_metadata = world.cluster.topic("target"), fence_of(world)
         settings = clients.producer(world.connection(), 0)
-        batch = TransactionContents([out(target)], {world.shard(): progress(1)}, fence, {})
+        batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
 
         def fenced(lane: ProducerSlot) -> bool:
-            TransactionalProducer(settings, world.patience)
+            TransactionalProducer(settings, world.retrier)
             try:
                 assert lane.producer.fill(batch) or lane.producer.settle(batch)
             except FencedError:
@@ -578,7 +583,7 @@ class TestSink:
             return False
 
         def healed() -> ProducerSlot:
-            lane = ProducerSlot(world.connection(), 0, world.patience)
+            lane = ProducerSlot(world.connection(), 0, world.retrier)
             lane.producer.is_broken = True
             lane.replace_if_broken()
             return lane
@@ -593,10 +598,10 @@ class TestSink:
         assert world.cluster.values(target) == [b"v"]
 
     def test_two_instances_publish_side_by_side(self, world: World) -> None:
-        target, fence = world.cluster.topic("target"), fence_of(world)
+        target, group_metadata = world.cluster.topic("target"), fence_of(world)
         sinks = world.sink("one"), world.sink("two")
         for sink in sinks * 3:
-            publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(1)}, fence))
+            publish(world, sink, Transaction([out(target)], {}, {world.shard(): progress(1)}, group_metadata))
         assert world.cluster.values(target) == [b"v"] * 6
 
 
@@ -604,8 +609,10 @@ class TestSinkRefuses:
     """What can never be taken is named; the rest stands; nothing of an aborted transaction is ever seen."""
 
     def run(self, world: World, sink: ConfluentSink, outgoing: list[Outgoing]) -> tuple[dict[int, str], int]:
-        self.fence = getattr(self, "fence", None) or fence_of(world)
-        return publish_without_refused(sink, Transaction(outgoing, {}, {world.shard(): progress(1)}, self.fence))
+        self.group_metadata = getattr(self, "fence", None) or fence_of(world)
+        return publish_without_refused(
+            sink, Transaction(outgoing, {}, {world.shard(): progress(1)}, self.group_metadata)
+        )
 
     def test_case_25_an_unknown_topic_until_it_is_made(self, world: World) -> None:
         good, missing = world.cluster.topic("good"), f"missing-{uuid4().hex[:8]}"
@@ -788,10 +795,12 @@ class TestTrouble:
         with closing(World(kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
             member.own(1)
-            publish(world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.fence))
-            transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.fence)
+            publish(
+                world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.group_metadata)
+            )
+            transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.group_metadata)
             with stopped(kafka, 13):
-                outcome = sink.begin(transaction).wait()
+                outcome = sink.submit(transaction).wait()
             assert outcome == Aborted({})
             retry_until_success(world, sink, member, transaction)
             assert world.cluster.values(target) == [b"1", b"2"]
@@ -799,17 +808,17 @@ class TestTrouble:
     def test_a_producer_that_its_own_late_start_has_fenced_is_replaced(self, own_kafka: EmbeddedKafka) -> None:
         """The second one stands for the first request, which a broker that stood still carries out behind the next."""
         with closing(World(own_kafka.bootstrap_servers)) as world:
-            target, fence = world.cluster.topic("target"), fence_of(world)
+            target, group_metadata = world.cluster.topic("target"), fence_of(world)
             settings = clients.producer(world.connection(), 0)
             with stopped(own_kafka, 5):
-                asked_twice = TransactionalProducer(settings, world.patience)
-            late = TransactionalProducer(settings, world.patience)
-            batch = TransactionContents([out(target)], {world.shard(): progress(1)}, fence, {})
+                asked_twice = TransactionalProducer(settings, world.retrier)
+            late = TransactionalProducer(settings, world.retrier)
+            batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
             assert asked_twice.fill(batch) or asked_twice.settle(batch)
             assert asked_twice.is_broken
             assert late.fill(batch) is None
             assert late.settle(batch) is None
-            TransactionalProducer(settings, world.patience)
+            TransactionalProducer(settings, world.retrier)
             with pytest.raises(FencedError):
                 assert late.fill(batch) or late.settle(batch)
 
@@ -821,14 +830,19 @@ class TestTrouble:
         with closing(World(own_kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
             member.own(1)
-            publish(world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.fence))
+            publish(
+                world, sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.group_metadata)
+            )
             assert world.cluster.values(target) == [b"1"]
             assert world.history().progress(world.shard()) == progress(1)
             own_kafka.kill()
             starter = threading.Timer(1.0, own_kafka.start)
             starter.start()
             retry_until_success(
-                world, sink, member, Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.fence)
+                world,
+                sink,
+                member,
+                Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.group_metadata),
             )
             starter.join()
             assert world.cluster.values(target) == [b"1", b"2"]
@@ -836,10 +850,10 @@ class TestTrouble:
 
     def test_a_sink_is_closed_though_no_broker_answers(self, own_kafka: EmbeddedKafka) -> None:
         world = World(own_kafka.bootstrap_servers)
-        target, sink, fence = world.cluster.topic("target"), world.sink(), fence_of(world)
+        target, sink, group_metadata = world.cluster.topic("target"), world.sink(), fence_of(world)
         own_kafka.kill()
-        transactions = [Transaction([out(target)], {}, {world.shard(): progress(n)}, fence) for n in range(2)]
-        on_their_way = [sink.begin(transaction) for transaction in transactions]
+        transactions = [Transaction([out(target)], {}, {world.shard(): progress(n)}, group_metadata) for n in range(2)]
+        on_their_way = [sink.submit(transaction) for transaction in transactions]
         sink.close()
         for each in on_their_way:
             with pytest.raises(BrokerUnavailableError):
@@ -848,11 +862,11 @@ class TestTrouble:
 
     def test_whoever_has_to_end_does_not_wait_for_ever(self, own_kafka: EmbeddedKafka) -> None:
         world = World(own_kafka.bootstrap_servers)
-        target, sink, fence = world.cluster.topic("target"), world.sink(), fence_of(world)
+        target, sink, group_metadata = world.cluster.topic("target"), world.sink(), fence_of(world)
         own_kafka.kill()
-        world.patience.give_up_in(1)
+        world.retrier.give_up_in(1)
         began_s = time.monotonic()
-        transaction = Transaction([out(target)], {}, {world.shard(): progress(1)}, fence)
+        transaction = Transaction([out(target)], {}, {world.shard(): progress(1)}, group_metadata)
         with pytest.raises(BrokerUnavailableError):
             publish(world, sink, transaction)
         with pytest.raises(BrokerUnavailableError):
@@ -865,9 +879,9 @@ def retry_until_success(world: World, sink: ConfluentSink, member: Member, trans
     """As the bridge does: until it stands; where nobody knows, a new life asks Kafka."""
     while True:
         member.poll()
-        transaction.fence = member.fence
+        transaction.group_metadata = member.group_metadata
         try:
-            if sink.begin(transaction).wait() == Committed():
+            if sink.submit(transaction).wait() == Committed():
                 return
         except OutcomeUnknownError:
             sink = world.sink()
@@ -920,7 +934,7 @@ def test_the_control_topic_is_read_to_its_end_once_then_what_comes(world: World)
     def values(records: Iterable[Record]) -> list[bytes | None]:
         return [record.value for record in records]
 
-    with closing(ConfluentControl(world.connection(), topic, world.patience)) as control:
+    with closing(ConfluentControl(world.connection(), topic, world.retrier)) as control:
         assert values(control.catch_up()) == []
         sent = send(*range(1200))
         hanging = Producer({"bootstrap.servers": world.cluster.bootstrap_servers, "transactional.id": topic})

@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 
 from bridge.kafka import ConfluentSink
 from bridge.kafka import client_config as clients
-from bridge.kafka.transactions.pipeline import InFlightTransaction
-from bridge.kafka.transactions.producer import Failed, TransactionalProducer, TransactionContents
+from bridge.kafka.transactions.in_flight import InFlightTransaction
+from bridge.kafka.transactions.producer import SendFailure, TransactionalProducer, TransactionContents
 from bridge.ports import Aborted, Committed, Transaction
 from bridge.tests.simulation.planted_bugs import MUTATIONS
 from integration_tests.conftest import Broker
@@ -24,12 +24,12 @@ from integration_tests.kafka.test_ports_contract import ConfluentHarness, Reader
 from integration_tests.support.patience import PATIENCE_S
 from schemas.origin import Shard
 
-_begin, _wait, _settle = ConfluentSink.begin, InFlightTransaction.wait, TransactionalProducer.settle
+_begin, _wait, _settle = ConfluentSink.submit, InFlightTransaction.wait, TransactionalProducer.settle
 _TOLD = len(b"CGMDv2:")
 
 
 def write_journal(sink: ConfluentSink, transaction: Transaction) -> None:
-    producer = Producer({"bootstrap.servers": sink._existence._connection.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": sink._topic_probe._connection.bootstrap_servers})
     for record in sink._journal_records(transaction):
         producer.produce(record.topic, record.value, record.key, record.partition)
     assert producer.flush(PATIENCE_S) == 0
@@ -53,21 +53,21 @@ def journal_behind(sink: ConfluentSink, transaction: Transaction) -> InFlightTra
     return way
 
 
-def without_member(producer: TransactionalProducer, batch: TransactionContents) -> Failed | None:
+def without_member(producer: TransactionalProducer, batch: TransactionContents) -> SendFailure | None:
     """Generation -1 and no member id, of which the coordinator checks nothing."""
-    assert isinstance(batch.fence, bytes)
-    group, _, rest = batch.fence[_TOLD + 4 :].split(b"\0", 2)
-    fence = b"".join([batch.fence[:_TOLD], struct.pack("=i", -1), group, b"\0\0", rest])
-    return _settle(producer, replace(batch, fence=fence))
+    assert isinstance(batch.group_metadata, bytes)
+    group, _, rest = batch.group_metadata[_TOLD + 4 :].split(b"\0", 2)
+    group_metadata = b"".join([batch.group_metadata[:_TOLD], struct.pack("=i", -1), group, b"\0\0", rest])
+    return _settle(producer, replace(batch, group_metadata=group_metadata))
 
 
 TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
     "journal before the transaction": (
-        lambda: mock.patch.object(ConfluentSink, "begin", journal_before),
+        lambda: mock.patch.object(ConfluentSink, "submit", journal_before),
         ports.TestTwoOnTheirWay.test_where_the_earlier_is_refused_the_later_is_aborted_too,
     ),
     "journal behind the transaction": (
-        lambda: mock.patch.object(ConfluentSink, "begin", journal_behind),
+        lambda: mock.patch.object(ConfluentSink, "submit", journal_behind),
         ports.TestHistory.test_the_journal_from_an_offset_and_from_a_time,
     ),
     "unordered commits": (

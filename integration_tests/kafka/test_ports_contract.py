@@ -15,18 +15,18 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import FencedError
-from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Patience
+from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Retrier
 from bridge.ports import (
-    MOST_PUBLISHING,
+    MAX_IN_FLIGHT,
     Aborted,
     Committed,
     History,
     Outgoing,
     Polled,
-    Publishing,
     Record,
     Sink,
     Source,
+    SubmittedTransaction,
     Transaction,
 )
 from bridge.testing.fake_kafka import murmur2
@@ -165,7 +165,7 @@ class ConfluentHarness:
         )
         self._group = f"group-{name}"
         self._connection: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
-        self._patience = Patience()
+        self._retrier = Retrier()
         self._closing: list[Callable[[], object]] = []
         append_time = {"message.timestamp.type": "LogAppendTime"}
         # What is sent there is of 2023: half a minute after its start a broker deletes what is older than a week.
@@ -187,18 +187,18 @@ class ConfluentHarness:
             end()
 
     def source(self) -> ConfluentSource:
-        source = ConfluentSource(self._member(), [self.timers], self._patience)
+        source = ConfluentSource(self._member(), [self.timers], self._retrier)
         self._closing.append(source.close)
         return source
 
     def history(self) -> ConfluentHistory:
-        history = ConfluentHistory(self._member(), {self.timers: self.journal}, self._patience)
+        history = ConfluentHistory(self._member(), {self.timers: self.journal}, self._retrier)
         self._closing.append(history.close)
         return history
 
     def sink(self, name: str = "one") -> ConfluentSink:
         own_topics = frozenset({self.timers, self.journal}) if self.stands_ahead else None
-        sink = ConfluentSink(self._member(name), {self.timers: self.journal}, self._patience, own_topics)
+        sink = ConfluentSink(self._member(name), {self.timers: self.journal}, self._retrier, own_topics)
         self._closing.append(sink.close)
         return sink
 
@@ -314,7 +314,7 @@ def harness(request: pytest.FixtureRequest, stands_ahead: bool) -> Iterator[Harn
 def again(transaction: Transaction, fate: Committed | Aborted) -> Transaction:
     """As it is repeated: without what stands."""
     assert isinstance(fate, Aborted)
-    transaction.standing = fate.standing
+    transaction.acknowledged = fate.acknowledged
     return transaction
 
 
@@ -325,7 +325,7 @@ class Reader:
         self.source = source
         self.owned: set[Shard] = set()
         self.records: list[Record] = []
-        self.fence: object = None
+        self.group_metadata: object = None
         self.is_member = False
         self.most = 0
         """The most records that one poll has yielded."""
@@ -336,7 +336,7 @@ class Reader:
         fresh = [record for records in polled.records.values() for record in records]
         self.records += fresh
         self.most = max(self.most, len(fresh))
-        self.fence = polled.fence
+        self.group_metadata = polled.group_metadata
         self.is_member = polled.is_member
 
     def poll(self, times: int = 1, max_records: int = 100) -> None:
@@ -437,7 +437,7 @@ class TestSource:
         harness.send(b"a")
         harness.send(b"b", partition=1)
         for _ in range(5):
-            polled = reader.source.check()
+            polled = reader.source.serve_rebalance()
             assert (polled.records, bool(polled.ownership)) == ({}, False)
             time.sleep(0.05)
         reader.poll_until(lambda: len(reader.records) >= 1)
@@ -483,13 +483,13 @@ def order(
 
 @BOTH_DELIVERIES
 class TestSink:
-    def carry(self, shard: Shard, fence: object, *records: Outgoing, progress: Progress = READ) -> Transaction:
-        return Transaction(list(records), {shard: b"decided"}, {shard: progress}, fence)
+    def carry(self, shard: Shard, group_metadata: object, *records: Outgoing, progress: Progress = READ) -> Transaction:
+        return Transaction(list(records), {shard: b"decided"}, {shard: progress}, group_metadata)
 
     def test_all_of_it_stands(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first, tombstone = order(harness, b"a", partition=0, key=b"k"), order(harness, None, partition=1)
         sink, history = harness.sink(), harness.history()
-        assert sink.begin(self.carry(shard, reader.fence, first, tombstone)).wait() == Committed()
+        assert sink.submit(self.carry(shard, reader.group_metadata, first, tombstone)).wait() == Committed()
         assert history.progress(shard) == READ
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"decided"]
         assert harness.read(harness.target) == [
@@ -499,15 +499,17 @@ class TestSink:
 
     def test_progress_alone_may_be_carried(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         sink, history = harness.sink(), harness.history()
-        assert sink.begin(Transaction([], {}, {shard: READ}, reader.fence)).wait() == Committed()
+        assert sink.submit(Transaction([], {}, {shard: READ}, reader.group_metadata)).wait() == Committed()
         assert history.progress(shard) == READ
 
     def test_one_transaction_follows_another(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         sink, history = harness.sink(), harness.history()
         for number in range(5):
             progress = Progress(number, Key(number, number), number)
-            carried = self.carry(shard, reader.fence, order(harness, b"%d" % number, partition=0), progress=progress)
-            assert sink.begin(carried).wait() == Committed()
+            carried = self.carry(
+                shard, reader.group_metadata, order(harness, b"%d" % number, partition=0), progress=progress
+            )
+            assert sink.submit(carried).wait() == Committed()
         assert history.progress(shard) == Progress(4, Key(4, 4), 4)
         assert values(harness) == [b"%d" % number for number in range(5)]
 
@@ -516,7 +518,7 @@ class TestSink:
     ) -> None:
         keys = [b"a", b"bc", b"def", b"N14228", b"tail-number"]
         sent = [order(harness, key, key=key) for key in keys]
-        assert harness.sink().begin(self.carry(shard, reader.fence, *sent)).wait() == Committed()
+        assert harness.sink().submit(self.carry(shard, reader.group_metadata, *sent)).wait() == Committed()
         found = {record.key: record.partition for record in harness.read(harness.target)}
         assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
 
@@ -524,15 +526,15 @@ class TestSink:
         """Publishes again without what is refused, as the bridge does. Returns the codes by value."""
         refused: dict[bytes | None, str] = {}
         for _ in range(20):
-            match sink.begin(transaction).wait():
+            match sink.submit(transaction).wait():
                 case Committed():
                     return refused
                 case Aborted(codes) as fate:
                     refused |= {transaction.outgoing[index].value: code for index, code in codes.items()}
-                    standing = transaction.standing | fate.standing
+                    acknowledged = transaction.acknowledged | fate.acknowledged
                     kept = [index for index in range(len(transaction.outgoing)) if index not in codes]
                     transaction.outgoing = [transaction.outgoing[index] for index in kept]
-                    transaction.standing = frozenset(at for at, index in enumerate(kept) if index in standing)
+                    transaction.acknowledged = frozenset(at for at, index in enumerate(kept) if index in acknowledged)
         pytest.fail(f"not after 20 tries; refused: {refused}")
 
     def test_what_is_never_taken_is_named_and_the_rest_stands_once(
@@ -546,7 +548,7 @@ class TestSink:
             order(harness, b"large" * SMALL_BYTES, topic=harness.small),
             order(harness, b"good too", partition=0),
         ]
-        refused = self.publish_all(harness.sink(), self.carry(shard, reader.fence, *records))
+        refused = self.publish_all(harness.sink(), self.carry(shard, reader.group_metadata, *records))
         assert refused == {
             b"no topic": "unknown-topic",
             b"no partition": "unknown-partition",
@@ -559,11 +561,11 @@ class TestSink:
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
         records = [order(harness, b"%100d" % number, topic=harness.small) for number in range(30)]
-        assert self.publish_all(harness.sink(), self.carry(shard, reader.fence, *records)) == {}
+        assert self.publish_all(harness.sink(), self.carry(shard, reader.group_metadata, *records)) == {}
         assert len(harness.read(harness.small)) == 30
 
     def test_a_stale_fence_publishes_nothing(self, harness: Harness, reader: Reader, shard: Shard) -> None:
-        stale = reader.fence
+        stale = reader.group_metadata
         second = Reader(harness.source())
 
         def shared() -> bool:
@@ -572,16 +574,19 @@ class TestSink:
 
         second.poll_until(shared)
         sink, history = harness.sink(), harness.history()
-        assert sink.begin(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
+        assert sink.submit(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
         assert history.progress(shard) is None
         assert harness.stands_ahead or harness.read(harness.target) == []
-        assert sink.begin(self.carry(shard, reader.source.check().fence, order(harness, b"b"))).wait() == Committed()
+        assert (
+            sink.submit(self.carry(shard, reader.source.serve_rebalance().group_metadata, order(harness, b"b"))).wait()
+            == Committed()
+        )
 
     def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first, second = harness.sink("same"), harness.sink("same")
         with pytest.raises(FencedError):
-            first.begin(self.carry(shard, reader.fence, order(harness, b"a"))).wait()
-        assert second.begin(self.carry(shard, reader.fence, order(harness, b"b"))).wait() == Committed()
+            first.submit(self.carry(shard, reader.group_metadata, order(harness, b"a"))).wait()
+        assert second.submit(self.carry(shard, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
         assert [value for value in values(harness) if value != b"a" or not harness.stands_ahead] == [b"b"]
 
 
@@ -589,9 +594,9 @@ class TestSink:
 class TestTwoOnTheirWay:
     """A second transaction is begun before the fate of the first was asked for."""
 
-    def carry(self, shard: Shard, fence: object, number: int, *records: Outgoing) -> Transaction:
+    def carry(self, shard: Shard, group_metadata: object, number: int, *records: Outgoing) -> Transaction:
         """The `number`th: it moves progress there."""
-        return Transaction(list(records), {shard: b"%d" % number}, {shard: self.progress(number)}, fence)
+        return Transaction(list(records), {shard: b"%d" % number}, {shard: self.progress(number)}, group_metadata)
 
     def progress(self, number: int) -> Progress:
         return Progress(number, Key(number, number), number)
@@ -600,8 +605,8 @@ class TestTwoOnTheirWay:
         sink, history = harness.sink(), harness.history()
         numbers = [b"%d" % number for number in range(600)]
         sent = [order(harness, value, partition=0) for value in numbers]
-        first = sink.begin(self.carry(shard, reader.fence, 1, *sent[:300]))
-        second = sink.begin(self.carry(shard, reader.fence, 2, *sent[300:]))
+        first = sink.submit(self.carry(shard, reader.group_metadata, 1, *sent[:300]))
+        second = sink.submit(self.carry(shard, reader.group_metadata, 2, *sent[300:]))
         assert [second.wait(), first.wait(), second.wait()] == [Committed()] * 3
         assert first.is_done()
         assert second.is_done()
@@ -613,14 +618,14 @@ class TestTwoOnTheirWay:
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
         sink, history = harness.sink(), harness.history()
-        on_their_way: list[Publishing] = []
+        on_their_way: list[SubmittedTransaction] = []
         for number in range(12):
-            while len(on_their_way) >= MOST_PUBLISHING:
+            while len(on_their_way) >= MAX_IN_FLIGHT:
                 assert on_their_way.pop(0).wait() == Committed()
                 assert (history.progress(shard) or self.progress(0)).next_offset <= number
             record = order(harness, b"%d" % number, partition=0)
-            on_their_way.append(sink.begin(self.carry(shard, reader.fence, number, record)))
-        assert [each.wait() for each in on_their_way] == [Committed()] * MOST_PUBLISHING
+            on_their_way.append(sink.submit(self.carry(shard, reader.group_metadata, number, record)))
+        assert [each.wait() for each in on_their_way] == [Committed()] * MAX_IN_FLIGHT
         assert history.progress(shard) == self.progress(11)
         numbers = [b"%d" % number for number in range(12)]
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == numbers
@@ -630,16 +635,19 @@ class TestTwoOnTheirWay:
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
         sink, history = harness.sink(), harness.history()
-        assert sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"0", partition=0))).wait() == Committed()
+        assert (
+            sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"0", partition=0))).wait()
+            == Committed()
+        )
         bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
         good = order(harness, b"2", partition=0)
-        first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
-        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        first = sink.submit(self.carry(shard, reader.group_metadata, 2, *bad))
+        second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({1: "unknown-topic"}), Aborted({})]
         assert history.progress(shard) == self.progress(1)
-        first = sink.begin(again(self.carry(shard, reader.fence, 2, bad[0]), fates[0]))
-        second = sink.begin(again(self.carry(shard, reader.fence, 3, good), fates[1]))
+        first = sink.submit(again(self.carry(shard, reader.group_metadata, 2, bad[0]), fates[0]))
+        second = sink.submit(again(self.carry(shard, reader.group_metadata, 3, good), fates[1]))
         assert [first.wait(), second.wait()] == [Committed(), Committed()]
         assert history.progress(shard) == self.progress(3)
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
@@ -650,16 +658,19 @@ class TestTwoOnTheirWay:
     ) -> None:
         """If the later one stood, its progress would skip the timers of the earlier one."""
         sink, history = harness.sink(), harness.history()
-        assert sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        assert (
+            sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0))).wait()
+            == Committed()
+        )
         bad = [order(harness, b"2", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
-        first = sink.begin(self.carry(shard, reader.fence, 2, *bad))
+        first = sink.submit(self.carry(shard, reader.group_metadata, 2, *bad))
         becomes(first.is_done, True)
         good = order(harness, b"3", partition=0)
-        second = sink.begin(self.carry(shard, reader.fence, 3, good))
+        second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         fate = second.wait()
         assert (fate, first.wait()) == (Aborted({}), Aborted({1: "unknown-topic"}))
         assert history.progress(shard) == self.progress(1)
-        assert sink.begin(again(self.carry(shard, reader.fence, 3, good), fate)).wait() == Committed()
+        assert sink.submit(again(self.carry(shard, reader.group_metadata, 3, good), fate)).wait() == Committed()
         assert history.progress(shard) == self.progress(3)
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"3"]
 
@@ -667,8 +678,8 @@ class TestTwoOnTheirWay:
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
         sink, history = harness.sink(), harness.history()
-        first = sink.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0)))
-        second = sink.begin(self.carry(shard, reader.fence, 2, order(harness, b"bad", partition=3)))
+        first = sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0)))
+        second = sink.submit(self.carry(shard, reader.group_metadata, 2, order(harness, b"bad", partition=3)))
         assert [first.wait(), second.wait()] == [Committed(), Aborted({0: "unknown-partition"})]
         assert history.progress(shard) == self.progress(1)
         assert values(harness) == [b"1"]
@@ -676,7 +687,7 @@ class TestTwoOnTheirWay:
     def test_where_the_earlier_is_stale_the_later_is_aborted_too(
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
-        stale = reader.fence
+        stale = reader.group_metadata
         second_reader = Reader(harness.source())
 
         def shared() -> bool:
@@ -684,33 +695,41 @@ class TestTwoOnTheirWay:
             return len(second_reader.owned) == 1
 
         second_reader.poll_until(shared)
-        fence = reader.source.check().fence
+        group_metadata = reader.source.serve_rebalance().group_metadata
         sink, history = harness.sink(), harness.history()
-        first = sink.begin(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
-        second = sink.begin(self.carry(shard, fence, 2, order(harness, b"2", partition=0)))
+        first = sink.submit(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
+        second = sink.submit(self.carry(shard, group_metadata, 2, order(harness, b"2", partition=0)))
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({}), Aborted({})]
         assert history.progress(shard) is None
         assert harness.stands_ahead or harness.read(harness.target) == []
-        repeated = again(self.carry(shard, fence, 1, order(harness, b"1", partition=0)), fates[0])
-        assert sink.begin(repeated).wait() == Committed()
+        repeated = again(self.carry(shard, group_metadata, 1, order(harness, b"1", partition=0)), fates[0])
+        assert sink.submit(repeated).wait() == Committed()
         assert values(harness)[:1] == [b"1"]
         assert values(harness).count(b"1") == 1, "what stood was sent again"
 
     def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first = harness.sink("same")
-        assert first.begin(self.carry(shard, reader.fence, 1, order(harness, b"1", partition=0))).wait() == Committed()
+        assert (
+            first.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0))).wait()
+            == Committed()
+        )
         second = harness.sink("same")
 
         def begin_and_wait() -> None:
-            transactions = [self.carry(shard, reader.fence, 2, order(harness, b"no", partition=0)) for _ in range(2)]
-            on_their_way = [first.begin(transaction) for transaction in transactions]
+            transactions = [
+                self.carry(shard, reader.group_metadata, 2, order(harness, b"no", partition=0)) for _ in range(2)
+            ]
+            on_their_way = [first.submit(transaction) for transaction in transactions]
             on_their_way[1].wait()
 
         for _ in range(2):
             with pytest.raises(FencedError):
                 begin_and_wait()
-        assert second.begin(self.carry(shard, reader.fence, 2, order(harness, b"2", partition=0))).wait() == Committed()
+        assert (
+            second.submit(self.carry(shard, reader.group_metadata, 2, order(harness, b"2", partition=0))).wait()
+            == Committed()
+        )
         assert [value for value in values(harness) if value != b"no" or not harness.stands_ahead] == [b"1", b"2"]
 
 
@@ -737,29 +756,29 @@ class TestHistory:
 
     def test_a_shard_whose_journal_is_not_decided_is_told(self, harness: Harness, shard: Shard) -> None:
         history, other = harness.history(), Shard(shard.topic, 1)
-        becomes(lambda: history.undecided([shard, other]), set())
+        becomes(lambda: history.with_open_transactions([shard, other]), set())
         end = harness.hang(harness.journal)
-        becomes(lambda: history.undecided([shard, other]), {shard})
+        becomes(lambda: history.with_open_transactions([shard, other]), {shard})
         end()
         list(history.journal(shard, from_offset=None, since_ms=None))  # waits for it
-        becomes(lambda: history.undecided([shard, other]), set())
+        becomes(lambda: history.with_open_transactions([shard, other]), set())
 
     def test_an_open_transaction_is_seen_by_its_ends(self, harness: Harness, shard: Shard) -> None:
         history, other = harness.history(), Shard(shard.topic, 1)
         harness.send(b"a")
         end = harness.hang(harness.timers)
         harness.send(b"b")
-        becomes(lambda: history.open_ends([shard, other]), {shard: (1, 3), other: (0, 0)})
+        becomes(lambda: history.stable_and_end_offsets([shard, other]), {shard: (1, 3), other: (0, 0)})
         end()
 
     def test_first_offsets_are_told_of_those_that_are_there(self, harness: Harness, shard: Shard) -> None:
         history, other = harness.history(), Shard(shard.topic, 1)
         for value in (b"a", b"b"):
             harness.send(value)
-        becomes(lambda: history.firsts([shard, other]), {shard: 0, other: 0})
+        becomes(lambda: history.first_offsets([shard, other]), {shard: 0, other: 0})
         harness.delete_before(1)
-        becomes(lambda: history.firsts([shard, other]), {shard: 1, other: 0})
-        assert history.firsts([]) == {}
+        becomes(lambda: history.first_offsets([shard, other]), {shard: 1, other: 0})
+        assert history.first_offsets([]) == {}
 
     def test_requests_are_those_of_the_range_that_stand(self, harness: Harness, shard: Shard) -> None:
         for value in (b"a", b"b"):
@@ -789,7 +808,9 @@ class TestHistory:
         ends = []
         for value in (b"one", b"two", b"three"):
             ends.append(history.journal_end(shard))
-            assert sink.begin(Transaction([], {shard: value}, {shard: READ}, reader.fence)).wait() == Committed()
+            assert (
+                sink.submit(Transaction([], {shard: value}, {shard: READ}, reader.group_metadata)).wait() == Committed()
+            )
             harness.history().progress(shard)  # waits until it is visible
         assert ends == [0, 2, 4], "a record and the marker of its transaction"
         assert history.journal_bounds(shard) == (0, history.journal_end(shard))
@@ -807,19 +828,22 @@ class TestHistory:
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
         sink, history, other = harness.sink(), harness.history(), Shard(shard.topic, 1)
-        assert history.newest_decisions([shard, other]) == {}
-        carried = Transaction([order(harness, b"a")], {shard: b"decided"}, {shard: READ}, reader.fence)
+        assert history.newest_journal_times([shard, other]) == {}
+        carried = Transaction([order(harness, b"a")], {shard: b"decided"}, {shard: READ}, reader.group_metadata)
         began_ms = harness.now_ms()
-        assert sink.begin(carried).wait() == Committed()
+        assert sink.submit(carried).wait() == Committed()
         history.progress(shard)  # waits for the markers
-        becomes(lambda: history.newest_decisions([shard, other]).keys(), {shard})
-        told = history.newest_decisions([shard, other])
+        becomes(lambda: history.newest_journal_times([shard, other]).keys(), {shard})
+        told = history.newest_journal_times([shard, other])
         assert began_ms <= told[shard] <= harness.now_ms()
 
     def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         """A zombie's record on the journal, undecided yet, stands before what its successor has committed."""
         sink, history = harness.sink(), harness.history()
         harness.hang(harness.journal)()
-        assert sink.begin(Transaction([], {shard: b"decided"}, {shard: READ}, reader.fence)).wait() == Committed()
+        assert (
+            sink.submit(Transaction([], {shard: b"decided"}, {shard: READ}, reader.group_metadata)).wait()
+            == Committed()
+        )
         assert history.journal_end(shard) >= 2
         assert list(history.journal(shard, from_offset=0, since_ms=None)) == [b"decided"]

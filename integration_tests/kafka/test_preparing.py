@@ -90,7 +90,7 @@ def test_one_shard_is_prepared_beside_and_the_other_whose_process_is_killed_by_t
     bridge.launch()
     os.kill(child_of(bridge), signal.SIGKILL)
     lost.demand_each_once()
-    assert bridge.log_path.read_text().count("its preparation ended with -9") == 1
+    assert bridge.log_path.read_text().count("background recovery ended with -9") == 1
     bridge.stop()
 
 

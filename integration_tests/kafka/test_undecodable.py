@@ -21,7 +21,7 @@ from bridge.config.kafka_config import Connection
 from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from bridge.errors import BrokerUnavailableError, PartitionUnreadableError
-from bridge.kafka import ConfluentControl, ConfluentHistory, Patience
+from bridge.kafka import ConfluentControl, ConfluentHistory, Retrier
 from bridge.kafka.log_reader import LIMIT_S
 from integration_tests.bridge.test_health import get
 from integration_tests.bridge.test_run import Names, names  # noqa: F401  (a fixture)
@@ -307,8 +307,8 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
     cluster.flush()
     limits = fetch_limits(1 << 20, is_compressed=True)
     connection = Connection(own_kafka.bootstrap_servers, fetched=limits)
-    history, shard = ConfluentHistory(connection, {timers: journal}, Patience(), LIMIT_S), Shard(timers, 0)
-    control = ConfluentControl(connection, cluster.topic("control"), Patience())
+    history, shard = ConfluentHistory(connection, {timers: journal}, Retrier(), LIMIT_S), Shard(timers, 0)
+    control = ConfluentControl(connection, cluster.topic("control"), Retrier())
     assert sum(map(len, history.requests(shard, 0, 100))) == 100
     assert list(control.catch_up()) == []
     assert history.progress(shard) is None
@@ -333,7 +333,12 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
         with pytest.raises(BrokerUnavailableError):
             list(control.catch_up())
         assert time.monotonic() - begun_s < 5.5
-        for glance in (history.undecided, history.open_ends, history.firsts, history.newest_decisions):
+        for glance in (
+            history.with_open_transactions,
+            history.stable_and_end_offsets,
+            history.first_offsets,
+            history.newest_journal_times,
+        ):
             begun_s = time.monotonic()
             glance([shard])
             assert time.monotonic() - begun_s < 2

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from bridge.errors import BridgeError
-from bridge.kafka.poll_pacing import PACES_S
+from bridge.kafka.poll_pacing import POLL_INTERVAL_S
 from scripts.bench.measurements import (
     NO_COST,
     Burst,
@@ -231,7 +231,7 @@ def steady_of(
 
 def small(stage: TopicFixture, per_s: int, seconds: float) -> Small:
     """The second half of it: its producers and its topic are new."""
-    pace_s, sizes = PACES_S["exactly-once"], stage.sizes
+    pace_s, sizes = POLL_INTERVAL_S["exactly-once"], stage.sizes
     values = [stage.body(number) for number in range(int(per_s * pace_s))]
     topic = stage.target(f"small-{per_s}")
     times = small_transactions(

@@ -12,7 +12,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bridge.kafka.client_config import PRODUCER
-from bridge.kafka.poll_pacing import Pace
+from bridge.kafka.poll_pacing import PollPacer
 from scripts.common.kafka_io import QUIET, kafka_errors
 
 _TIMEOUT_S = 30.0
@@ -32,7 +32,7 @@ def small_transactions(
     """Run the transactions, each with `values`. Raises BridgeError."""
     name = f"small-{uuid4().hex[:8]}"
     shared: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
-    consumer, pace = Consumer({**shared, "group.id": name}), Pace(pace_s)
+    consumer, pace = Consumer({**shared, "group.id": name}), PollPacer(pace_s)
     with kafka_errors("small transactions could not go on"):
         producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
         for producer in producers:

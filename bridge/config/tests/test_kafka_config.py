@@ -10,7 +10,7 @@ from bridge.client import TimerProducer
 from bridge.config.kafka_config import RESERVED, Connection
 from bridge.config.settings import Settings, load
 from bridge.errors import SettingsError
-from bridge.kafka import ConfluentTopics, Patience
+from bridge.kafka import ConfluentTopics, Retrier
 from bridge.kafka import client_config as clients
 
 SECRET = "s3cr3t-word"
@@ -80,10 +80,10 @@ def test_a_setting_that_is_overridden_needs_no_file() -> None:
 def test_every_client_gets_them() -> None:
     connection = Connection("here:9092", "group", "one", SECURITY | {"linger.ms": "7", "session.timeout.ms": "8000"})
     for config in (
-        clients.member(connection),
+        clients.group_member(connection),
         clients.reader(connection),
         clients.producer(connection, 0),
-        clients.plain(connection),
+        clients.admin(connection),
     ):
         assert connection.kafka.items() <= config.items()
         assert config["bootstrap.servers"] == "here:9092"
@@ -93,21 +93,21 @@ def test_every_client_gets_them() -> None:
 def test_static_membership_and_the_protocol_reach_the_member_of_the_group_alone(protocol: str) -> None:
     settings = load(SERVERS | {"static_membership": "true", "group_protocol": protocol}, {}, None)
     connection = settings.connection("one")
-    member, reader = clients.member(connection), clients.reader(connection)
+    member, reader = clients.group_member(connection), clients.reader(connection)
     assert (member["group.protocol"], member["group.instance.id"]) == (protocol, "one")
     assert ("session.timeout.ms" in member) is (protocol == "classic")
     assert reader["group.protocol"] == "classic"
     assert "group.instance.id" not in reader
     own = load(SERVERS | {"static_membership": "true", "kafka": {"group.instance.id": "pod-1"}}, {}, None)
-    assert clients.member(own.connection("one"))["group.instance.id"] == "pod-1"
-    assert "group.instance.id" not in clients.member(load(SERVERS, {}, None).connection("one"))
+    assert clients.group_member(own.connection("one"))["group.instance.id"] == "pod-1"
+    assert "group.instance.id" not in clients.group_member(load(SERVERS, {}, None).connection("one"))
 
 
 def test_a_setting_with_a_name_reaches_what_publishes_and_kafka_stands_above_it() -> None:
     named = load(SERVERS | {"compression": "lz4", "linger_ms": "0.5"}, {}, None)
-    for config in (clients.producer(named.connection("i"), 0), clients.ahead(named.connection("i"))):
+    for config in (clients.producer(named.connection("i"), 0), clients.early_delivery_producer(named.connection("i"))):
         assert (config["compression.type"], config["linger.ms"]) == ("lz4", "0.5")
-    assert "compression.type" not in clients.member(named.connection("i"))
+    assert "compression.type" not in clients.group_member(named.connection("i"))
     above = load(SERVERS | {"compression": "lz4", "kafka": {"compression.type": "zstd"}}, {}, None)
     assert clients.producer(above.connection("i"), 0)["compression.type"] == "zstd"
 
@@ -160,14 +160,14 @@ def test_a_secret_that_is_written_wrongly_is_not_shown_either(command: list[str]
 @pytest.mark.parametrize("name", ["stats_cb", "oauth_cb", "default.topic.config"])
 def test_a_setting_that_takes_more_than_text_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=r"kafka settings: .*leave it out") as refused:
-        ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Patience())
+        ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Retrier())
     assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["security.protocol", "debug", "acks"])
 def test_a_secret_beside_the_wrong_name_is_not_shown(name: str) -> None:
     with pytest.raises(SettingsError, match="Invalid value for configuration property") as by_the_bridge:
-        ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Patience())
+        ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Retrier())
     with pytest.raises(SettingsError, match="Invalid value for configuration property") as by_the_client:
         TimerProducer({"bootstrap.servers": "here:9092", name: SECRET})
     assert SECRET not in str(by_the_bridge.value) + str(by_the_client.value)

@@ -53,7 +53,7 @@ def test_a_journal_without_that_room_is_refused_with_what_to_set() -> None:
     assert journal_faults("timer.journal", made, DAY_MS, 2_000_000) == []
     (fault,) = journal_faults("timer.journal", {**made, "max.message.bytes": "1048588"}, DAY_MS, 2_000_000)
     assert "max.message.bytes is 1048588" in fault
-    assert "2000000 bytes tell: set it to that or more" in fault
+    assert "2000000 bytes: set it to that or more" in fault
 
 
 def test_a_right_that_is_missing_is_named() -> None:

@@ -8,7 +8,7 @@ from bridge.client import TimerProducer
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
-from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Patience
+from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
 from bridge.redrive.marker_index import MarkerIndex, MarkerReader
 from bridge.redrive.rules import Parked, Selection
 from bridge.redrive.session import redrive_session
@@ -22,9 +22,9 @@ class ConfluentKafkaPort:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._ending = Patience()
-        """Ends all waits on close. `_patience`, for readers, starts again with each read."""
-        self._patience = Patience(self._ending)
+        self._ending = Retrier()
+        """Ends all waits on close. `_retrier`, for readers, starts again with each read."""
+        self._retrier = Retrier(self._ending)
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._redriving = threading.Lock()
@@ -36,7 +36,7 @@ class ConfluentKafkaPort:
     def group(self) -> GroupView:
         with self._lock:
             if self._group is None:
-                self._group = ConfluentGroup(self._settings.connection(), self._patience)
+                self._group = ConfluentGroup(self._settings.connection(), self._retrier)
         members = self._group.members()
         return GroupView(frozenset(self._group.shards(self._settings.timer_topics())), members)
 
@@ -46,8 +46,8 @@ class ConfluentKafkaPort:
             raise BridgeError("others ask Kafka just now, and it takes long: ask again")
         try:
             if self._reader is None:
-                self._reader = _HistoryReader(self._settings, self._patience)
-            self._patience.give_up_in(_WAIT_S)
+                self._reader = _HistoryReader(self._settings, self._retrier)
+            self._retrier.give_up_in(_WAIT_S)
             yield self._reader
         finally:
             self._reading.release()
@@ -101,7 +101,7 @@ class ConfluentKafkaPort:
 
 
 class _HistoryReader(ConfluentHistory):
-    def __init__(self, settings: Settings, patience: Patience) -> None:
+    def __init__(self, settings: Settings, retrier: Retrier) -> None:
         connection = settings.connection()
-        super().__init__(connection, {}, patience)
-        self.partitions = ConfluentTopics(connection, patience).partitions
+        super().__init__(connection, {}, retrier)
+        self.partitions = ConfluentTopics(connection, retrier).partitions

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import BridgeError, FencedError, MembershipLostError, NameTakenError
-from bridge.kafka.consumer import UNREADABLE, ConfluentSource, headers_of
-from bridge.kafka.retry import CALL_S, Patience
+from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, MembershipLostError
+from bridge.kafka.consumer import UNREADABLE_HEADERS, ConfluentSource, headers_of
+from bridge.kafka.retry import CALL_S, Retrier
 from bridge.ports import Polled
 from schemas.origin import Shard
 
@@ -45,8 +45,8 @@ class Said:
 class Saying:
     """A consumer; `first` comes by poll, the rest together."""
 
-    def __init__(self, fence: object, said: tuple[KafkaError, ...]) -> None:
-        self._fence = fence
+    def __init__(self, group_metadata: object, said: tuple[KafkaError, ...]) -> None:
+        self._fence = group_metadata
         self._said = [Said(error) for error in said]
         self.bounds: tuple[int, int] | None = (0, 9)
 
@@ -82,10 +82,10 @@ class Saying:
 
 
 def source(*said: KafkaError) -> Any:
-    made: Any = ConfluentSource(Connection("127.0.0.1:1"), ["timer.requests"], Patience())
-    real, fence = made._consumer, made._consumer.consumer_group_metadata()
+    made: Any = ConfluentSource(Connection("127.0.0.1:1"), ["timer.requests"], Retrier())
+    real, group_metadata = made._consumer, made._consumer.consumer_group_metadata()
     real.close()
-    made._consumer = Saying(fence, said)
+    made._consumer = Saying(group_metadata, said)
     return made
 
 
@@ -95,7 +95,7 @@ def source(*said: KafkaError) -> Any:
         (GONE, BridgeError, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
         (KafkaError(KafkaError.FENCED_INSTANCE_ID), FencedError, "another process is this member of the group"),
         (FATAL, FencedError, "another process is this member of the group"),
-        (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), NameTakenError, "waiting for its session's end"),
+        (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), InstanceIdInUseError, "waiting for its session's end"),
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic"),
     ],
 )
@@ -105,10 +105,10 @@ def test_what_is_said_in_the_place_of_a_record_ends_a_poll_and_a_check(
     with pytest.raises(kind, match=told):
         source(error).poll(0, 10)
     with pytest.raises(kind, match=told):
-        source(error).check()
+        source(error).serve_rebalance()
 
 
-@pytest.mark.parametrize("look", [lambda member: member.poll(0, 10), lambda member: member.check()])
+@pytest.mark.parametrize("look", [lambda member: member.poll(0, 10), lambda member: member.serve_rebalance()])
 def test_who_is_another_to_the_group_than_it_was_holds_nothing_any_more(look: Callable[[Any], Polled]) -> None:
     """As a static member that slept past its session may be, by librdkafka 2.16, without a callback."""
     member = source()
@@ -170,7 +170,7 @@ def test_what_passes_is_heard_and_no_record(caplog: pytest.LogCaptureFixture) ->
         polled = source(PASSING, TOO_LONG, PASSING).poll(0, 10)
     assert (polled.records, bool(polled.ownership)) == ({}, False)
     assert "a turn took longer than max.poll.interval.ms" in caplog.text
-    assert source(PASSING).check().records == {}
+    assert source(PASSING).serve_rebalance().records == {}
 
 
 @pytest.mark.parametrize("wrong", [SystemError("utf-8"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")])
@@ -179,7 +179,7 @@ def test_headers_whose_names_nobody_can_read_are_bad_ones(wrong: Exception) -> N
         def headers(self) -> None:
             raise wrong
 
-    assert headers_of(Record()) == UNREADABLE
+    assert headers_of(Record()) == UNREADABLE_HEADERS
 
 
 UNREADABLE_RECORD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x4) of message at 7 failed")
@@ -189,9 +189,9 @@ def test_a_record_that_cannot_be_decoded_is_told_until_the_partition_moves_on() 
     member = source(UNREADABLE_RECORD, UNREADABLE_RECORD, UNREADABLE_RECORD)
     shard = Shard("timer.requests", 0)
     assert member.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"
-    member._ours.add(shard)
+    member._owned.add(shard)
     member.start(shard, 5)
-    assert member.check().undecodable == {shard: 7}
+    assert member.serve_rebalance().undecodable == {shard: 7}
     assert member.poll(0, 1).undecodable == {shard: 7}, "markers lie between 5 and 7"
     member._consumer._said = [Said(UNREADABLE_RECORD)]
     member.rewind(shard, 8)
@@ -201,4 +201,4 @@ def test_a_record_that_cannot_be_decoded_is_told_until_the_partition_moves_on() 
     member._consumer._said = [Said(UNREADABLE_RECORD)]
     assert member.poll(0, 1).undecodable == {shard: 9}
     member._lost(member._consumer, [TopicPartition(*shard)])
-    assert member.check().undecodable == {}
+    assert member.serve_rebalance().undecodable == {}

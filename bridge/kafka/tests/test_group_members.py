@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
 from bridge.kafka.group_members import ConfluentGroup
-from bridge.kafka.retry import Patience
+from bridge.kafka.retry import Retrier
 from schemas.origin import Shard
 
 
@@ -43,7 +43,7 @@ class Admin:
 
 
 def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
-    group: Any = ConfluentGroup(Connection("127.0.0.1:1"), Patience())
+    group: Any = ConfluentGroup(Connection("127.0.0.1:1"), Retrier())
     group._admin = admin = Admin()
     for _ in range(1000):
         assert group.members() == []

@@ -15,7 +15,7 @@ from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.kafka import client_config as clients
 from bridge.kafka import log_reader as history_module
 from bridge.kafka.log_reader import ConfluentHistory
-from bridge.kafka.retry import Patience
+from bridge.kafka.retry import Retrier
 from schemas.origin import Shard
 from schemas.progress import Key, Progress
 
@@ -108,7 +108,7 @@ def refused(code: int) -> SimpleNamespace:
 
 
 def history(said: Saying, bounds: tuple[int, int] = (0, 3)) -> Any:
-    made: Any = ConfluentHistory(Connection("127.0.0.1:1"), {PLACE.topic: "timer.journal"}, Patience())
+    made: Any = ConfluentHistory(Connection("127.0.0.1:1"), {PLACE.topic: "timer.journal"}, Retrier())
     made.close()
     made._consumer = said
     made._new_consumer = lambda place=None: said
@@ -199,10 +199,10 @@ def test_a_broker_that_does_not_answer_is_nobodys_open_transaction(
         def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition | SimpleNamespace]:
             raise KafkaException(KafkaError(error))
 
-    monkeypatch.setattr(history_module, "_GLANCE_S", 0)
+    monkeypatch.setattr(history_module, "_QUICK_S", 0)
     read = history(Silent())
-    read.open_ends = lambda places: {Shard("timer.journal", 0): ends}
-    assert read.undecided([PLACE]) == open_ones
+    read.stable_and_end_offsets = lambda places: {Shard("timer.journal", 0): ends}
+    assert read.with_open_transactions([PLACE]) == open_ones
 
 
 class Admin:
@@ -212,7 +212,7 @@ class Admin:
     """
 
     def __init__(self, told: Mapping[int, int | KafkaException]) -> None:
-        self._told = told
+        self._reported = told
         self.events = 0
 
     def poll(self, timeout_s: float) -> int:
@@ -223,9 +223,9 @@ class Admin:
     def list_offsets(self, asked: Mapping[TopicPartition, object], **_: object) -> dict[TopicPartition, Any]:
         self.events += 1
         answers: dict[TopicPartition, Any] = {place: Future() for place in asked}
-        if all(place.partition in self._told for place in asked):
+        if all(place.partition in self._reported for place in asked):
             for place, answer in answers.items():
-                told = self._told[place.partition]
+                told = self._reported[place.partition]
                 if isinstance(told, int):
                     answer.set_result(SimpleNamespace(offset=told, timestamp=told))
                 else:
@@ -234,20 +234,20 @@ class Admin:
 
 
 def test_first_offsets_are_those_of_the_leaders_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "_GLANCE_S", 0)
+    monkeypatch.setattr(history_module, "_QUICK_S", 0)
     read = history(Saying())
     read._admin = Admin({0: 7, 2: KafkaException(PASSING), 3: OFFSET_INVALID, 4: 0})
     shards = [Shard(PLACE.topic, number) for number in range(5)]
-    assert read.firsts(shards) == {shards[0]: 7, shards[4]: 0}
+    assert read.first_offsets(shards) == {shards[0]: 7, shards[4]: 0}
 
 
 def test_a_leader_that_hangs_hides_neither_ends_nor_decisions_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "_GLANCE_S", 0)
+    monkeypatch.setattr(history_module, "_QUICK_S", 0)
     read = history(Saying())
     read._admin = Admin({0: 7, 2: 9})
     shards = [Shard(PLACE.topic, number) for number in range(3)]
-    assert read.open_ends(shards) == {shards[0]: (7, 7), shards[2]: (9, 9)}
-    assert read.newest_decisions(shards) == {shards[0]: 7, shards[2]: 9}
+    assert read.stable_and_end_offsets(shards) == {shards[0]: (7, 7), shards[2]: (9, 9)}
+    assert read.newest_journal_times(shards) == {shards[0]: 7, shards[2]: 9}
 
 
 def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
@@ -261,10 +261,10 @@ def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
         said.commits = [TopicPartition(*PLACE, -1)] * 2
         assert read.bounds(PLACE) == (7, 7)
         assert read.progress(PLACE) is None
-        assert read.firsts([PLACE]) == {PLACE: 7}
-        assert read.open_ends([PLACE]) == {PLACE: (7, 7)}
-        assert read.newest_decisions([PLACE]) == {PLACE: 7}
-        assert read.undecided([PLACE]) == set()
+        assert read.first_offsets([PLACE]) == {PLACE: 7}
+        assert read.stable_and_end_offsets([PLACE]) == {PLACE: (7, 7)}
+        assert read.newest_journal_times([PLACE]) == {PLACE: 7}
+        assert read.with_open_transactions([PLACE]) == set()
         most = max(most, admin.events, said.events)
     assert most <= 2
 
@@ -326,7 +326,7 @@ def test_the_loops_reader_of_timer_topics_is_bounded_and_no_other() -> None:
     connection = Connection("127.0.0.1:1", fetched=limits, kafka={"message.max.bytes": "9000000"})
     bounded, free = clients.reader(connection, is_bounded=True), clients.reader(connection)
     assert limits.items() <= bounded.items()
-    assert limits.items() <= clients.member(connection).items()
+    assert limits.items() <= clients.group_member(connection).items()
     assert limits.keys().isdisjoint(free)
-    for config in (bounded, free, clients.member(connection)):
+    for config in (bounded, free, clients.group_member(connection)):
         assert "message.max.bytes" not in config, "a producer's, which librdkafka compares with fetch.max.bytes"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bridge.kafka.poll_pacing import Pace
+from bridge.kafka.poll_pacing import PollPacer
 
 
 class Timekeeper:
@@ -21,7 +21,7 @@ class Timekeeper:
 
 
 def test_the_first_and_who_comes_after_a_pause_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper, pace = Timekeeper(monkeypatch), Pace(0.25)
+    keeper, pace = Timekeeper(monkeypatch), PollPacer(0.25)
     pace.wait()
     assert keeper.now_s == 1000.0
     keeper.pass_time(0.25)
@@ -30,7 +30,7 @@ def test_the_first_and_who_comes_after_a_pause_do_not_wait(monkeypatch: pytest.M
 
 
 def test_who_comes_too_soon_waits_for_the_rest_of_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper, pace = Timekeeper(monkeypatch), Pace(0.25)
+    keeper, pace = Timekeeper(monkeypatch), PollPacer(0.25)
     pace.wait()
     keeper.pass_time(0.125)
     pace.wait()

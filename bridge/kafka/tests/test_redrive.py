@@ -6,8 +6,8 @@ from confluent_kafka import KafkaError
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka.redrive import ConfluentRedrive, RedriveResult
-from bridge.kafka.retry import Patience
-from bridge.kafka.transactions.producer import Failed, TransactionContents
+from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions.producer import SendFailure, TransactionContents
 from bridge.ports import Outgoing
 from bridge.redrive.rules import Parked
 from schemas.headers import Rules
@@ -28,13 +28,13 @@ class Producer:
         self.taken: list[int] = []
         self._most = most
 
-    def fill(self, batch: TransactionContents) -> Failed | None:
+    def fill(self, batch: TransactionContents) -> SendFailure | None:
         if len(batch.records) > 2 * self._most:
             self.timed_out_while_sending = True
-            return Failed(cause=LATE)
+            return SendFailure(cause=LATE)
         return None
 
-    def settle(self, batch: TransactionContents) -> Failed | None:
+    def settle(self, batch: TransactionContents) -> SendFailure | None:
         self.taken.append(len(batch.records) // 2)
         return None
 
@@ -43,7 +43,7 @@ class Producer:
 
 def test_what_does_not_fit_into_its_time_goes_by_parts() -> None:
     redrive: Any = ConfluentRedrive(
-        Connection("127.0.0.1:1"), "timer.rejected", "timer.redriven", {TIMERS: RULES}, Patience()
+        Connection("127.0.0.1:1"), "timer.rejected", "timer.redriven", {TIMERS: RULES}, Retrier()
     )
     redrive._producer = producer = Producer(most=30)
     place, origin = Shard("timer.rejected", 0), Shard(TIMERS, 0)

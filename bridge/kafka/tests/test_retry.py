@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.errors import BrokerUnavailableError
-from bridge.kafka import Patience
+from bridge.kafka import Retrier
 from bridge.kafka.client_config import is_passing
 from bridge.kafka.retry import reason
 
@@ -45,7 +45,7 @@ def test_it_is_tried_for_ever_and_said_at_the_first_failure_and_each_minute(
     no_naps: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker(gone=150)
-    assert Patience().retry_until_success("committing", broker, is_passing) == "here"
+    assert Retrier().retry_until_success("committing", broker, is_passing) == "here"
     assert 120 < sum(no_naps) < 180
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "committing: all brokers are down; trying again"
@@ -67,12 +67,12 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
         raise denied
 
     with pytest.raises(KafkaException):
-        Patience().retry_until_success("committing", call, is_passing)
+        Retrier().retry_until_success("committing", call, is_passing)
 
 
 def test_whoever_is_to_end_gives_up_with_the_reason(no_naps: list[float]) -> None:
-    patience = Patience()
-    patience.give_up_in(5)
+    retrier = Retrier()
+    retrier.give_up_in(5)
     with pytest.raises(BrokerUnavailableError, match="committing: all brokers are down"):
-        Patience(patience).retry_until_success("committing", Broker(gone=10_000), is_passing)
+        Retrier(retrier).retry_until_success("committing", Broker(gone=10_000), is_passing)
     assert sum(no_naps) < 6

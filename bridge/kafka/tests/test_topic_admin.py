@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
-from bridge.kafka.retry import Patience
+from bridge.kafka.retry import Retrier
 from bridge.kafka.topic_admin import ConfluentTopics
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
@@ -35,7 +35,7 @@ class Admin:
 
 
 def test_what_is_asked_once_is_not_waited_for() -> None:
-    topics: Any = ConfluentTopics(Connection("127.0.0.1:1"), Patience())
+    topics: Any = ConfluentTopics(Connection("127.0.0.1:1"), Retrier())
     topics._admin = admin = Admin()
     with pytest.raises(BridgeError, match=r"looking at topic timer\.requests: no answer in time"):
         topics.config("timer.requests", once=True)

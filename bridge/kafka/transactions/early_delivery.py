@@ -1,10 +1,9 @@
-"""At-least-once: deliveries are sent and acknowledged ahead of the transaction that holds all else of their turn.
+"""At-least-once: send deliveries before the transaction that holds all other records of their turn.
 
     deliveries -> acknowledged -> journal, copies, rejected, receipts, progress: one transaction
 
-So a reader has a delivery as soon as the broker does, and what is decided is as safe as ever: only a delivery whose
-transaction never stands is made again, by whoever reads what Kafka holds then. Who repeats the transaction knows what
-stands (`Aborted.standing`), and does not ask for that again.
+A reader sees a delivery as soon as the broker has it. Only a delivery whose transaction never commits is sent twice. A
+retry of the transaction leaves out the deliveries that were acknowledged (`Aborted.acknowledged`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +15,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
-from bridge.kafka.retry import Patience, error_of, unwrapped
+from bridge.kafka.retry import Retrier, error_of, unwrapped
 from bridge.kafka.transactions.produce import SLICE_S, PendingSends
-from bridge.kafka.transactions.producer import Failed, Unavailable, UnavailableError
+from bridge.kafka.transactions.producer import FindUnavailable, SendFailure, TopicsUnavailableError
 from bridge.ports import Outgoing
 
 _FATAL = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001
@@ -27,88 +26,87 @@ _DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 class EarlyResult(NamedTuple):
-    """`standing`: deliveries that are acknowledged, by index; `failed`: the others, None where there are none."""
+    """acknowledged: indices of deliveries. failed: the failure of the others, or None if all were acknowledged."""
 
-    standing: list[int]
-    failed: Failed | None
+    acknowledged: list[int]
+    failed: SendFailure | None
 
 
-class Ahead:
-    """`own_topics`: of the bridge; what goes elsewhere is a delivery. One batch at a time, and in order."""
+class EarlyDeliverySender:
+    """Sends deliveries, one batch at a time. own_topics: the bridge's; records to other topics are deliveries."""
 
     def __init__(
         self,
         connection: Connection,
         own_topics: frozenset[str],
-        patience: Patience,
-        unavailable: Unavailable,
+        retrier: Retrier,
+        find_unavailable: FindUnavailable,
     ) -> None:
-        """`unavailable`: asks the cluster which of some topics take no records."""
-        self._unavailable = unavailable
+        self._find_unavailable = find_unavailable
         self._own_topics = own_topics
-        self._config = clients.ahead(connection)
-        self._patience = patience
+        self._config = clients.early_delivery_producer(connection)
+        self._retrier = retrier
         self._loaded: Sequence[Outgoing] | None = None
         self._deliveries: list[tuple[int, Outgoing]] = []
         self._fatal: KafkaError | None = None
-        self._make()
+        self._make_producer()
 
-    def left(self, outgoing: Sequence[Outgoing]) -> list[int]:
-        """By index: all that is not sent ahead."""
+    def remaining(self, outgoing: Sequence[Outgoing]) -> list[int]:
+        """Return the indices of all records that are no deliveries."""
         return [index for index, record in enumerate(outgoing) if record.topic in self._own_topics]
 
     def load(self, outgoing: Sequence[Outgoing]) -> None:
-        """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
+        """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors."""
         self._loaded = outgoing
         self._begin(outgoing)
-        self._try(lambda: self._sending.send(self._deliveries))
+        self._unless_fatal(lambda: self._sending.send(self._deliveries))
 
-    def fill(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> EarlyResult:
+    def fill(self, outgoing: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> EarlyResult:
         if outgoing is not self._loaded:
             self._begin(outgoing)
-            self._try(lambda: self._send_narrowly(outgoing, narrow))
+            self._unless_fatal(lambda: self._send_in_small_batches(outgoing, max_batch_bytes))
         self._loaded = None
         try:
-            self._try(lambda: self._await(outgoing))
-        except UnavailableError as found:
-            return self._without(found.topics)
-        if self._fatal is not None:  # whose fate is not told may stand: it is sent again
-            self._begin_anew()
-            return EarlyResult([], Failed(cause=self._fatal))
+            self._unless_fatal(lambda: self._await(outgoing))
+        except TopicsUnavailableError as found:
+            return self._abandon(found.topics)
+        if self._fatal is not None:  # deliveries without a report are sent again, though they may have arrived
+            self._replace_producer()
+            return EarlyResult([], SendFailure(cause=self._fatal))
         named = self._sending.failures
-        standing = [index for index, _ in self._deliveries if index not in named]
-        if not _FATAL.isdisjoint(named.values()) or (_LATE in named.values() and not standing):
-            self._begin_anew()
-        if _DENIED in named.values():  # told as a transaction tells it, which names nobody
-            return EarlyResult(standing, Failed(cause=KafkaError(_DENIED)))
+        acknowledged = [index for index, _ in self._deliveries if index not in named]
+        if not _FATAL.isdisjoint(named.values()) or (_LATE in named.values() and not acknowledged):
+            self._replace_producer()
+        if _DENIED in named.values():  # as a transaction reports it, which names no record
+            return EarlyResult(acknowledged, SendFailure(cause=KafkaError(_DENIED)))
         taken = {record.topic for index, record in self._deliveries if index not in named}
         late = {record.topic for index, record in self._deliveries if named.get(index) == _LATE}
         unavailable = frozenset(late - taken) if taken else frozenset()
-        return EarlyResult(standing, Failed(dict(named), unavailable=unavailable) if named else None)
+        return EarlyResult(acknowledged, SendFailure(dict(named), unavailable=unavailable) if named else None)
 
-    def look_at(self, topic: str) -> None:
-        """Makes the producer forget that it did not know the topic."""
+    def refresh_metadata(self, topic: str) -> None:
+        """Make the producer forget that it did not know the topic."""
         self._sending.partitions_of(topic)
 
     def close(self, flush_s: float = 0) -> None:
         self._producer.purge()
-        with suppress(KafkaException, SystemError):  # a fatal error was told before
+        with suppress(KafkaException, SystemError):  # a fatal error that was reported before
             self._producer.flush(flush_s)
 
-    def _without(self, unavailable: frozenset[str]) -> EarlyResult:
-        """Give up what is not acknowledged. Some of it may stand after all: it is sent again, at least once."""
+    def _abandon(self, unavailable: frozenset[str]) -> EarlyResult:
+        """Give up deliveries that are not acknowledged. They are sent again, though some may have arrived."""
         self.close(SLICE_S)
-        standing = [index for index, _ in self._deliveries if index not in self._sending.failures]
-        self._make()
-        return EarlyResult(standing, Failed(unavailable=unavailable))
+        acknowledged = [index for index, _ in self._deliveries if index not in self._sending.failures]
+        self._make_producer()
+        return EarlyResult(acknowledged, SendFailure(unavailable=unavailable))
 
-    def _begin_anew(self) -> None:
+    def _replace_producer(self) -> None:
         self.close()
-        self._make()
+        self._make_producer()
 
-    def _make(self) -> None:
-        self._producer: Any = make(Producer, self._config, self._patience)
-        self._sending = PendingSends(self._producer, self._patience)
+    def _make_producer(self) -> None:
+        self._producer: Any = make(Producer, self._config, self._retrier)
+        self._sending = PendingSends(self._producer, self._retrier)
 
     def _begin(self, outgoing: Sequence[Outgoing]) -> None:
         own = self._own_topics
@@ -116,20 +114,20 @@ class Ahead:
         self._fatal = None
         self._sending.begin()
 
-    def _send_narrowly(self, outgoing: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
-        for _ in self._sending.send_narrowly(self._deliveries, narrow):
+    def _send_in_small_batches(self, outgoing: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> None:
+        for _ in self._sending.send_in_small_batches(self._deliveries, max_batch_bytes):
             self._await(outgoing)
 
     def _await(self, outgoing: Sequence[Outgoing]) -> None:
-        self._sending.await_acknowledgements(outgoing, beyond_failures=True, on_stall=self._demand_available)
+        self._sending.await_acknowledgements(outgoing, until_all_answered=True, on_stall=self._require_available)
 
-    def _demand_available(self) -> None:
+    def _require_available(self) -> None:
         """Raises UnavailableError."""
-        if found := self._unavailable({record.topic for _, record in self._deliveries}):
-            raise UnavailableError(found)
+        if found := self._find_unavailable({record.topic for _, record in self._deliveries}):
+            raise TopicsUnavailableError(found)
 
-    def _try(self, step: Callable[[], None]) -> None:
-        """Unless the producer is of no use any more; notes the error by which it becomes so."""
+    def _unless_fatal(self, step: Callable[[], None]) -> None:
+        """Run `step` unless the producer has failed; note the error by which it fails."""
         if self._fatal is None:
             try:
                 with unwrapped():

@@ -1,4 +1,4 @@
-"""Records on their way by one librdkafka producer, and which of them have failed."""
+"""Send records with one librdkafka producer, wait for acknowledgements, and collect failures."""
 
 import math
 import time
@@ -10,32 +10,35 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.kafka.retry import CALL_S, Patience, error_of
+from bridge.kafka.retry import CALL_S, Retrier, error_of
 from bridge.kafka.transactions.record_size import batch_bytes
 from bridge.ports import Outgoing
 
 SLICE_S = 0.1
 _SLOW_S = 0.5
 STALL_S = 3.0
-"""Longer than a broker takes to acknowledge under load, and well below a transaction's time-out of 10 s."""
+"""Longer than a broker takes to acknowledge under load, and well below the transaction timeout of 10 s."""
 
 Numbered = Iterable[tuple[int, Outgoing]]
 
 
-def _wait_on() -> None:
-    """Nothing is done about it."""
+def _keep_waiting() -> None:
+    pass
 
 
 class PendingSends:
-    """`failures`: error codes by the index under which a record was sent. Not for use by two threads at a time."""
+    """Records that were sent and may still fail. Not for use by two threads at a time.
 
-    def __init__(self, producer: Any, patience: Patience) -> None:
+    failures: error codes by the index under which a record was sent.
+    """
+
+    def __init__(self, producer: Any, retrier: Retrier) -> None:
         self.failures: dict[int, int] = {}
         self._producer = producer
-        self._patience = patience
+        self._retrier = retrier
 
     def begin(self) -> None:
-        """What was sent before is of no interest any more."""
+        """Forget failures of records sent before."""
         self.failures = {}
 
     def send(self, numbered: Numbered) -> None:
@@ -52,24 +55,27 @@ class PendingSends:
                     fail(index, error_of(failure), None)
                 break
 
-    def send_narrowly(self, numbered: Sequence[tuple[int, Outgoing]], narrow: Mapping[str, int]) -> Iterator[None]:
-        """Of a topic in `narrow`, at most so many bytes at a time: yields where acknowledgements are to be awaited."""
-        self.send((index, record) for index, record in numbered if record.topic not in narrow)
-        for chunk in _chunks(numbered, narrow):
+    def send_in_small_batches(
+        self, numbered: Sequence[tuple[int, Outgoing]], max_batch_bytes: Mapping[str, int]
+    ) -> Iterator[None]:
+        """Send in batches of at most `max_batch_bytes` of each topic. Before each yield, await acknowledgements."""
+        self.send((index, record) for index, record in numbered if record.topic not in max_batch_bytes)
+        for chunk in _chunks(numbered, max_batch_bytes):
             yield
             self.send(chunk)
 
     def await_acknowledgements(
-        self, records: Sequence[Outgoing], *, beyond_failures: bool, on_stall: Callable[[], None] = _wait_on
+        self, records: Sequence[Outgoing], *, until_all_answered: bool, on_stall: Callable[[], None] = _keep_waiting
     ) -> None:
-        """Of all; else until one has failed. `records`: their topics are looked up when it takes long.
+        """Wait until all records are acknowledged or failed, or, without `until_all_answered`, until one has failed.
 
-        `on_stall` is called each time nothing was acknowledged for STALL_S; what it raises ends the wait.
+        records: after a while, the metadata of their topics is fetched.
+        on_stall: called each time nothing was acknowledged for STALL_S; an exception ends the wait.
         """
         slow_s = time.monotonic() + _SLOW_S
         most, stalled_s = math.inf, time.monotonic() + STALL_S
-        with self._patience.long_wait() as still_waits:
-            while (left := self._producer.flush(SLICE_S)) and (beyond_failures or not self.failures):
+        with self._retrier.long_wait() as still_waits:
+            while (left := self._producer.flush(SLICE_S)) and (until_all_answered or not self.failures):
                 still_waits("publishing", "records are not acknowledged")
                 if left < most or time.monotonic() > stalled_s:
                     if left == most:
@@ -77,15 +83,15 @@ class PendingSends:
                     most, stalled_s = left, time.monotonic() + STALL_S
                 if time.monotonic() > slow_s:
                     slow_s = math.inf
-                    self._look_at({record.topic for record in records})
+                    self._refresh_metadata({record.topic for record in records})
 
     def partitions_of(self, topic: str) -> int | KafkaError:
-        """How many there are, asked now; or why not. Also makes the producer forget that it did not know the topic."""
+        """Ask for the number of partitions, or return the error. The producer forgets that the topic was unknown."""
         described = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
         return described.error if described.error is not None else len(described.partitions)
 
-    def _look_at(self, topics: Iterable[str]) -> None:
-        """One that was deleted would be waited for until the time-out, unless its metadata say so."""
+    def _refresh_metadata(self, topics: Iterable[str]) -> None:
+        """Fetch metadata. Without it, records to a deleted topic are waited for until the timeout."""
         with suppress(KafkaException):
             for topic in topics:
                 self.partitions_of(topic)
@@ -96,24 +102,24 @@ class PendingSends:
 
 
 def size_of(record: Outgoing) -> int:
-    """Bytes of the record in a batch of its own, uncompressed: where the larger of two is taken, both are."""
+    """Return the record's bytes in a batch of its own, uncompressed. A broker that accepts it accepts smaller ones."""
     return batch_bytes(record.key, record.value, record.headers)
 
 
-def _chunks(numbered: Numbered, narrow: Mapping[str, int]) -> Iterator[list[tuple[int, Outgoing]]]:
-    """Records to narrow topics, in order, in chunks of one topic that keep to its limit."""
+def _chunks(numbered: Numbered, max_batch_bytes: Mapping[str, int]) -> Iterator[list[tuple[int, Outgoing]]]:
+    """Yield the records to topics with a limit, in order, in chunks of one topic within its limit."""
     by_topic: defaultdict[str, list[tuple[int, Outgoing]]] = defaultdict(list)
     for index, record in numbered:
-        if record.topic in narrow:
+        if record.topic in max_batch_bytes:
             by_topic[record.topic].append((index, record))
     for topic, records in by_topic.items():
         chunk: list[tuple[int, Outgoing]] = []
-        room = narrow[topic]
+        room = max_batch_bytes[topic]
         for index, record in records:
             size = size_of(record)
             if chunk and size > room:
                 yield chunk
-                chunk, room = [], narrow[topic]
+                chunk, room = [], max_batch_bytes[topic]
             chunk.append((index, record))
             room -= size
         yield chunk

@@ -1,26 +1,26 @@
 """One librdkafka producer, one transaction at a time, in two stages: `fill` and `settle`.
 
-    begin -> produce all -> acknowledged  |  offsets -> commit         None: filled; it stands
-                  \\____________\\________|_____\\_________\\-> abort     Failed: nothing of it stands, and why
+    begin -> produce all -> acknowledged  |  offsets -> commit         None: filled; committed
+                  \\____________\\________|_____\\_________\\-> abort     SendFailure: aborted, and why
 
-What librdkafka does (tried on 2.16 and Kafka 4.3), and what is made of it:
-1. A record that fails makes the commit fail. Others in flight behind it in its partition would be waited for until the
-   transaction's time-out, so the first failure ends the wait.
-2. `produce` itself may refuse (unknown topic or partition, by cached metadata); the transaction could still be
-   committed without that record. It never is.
-3. After a record too large, the next transaction that touches its partition fails once, with OUT_OF_ORDER.
+Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module handles it:
+1. A failed record makes the commit fail. Later records of its partition would be waited for until the transaction
+   times out, so the first failure ends the wait.
+2. `produce` itself may refuse a record (topic or partition unknown to cached metadata). librdkafka would commit without
+   that record; this module aborts.
+3. After a record that is too large, the next transaction that writes to its partition fails once, with OUT_OF_ORDER.
 4. A denied topic fails the transaction, not a record: every record that was not sent yet is purged. In a producer's
    first transaction the abort is then a fatal error.
-5. A transaction that outlives its time-out is aborted by the coordinator; the producer is then told that it is fenced
-   "by a newer instance", though there is none. The age of the transaction tells the two apart.
+5. The coordinator aborts a transaction that outlives its timeout. The producer then reports that a newer instance
+   fenced it, though there is none. The transaction's age tells the two cases apart.
 6. `send_offsets_to_transaction` may never return: see bridge.kafka.call_timeout.
-7. A fatal error in the middle of a commit leaves its fate unknown. Only Kafka knows: the next life asks it.
-8. What may be called again may have to be called for ever. A new producer of the same id ends what the old one left.
-   But a transaction that is decided is over only when each of its partitions has taken the marker. If one cannot (too
-   few in-sync replicas), Kafka answers CONCURRENT_TRANSACTIONS to that id until it can: only another id goes on.
-9. What a broker does not answer in time is asked for again, and one that had stood still may carry the first request
-   out behind the second: starts and aborts change the epoch, so the producer is then fenced by itself. Until a commit
-   has come through, a fence behind such trouble says nothing of others; the next producer tells.
+7. A fatal error during a commit leaves its outcome unknown. The next start of the bridge reads it from Kafka.
+8. A retriable call may fail forever. A new producer with the same id ends the old one's transaction. But a decided
+   transaction is complete only when each of its partitions has accepted the marker. If one cannot (too few in-sync
+   replicas), Kafka answers CONCURRENT_TRANSACTIONS to that id until it can: only another id goes on.
+9. librdkafka repeats a request after a timeout, and a slow broker may execute the first one after the second. Starts
+   and aborts change the epoch, so the producer then fences itself. Until a commit has succeeded, a fence after a
+   timeout does not prove that there is another process; the next producer finds out.
 """
 
 import time
@@ -32,47 +32,46 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
-from bridge.kafka.call_timeout import HungError, Timely
+from bridge.kafka.call_timeout import CallTimeoutError, TimedCaller
 from bridge.kafka.client_config import Config, explained, is_passing, make
-from bridge.kafka.retry import CALL_S, Patience, error_of, unwrapped
+from bridge.kafka.retry import CALL_S, Retrier, error_of, unwrapped
 from bridge.kafka.transactions.produce import PendingSends
 from bridge.ports import Outgoing
 from schemas.origin import Shard
 from schemas.progress import Progress
 
-_MORE_S = 0.05
-_MOST_NAMED = 3
-_HUNG = 0.6
-"""A call that takes this part of a transaction's time-out never returns."""
-_OLD = 0.9
-"""This part of its time-out: records time out a little before their transaction does."""
+_FLUSH_S = 0.05
+_MAX_NAMED = 3
+_HUNG_SHARE = 0.6
+"""Share of the transaction timeout after which a call counts as hung."""
+_OLD_SHARE = 0.9
+"""Share of its timeout after which a transaction counts as timed out: records time out slightly before it does."""
 
-_ECHO = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
-_ECHO_TRIES = 4
+_FOLLOWUP = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+_FOLLOWUP_TRIES = 4
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
 )
 
 
-Unavailable = Callable[[Collection[str]], frozenset[str]]
-"""Asks the cluster which of some topics take no records now."""
+FindUnavailable = Callable[[Collection[str]], frozenset[str]]
+"""Returns those of the given topics that accept no records now. Asks the cluster."""
 
 
 def none_unavailable(_: Collection[str]) -> frozenset[str]:
     return frozenset()
 
 
-class IdHeldError(BridgeError):
+class TransactionalIdHeldError(BridgeError):
     """Kafka cannot complete the last transaction of this transactional.id (rule 8): go on with another id.
 
-    The transaction is decided, and the request to start has fenced the producer that began it, so nothing of it can
-    change any more.
+    The transaction cannot change any more: it is decided, and our request to start has fenced its producer.
     """
 
 
-class UnavailableError(Exception):
-    """Some topics take no records now."""
+class TopicsUnavailableError(Exception):
+    """Some topics accept no records now."""
 
     def __init__(self, topics: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(topics)))
@@ -80,27 +79,27 @@ class UnavailableError(Exception):
 
 
 class TimeoutRefusedError(BridgeError):
-    """Brokers allow no transaction that takes so long (transaction.max.timeout.ms)."""
+    """The transaction timeout is above the brokers' transaction.max.timeout.ms."""
 
 
 @dataclass(slots=True)
 class TransactionContents:
-    """What one transaction carries. Of a topic in `narrow`, at most so many bytes are on their way at a time."""
+    """Contents of one transaction. max_batch_bytes: topic -> bytes that may be unacknowledged at a time."""
 
     records: Sequence[Outgoing]
     progress: Mapping[Shard, Progress]
-    fence: object
-    narrow: Mapping[str, int]
+    group_metadata: object
+    max_batch_bytes: Mapping[str, int]
 
 
 @dataclass(slots=True)
-class Failed:
-    """Nothing stands. `named`: error codes by index of the record; `cause`: what ended the transaction as a whole."""
+class SendFailure:
+    """Why a transaction was aborted. named: error codes by record index. cause: error of the whole transaction."""
 
     named: dict[int, int] = field(default_factory=dict)
     cause: KafkaError | None = None
     unavailable: frozenset[str] = frozenset()
-    """Topics that took no record in time, as far as they are the reason."""
+    """Topics that caused the failure by accepting no records in time."""
 
     @property
     def codes(self) -> set[int]:
@@ -108,137 +107,141 @@ class Failed:
 
     @property
     def is_followup_error(self) -> bool:
-        """It failed for what was sent before it (rule 3)."""
-        return not self.named and self.cause is not None and self.cause.code() == _ECHO
+        """True if the transaction before it is the reason (rule 3)."""
+        return not self.named and self.cause is not None and self.cause.code() == _FOLLOWUP
 
     def __str__(self) -> str:
         if self.unavailable:
-            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MOST_NAMED])}"
+            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MAX_NAMED])}"
         return self.cause.str() if self.cause is not None else f"{len(self.named)} records failed"
 
 
-class _DoomedError(Exception):
+class _RecordFailedError(Exception):
     """A record has failed: the transaction can only be aborted."""
 
 
 @dataclass(slots=True)
-class _Ended:
-    failed: Failed | None = None
+class _StepResult:
+    failed: SendFailure | None = None
 
 
 class TransactionalProducer:
-    """`is_broken` after a fatal error: only a new one of the same id goes on. `is_successor`: of one that was broken.
+    """A transactional producer. Not for use by two threads at a time.
 
-    `forgives`: if rule 9 may explain a fence, it is such an error and no more; then `self_fence_suspected` is set.
-
-    `timed_out_while_sending`: a transaction timed out though the broker took some of it (a slow broker, or a quota).
+    is_broken: True after a fatal error. Only a new producer with the same id can go on.
+    self_fence_suspected: True if it broke by a fence that rule 9 may explain.
+    timed_out_while_sending: True if a transaction timed out though the broker accepted a part (slow broker, or quota).
     """
 
     def __init__(
         self,
         config: Config,
-        patience: Patience,
-        unavailable: Unavailable = none_unavailable,
+        retrier: Retrier,
+        find_unavailable: FindUnavailable = none_unavailable,
         *,
-        forgives: bool = True,
-        is_successor: bool = False,
+        tolerates_self_fence: bool = True,
+        replaces_broken: bool = False,
     ) -> None:
-        """`unavailable`: asks the cluster which of some topics take no records. Raises IdHeldError."""
+        """Start the producer, which ends the last transaction of its id. Raises TransactionalIdHeldError.
+
+        tolerates_self_fence: True to break, instead of raising FencedError, by a fence that rule 9 may explain.
+        replaces_broken: True if this producer replaces a broken one.
+        """
         self.is_broken = False
         self.self_fence_suspected = False
-        self.is_proven = False
-        """A transaction of its own has been committed."""
-        self._forgives = forgives
-        self._was_troubled = is_successor
-        """Since its last commit a broker did not answer in time."""
+        self.has_committed = False
+        """True if this producer has committed a transaction."""
+        self._tolerates_self_fence = tolerates_self_fence
+        self._had_timeout = replaces_broken
+        """True if a broker did not answer in time since the last commit."""
         self.timed_out_while_sending = False
-        self._life_s: float = config["transaction.timeout.ms"] / 1000
-        self._patience = patience
-        self._unavailable = unavailable
+        self._timeout_s: float = config["transaction.timeout.ms"] / 1000
+        self._retrier = retrier
+        self._find_unavailable = find_unavailable
         self._records: Sequence[Outgoing] = ()
         self._topics: frozenset[str] = frozenset()
-        """Topics of this transaction."""
+        """Topics of the current transaction."""
         self._topics_before: frozenset[str] = frozenset()
-        """Topics of the transaction before, whose markers may be on their way."""
+        """Topics of the transaction before, whose markers may not be written yet."""
         self._loaded: TransactionContents | None = None
-        self._wrong: KafkaException | None = None
+        self._load_error: KafkaException | None = None
         self._began_s = 0.0
-        self._timely = Timely("sends offsets")
-        self._producer: Any = make(Producer, config, patience)
-        self._sending = PendingSends(self._producer, patience)
+        self._timed_caller = TimedCaller("sends offsets")
+        self._producer: Any = make(Producer, config, retrier)
+        self._sending = PendingSends(self._producer, retrier)
         self.partitions_of = self._sending.partitions_of
-        self._insist("starting the producer", lambda: self._producer.init_transactions(CALL_S), _may_start_later)
+        self._retry("starting the producer", lambda: self._producer.init_transactions(CALL_S), _may_start_later)
 
     def load(self, batch: TransactionContents) -> None:
-        """What of `fill` takes no waiting, for another thread to do. What goes wrong, `fill` tells."""
+        """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors."""
         self._loaded = batch
-        self._wrong = None
+        self._load_error = None
         try:
             with unwrapped():
                 self._begin(batch.records)
                 self._sending.send(enumerate(batch.records))
         except KafkaException as failure:
-            self._wrong = failure
+            self._load_error = failure
 
-    def fill(self, batch: TransactionContents) -> Failed | None:
-        """Everything but offsets and commit: its records are acknowledged. None: to be settled or given up."""
-        with self._unless_over() as ended:
+    def fill(self, batch: TransactionContents) -> SendFailure | None:
+        """Send all records and wait for acknowledgements. Return None if `settle` or `give_up` has to follow."""
+        with self._abort_on_error() as result:
             if batch is not self._loaded:
                 self._begin(batch.records)
-                self._produce(batch.records, batch.narrow)
-            elif self._wrong is not None:
-                raise self._wrong
-            self._demand_none_failed()
+                self._produce(batch.records, batch.max_batch_bytes)
+            elif self._load_error is not None:
+                raise self._load_error
+            self._require_none_failed()
             self._await_acknowledgements()
-        return ended.failed
+        return result.failed
 
-    def settle(self, batch: TransactionContents) -> Failed | None:
-        """The rest of what was filled. None: it stands. Raises FencedError, OutcomeUnknownError."""
-        with self._unless_over() as ended:
+    def settle(self, batch: TransactionContents) -> SendFailure | None:
+        """Send offsets and commit. Return None if committed. Raises FencedError, OutcomeUnknownError."""
+        with self._abort_on_error() as result:
             if batch.progress:
                 self._send_offsets(batch)
-        return ended.failed or self._commit()
+        return result.failed or self._commit()
 
     def give_up(self) -> None:
-        """Aborts what was filled."""
+        """Abort the filled transaction."""
         self._abort(None)
 
-    def probe(self, records: Sequence[Outgoing]) -> Failed | None:
-        """Whether the broker would take `records`: sent in a transaction that is aborted in any case."""
+    def probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
+        """Return None if the broker accepts `records`. Sends them in a transaction that is always aborted."""
         failed = self._probe(records)
-        for _ in range(_ECHO_TRIES):
+        for _ in range(_FOLLOWUP_TRIES):
             if failed is None or not failed.is_followup_error:
                 break
             failed = self._probe(records)
         return failed
 
     def close(self) -> None:
-        """What is open is left to the next producer of this id, or to the time-out."""
-        self._timely.close()
-        with suppress(KafkaException, SystemError):  # a fatal error was told before
+        """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
+        self._timed_caller.close()
+        with suppress(KafkaException, SystemError):  # a fatal error that was reported before
             self._producer.purge()
             self._producer.flush(0)
 
     # -- the steps
 
     @contextmanager
-    def _unless_over(self) -> Iterator[_Ended]:
-        """Aborts where a step fails, and tells why."""
-        ended = _Ended()
+    def _abort_on_error(self) -> Iterator[_StepResult]:
+        """Abort if a step fails; the yielded result says why."""
+        result = _StepResult()
         try:
             with unwrapped():
-                yield ended
-        except _DoomedError:
+                yield result
+        except _RecordFailedError:
             is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
-            ended.failed = self._timed_out() if is_late else self._abort(self._cause())
-        except UnavailableError as found:
-            ended.failed = self._abandon(found.topics)
+            result.failed = self._timed_out() if is_late else self._abort(self._cause())
+        except TopicsUnavailableError as found:
+            result.failed = self._abandon(found.topics)
         except KafkaException as failure:
-            ended.failed = self._abort(error_of(failure))
-        except HungError:
-            self.is_broken = True  # and with it the transaction is over: the next producer of this id aborts it
-            self.timed_out_while_sending |= self._is_old()  # a quota holds back whatever is asked of that broker
-            ended.failed = Failed(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
+            result.failed = self._abort(error_of(failure))
+        except CallTimeoutError:
+            self.is_broken = True  # the next producer with this id aborts the transaction
+            self.timed_out_while_sending |= self._is_old()  # a quota delays every answer of that broker
+            result.failed = SendFailure(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
         self._sending.begin()
@@ -247,29 +250,29 @@ class TransactionalProducer:
         self._began_s = time.monotonic()
         self._producer.begin_transaction()
 
-    def _produce(self, records: Sequence[Outgoing], narrow: Mapping[str, int]) -> None:
-        for _ in self._sending.send_narrowly([*enumerate(records)], narrow):
+    def _produce(self, records: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> None:
+        for _ in self._sending.send_in_small_batches([*enumerate(records)], max_batch_bytes):
             self._await_acknowledgements()
 
-    def _demand_none_failed(self) -> None:
+    def _require_none_failed(self) -> None:
         if self._sending.failures:
-            self._producer.flush(_MORE_S)  # who else would fail
-            raise _DoomedError
+            self._producer.flush(_FLUSH_S)  # collect further failures
+            raise _RecordFailedError
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(self._records, beyond_failures=False, on_stall=self._demand_available)
+        self._sending.await_acknowledgements(self._records, until_all_answered=False, on_stall=self._require_available)
         if self._sending.failures:
-            raise _DoomedError
+            raise _RecordFailedError
 
-    def _demand_available(self) -> None:
+    def _require_available(self) -> None:
         """Raise UnavailableError if a topic takes no records.
 
-        A topic of the transaction before holds this one up if it takes no markers.
+        A topic of the transaction before delays this one if it accepts no markers.
         """
-        if found := self._unavailable(self._topics | self._topics_before):
-            raise UnavailableError(found)
+        if found := self._find_unavailable(self._topics | self._topics_before):
+            raise TopicsUnavailableError(found)
 
-    def _timed_out(self) -> Failed:
+    def _timed_out(self) -> SendFailure:
         """End a transaction of which some records were not acknowledged in time.
 
         If all records to some topics were acknowledged, the others are the reason. If none were, it may be the cluster.
@@ -281,14 +284,14 @@ class TransactionalProducer:
         failed.unavailable = late if late < self._topics else frozenset()
         return failed
 
-    def _abandon(self, unavailable: frozenset[str]) -> Failed:
+    def _abandon(self, unavailable: frozenset[str]) -> SendFailure:
         """Leave the transaction to the next producer, which aborts it. An abort here might never return (rule 8)."""
         self.is_broken = True
         with suppress(KafkaException, SystemError):
             self._producer.purge()
-            self._producer.flush(_MORE_S)
+            self._producer.flush(_FLUSH_S)
         named = {i: code for i, code in self._sending.failures.items() if code not in _PURGED}
-        return Failed(named, unavailable=unavailable)
+        return SendFailure(named, unavailable=unavailable)
 
     def _send_offsets(self, batch: TransactionContents) -> None:
         offsets = [
@@ -297,16 +300,20 @@ class TransactionalProducer:
         ]
 
         def send() -> None:
-            self._producer.send_offsets_to_transaction(offsets, batch.fence, CALL_S)
+            self._producer.send_offsets_to_transaction(offsets, batch.group_metadata, CALL_S)
 
-        self._insist(
-            "sending offsets", lambda: self._timely.call(send, _HUNG * self._life_s), self._within(self._life_s)
+        self._retry(
+            "sending offsets",
+            lambda: self._timed_caller.call(send, _HUNG_SHARE * self._timeout_s),
+            self._retriable_for(self._timeout_s),
         )
 
-    def _commit(self) -> Failed | None:
+    def _commit(self) -> SendFailure | None:
         try:
-            self._insist(
-                "committing", lambda: self._producer.commit_transaction(CALL_S), self._within(2 * self._life_s)
+            self._retry(
+                "committing",
+                lambda: self._producer.commit_transaction(CALL_S),
+                self._retriable_for(2 * self._timeout_s),
             )
         except KafkaException as failure:
             error = error_of(failure)
@@ -314,50 +321,52 @@ class TransactionalProducer:
                 failed = self._abort(error)
                 if not self.is_broken:  # the broker has agreed that it is aborted, so it was not committed
                     return failed
-            self._demand_not_fenced(error)
+            self._require_not_fenced(error)
             self.is_broken = True
             why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
             raise OutcomeUnknownError(why) from failure
-        self.is_proven, self._was_troubled = True, False
+        self.has_committed, self._had_timeout = True, False
         return None
 
-    def _abort(self, cause: KafkaError | None) -> Failed:
-        """Ends it, whatever that takes."""
+    def _abort(self, cause: KafkaError | None) -> SendFailure:
+        """Abort, or mark the producer as broken so that the next one aborts."""
         is_old = self._is_old()
         if cause is None or not cause.fatal():
             try:
-                self._insist(
-                    "aborting", lambda: self._producer.abort_transaction(CALL_S), self._within(2 * self._life_s)
+                self._retry(
+                    "aborting",
+                    lambda: self._producer.abort_transaction(CALL_S),
+                    self._retriable_for(2 * self._timeout_s),
                 )
             except KafkaException as failure:
                 error = error_of(failure)
                 self.is_broken = True
-                self._demand_not_fenced(error)
+                self._require_not_fenced(error)
                 cause = cause or error
         else:
             self.is_broken = True
-            self._demand_not_fenced(cause)
+            self._require_not_fenced(cause)
         failures = self._sending.failures
         self.timed_out_while_sending |= is_old and len(failures) < len(self._records)
-        return Failed({i: code for i, code in failures.items() if code not in _PURGED}, cause)
+        return SendFailure({i: code for i, code in failures.items() if code not in _PURGED}, cause)
 
     def _is_old(self) -> bool:
-        return time.monotonic() - self._began_s > _OLD * self._life_s
+        return time.monotonic() - self._began_s > _OLD_SHARE * self._timeout_s
 
-    def _probe(self, records: Sequence[Outgoing]) -> Failed | None:
-        with self._unless_over() as ended:
+    def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
+        with self._abort_on_error() as result:
             self._begin(records)
             self._sending.send(enumerate(records))
             self._await_acknowledgements()
-        return ended.failed or self._ended_well()
+        return result.failed or self._abort_probe()
 
-    def _ended_well(self) -> Failed | None:
-        """The abort of a transaction without a fault; None, or what went wrong in it after all."""
+    def _abort_probe(self) -> SendFailure | None:
+        """Abort a probe that had no failure so far. Return None, or the failure that came to light."""
         failed = self._abort(None)
         return failed if failed.named or failed.cause is not None else None
 
     def _cause(self) -> KafkaError | None:
-        """Why the transaction as a whole has failed, if it has: a second begin is refused, and the refusal tells."""
+        """Return the error of the whole transaction, or None. A second begin is refused, with that error."""
         try:
             self._producer.begin_transaction()
         except KafkaException as failure:
@@ -365,10 +374,10 @@ class TransactionalProducer:
             return None if error.code() == KafkaError._STATE else error  # noqa: SLF001
         raise AssertionError("a transaction within a transaction")
 
-    def _demand_not_fenced(self, error: KafkaError) -> None:
-        is_young = time.monotonic() - self._began_s < self._life_s
+    def _require_not_fenced(self, error: KafkaError) -> None:
+        is_young = time.monotonic() - self._began_s < self._timeout_s
         if error.code() in _FENCED and is_young:
-            if self._forgives and self._was_troubled:
+            if self._tolerates_self_fence and self._had_timeout:
                 self.self_fence_suspected = True
                 return
             raise FencedError(
@@ -376,29 +385,29 @@ class TransactionalProducer:
                 " Give each its own --data-dir, and delete the file instance-id in the copy"
             )
 
-    def _within(self, seconds: float) -> Callable[[KafkaError], bool]:
-        """Whether to call again: librdkafka says that one may, and the transaction is not older than this.
+    def _retriable_for(self, seconds: float) -> Callable[[KafkaError], bool]:
+        """Return whether to call again: the error is retriable, and the transaction is younger than `seconds`.
 
-        An abort was seen to ask for it for ever, with a broker that answered everybody else (rule 8).
+        An abort may stay retriable forever, though the broker answers all other clients (rule 8).
         """
         return lambda error: error.retriable() and time.monotonic() - self._began_s < seconds
 
-    def _insist(self, what: str, call: Callable[[], object], is_passing: Any) -> None:
+    def _retry(self, what: str, call: Callable[[], object], is_passing: Any) -> None:
         tries = 0
 
         def again() -> object:
             nonlocal tries
             tries += 1
-            self._was_troubled |= tries > 1
+            self._had_timeout |= tries > 1
             return call()
 
         try:
-            self._patience.retry_until_success(what, again, is_passing)
+            self._retrier.retry_until_success(what, again, is_passing)
         except KafkaException as failure:
-            if self._began_s == 0.0:  # not one transaction yet
+            if self._began_s == 0.0:  # before the first transaction
                 if error_of(failure).code() == KafkaError.CONCURRENT_TRANSACTIONS:
                     self.close()
-                    raise IdHeldError(f"{what}: {error_of(failure).str()}") from failure
+                    raise TransactionalIdHeldError(f"{what}: {error_of(failure).str()}") from failure
                 if error_of(failure).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                     raise TimeoutRefusedError(f"{what}: {error_of(failure).str()}") from failure
                 raise explained(what, error_of(failure)) from failure
@@ -406,5 +415,5 @@ class TransactionalProducer:
 
 
 def _may_start_later(error: KafkaError) -> bool:
-    """True unless Kafka holds the id: within CALL_S it ends what a former producer left open, if it can (1 s)."""
+    """Return False if Kafka holds the id: within CALL_S it would have ended the former producer's transaction (1 s)."""
     return is_passing(error) and error.code() != KafkaError.CONCURRENT_TRANSACTIONS

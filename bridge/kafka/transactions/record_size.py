@@ -1,4 +1,4 @@
-"""How many bytes a record takes in a batch of its own, uncompressed: what `max.message.bytes` of a topic is about.
+"""Bytes of a record in a batch of its own, uncompressed: `max.message.bytes` of a topic limits them.
 
 Kafka's record format 2: lengths as zigzag varints, a null as length -1; times and offsets within a batch of one are 0.
 """
@@ -22,5 +22,5 @@ def _field(content: bytes | None) -> int:
 
 
 def _varint(number: int) -> int:
-    """Of a number that is not negative."""
+    """Return the bytes of a non-negative number."""
     return max(1, -(-(2 * number).bit_length() // 7))

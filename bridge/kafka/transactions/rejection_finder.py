@@ -1,11 +1,11 @@
-"""Who made a transaction fail. A verdict needs proof; without one nobody is refused, and the transaction is repeated.
+"""Find the records that made a transaction fail. A record is rejected only with proof; without one, it is retried.
 
-    before it is sent   a topic never seen: its metadata      a target that refused lately: asked apart
-    when it failed      named unknown or denied: metadata     named too large: its smallest and largest, then halving
-                        denied, nobody named: halving over the topics
-                        named for another lasting reason: halving over those named
+    before it is sent   a new topic: its metadata                 a target that refused lately: probed alone
+    after it failed     unknown or denied topic named: metadata   too large: smallest and largest, then binary search
+                        denied, no record named: binary search over the topics
+                        another lasting reason: binary search over the named records
 
-Halving costs O(log n) transactions for each culprit. They are always aborted, so that nothing of them is ever seen.
+A binary search takes O(log n) transactions for each rejected record. They are always aborted, so no reader sees them.
 A refusal is remembered for `MEMORY_S`, so that a stream of bad records does not make every transaction fail.
 """
 
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.transactions.produce import size_of
-from bridge.kafka.transactions.producer import Failed
+from bridge.kafka.transactions.producer import SendFailure
 from bridge.ports import Outgoing
 
 MEMORY_S = 10.0
-"""Then a target that refused is asked again."""
+"""Seconds after which a target that refused is probed again."""
 
 _UNKNOWN_TOPIC = "unknown-topic"
 _UNKNOWN_PARTITION = "unknown-partition"
@@ -54,14 +54,14 @@ _CODES_OF = {_DENIED: OF_DENIAL, _TOO_LARGE: _OF_SIZE}
 _GRACE_TRIES = 3
 _GRACE_S = 0.05
 
-Probe = Callable[[Sequence[Outgoing]], Failed | None]
+Probe = Callable[[Sequence[Outgoing]], SendFailure | None]
 PartitionsOf = Callable[[str], "int | KafkaError"]
 Refused = dict[int, str]
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What a target refused: everything, or records of `least_size` bytes and more."""
+    """A target's refusal: of everything, or of records of `least_size` bytes and more."""
 
     code: str
     until_s: float
@@ -69,13 +69,14 @@ class _Memory:
 
 
 class _InconclusiveError(Exception):
-    """The broker does not answer, or fails for another reason: no proof to be had now."""
+    """The broker does not answer, or fails for another reason: there is no proof now."""
 
 
-class Culprits:
-    """Knows what targets are like, by asking. `probe` and `partitions_of` are those of a producer.
+class RejectionFinder:
+    """Finds rejected records by probing, and remembers what targets refuse.
 
-    `compresses`: it does, so that of two records the larger may be taken and the smaller not.
+    probe, partitions_of: see `TransactionalProducer`.
+    compresses: True if the producer compresses. A broker may then accept the larger of two records and not the smaller.
     """
 
     def __init__(self, probe: Probe, partitions_of: PartitionsOf, *, compresses: bool = False) -> None:
@@ -85,22 +86,22 @@ class Culprits:
         self._partitions: dict[str, int] = {}
         self._memories: dict[str, _Memory] = {}
         self._next_grace_s = 0.0
-        self.narrow: dict[str, int] = {}
-        """Topics that take the records, but not in batches as large as ours: topic -> bytes at a time."""
+        self.max_batch_bytes: dict[str, int] = {}
+        """Topics that accept the records, but not in batches as large as ours: topic -> bytes at a time."""
 
     def needs_check(self, outgoing: Sequence[Outgoing]) -> bool:
-        """Whether `known` has something to ask or to refuse, or care is to be taken in sending."""
+        """Return True if `known` has to be called, or a topic of `max_batch_bytes` is among the records."""
         partitions = self._partitions
         topics = {record.topic for record in outgoing}
         return (
             not topics <= partitions.keys()
             or not topics.isdisjoint(self._memories)
-            or not topics.isdisjoint(self.narrow)
+            or not topics.isdisjoint(self.max_batch_bytes)
             or any(record.partition >= partitions[record.topic] for record in outgoing)
         )
 
     def known(self, outgoing: Sequence[Outgoing]) -> Refused:
-        """Those whose refusal is certain before they are sent."""
+        """Return the records that will certainly be refused, with codes, before they are sent."""
         topics = {record.topic for record in outgoing}
         refused: Refused = {}
         with suppress(_InconclusiveError):
@@ -111,8 +112,8 @@ class Culprits:
                 refused |= self._by_memory(outgoing, topic)
         return refused
 
-    def find(self, outgoing: Sequence[Outgoing], failed: Failed) -> Refused:
-        """Those that made it fail, as far as there is proof."""
+    def find(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
+        """Return the records that made the transaction fail, as far as there is proof, with codes."""
         refused: Refused = {}
         with suppress(_InconclusiveError):
             refused |= self._by_metadata(outgoing, _topics(outgoing, failed, _OF_METADATA | OF_DENIAL))
@@ -120,7 +121,7 @@ class Culprits:
                 named = [i for i, code in failed.named.items() if code in _OF_SIZE and outgoing[i].topic == topic]
                 refused |= self._by_size(outgoing, topic, named)
             lasting = [[index] for index, code in sorted(failed.named.items()) if code in _LASTING]
-            refused |= dict.fromkeys(self._halved(lasting, outgoing, _LASTING), _BAD_TARGET)
+            refused |= dict.fromkeys(self._search(lasting, outgoing, _LASTING), _BAD_TARGET)
             if not failed.named and failed.codes & OF_DENIAL:
                 refused |= self._by_denial(outgoing)
         return refused
@@ -128,7 +129,7 @@ class Culprits:
     # -- metadata
 
     def _by_metadata(self, outgoing: Sequence[Outgoing], topics: Iterable[str]) -> Refused:
-        """What the cluster says of `topics`. A topic that is unknown may be in the making, so it is asked again."""
+        """Refuse records by their topics' metadata. An unknown topic may be about to be created, so ask again."""
         codes = {topic: self._describe(topic) for topic in topics}
         missing = {topic for topic, code in codes.items() if code == _UNKNOWN_TOPIC}
         for _ in range(_GRACE_TRIES if missing and self._may_wait() else 0):
@@ -140,7 +141,7 @@ class Culprits:
         return {index: code for index, record in enumerate(outgoing) if (code := codes.get(record.topic))}
 
     def _may_wait(self) -> bool:
-        """Once a second: a stream of unknown names may not slow everybody down."""
+        """Return True once a second, so that a stream of unknown topics does not slow down all others."""
         now_s = time.monotonic()
         if now_s < self._next_grace_s:
             return False
@@ -148,7 +149,7 @@ class Culprits:
         return True
 
     def _describe(self, topic: str) -> str | None:
-        """Why nothing can be sent there; None where it can."""
+        """Return the code by which records to the topic are refused, or None."""
         self._partitions.pop(topic, None)
         try:
             found = self._partitions_of(topic)
@@ -164,11 +165,11 @@ class Culprits:
         raise _InconclusiveError
 
     def _by_partition(self, outgoing: Sequence[Outgoing]) -> Refused:
-        """Records for a partition that is not there, by metadata that is asked for again."""
+        """Refuse records to partitions that do not exist, by fresh metadata."""
         partitions = self._partitions
 
         def beyond(indices: Iterable[int]) -> list[int]:
-            """A topic whose metadata is not known has all partitions."""
+            """Without metadata, assume that the partition exists."""
             records = ((i, outgoing[i]) for i in indices)
             return [i for i, r in records if r.partition >= partitions.get(r.topic, r.partition + 1)]
 
@@ -198,38 +199,46 @@ class Culprits:
     # -- size
 
     def _by_size(self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[int]) -> Refused:
-        """Which records of `topic` are too large by themselves: all from a certain size on. None: it was the batch.
+        """Refuse records of `topic` that are too large by themselves: all from a certain size on.
 
-        Where it compresses, this is proved of one record alone, the smallest that was asked about. Should a larger one
-        be taken, it was the batch: a narrower one names fewer, in the end that record alone.
+        If none is, the batch was too large, and `max_batch_bytes` is halved. With compression, only the smallest record
+        that failed alone is proven. If the broker accepts a larger one, the batch was too large; with smaller batches
+        fewer records are named, in the end that record alone.
         """
-        all_: Sequence[int] = named if self._compresses else [i for i, r in enumerate(outgoing) if r.topic == topic]
-        indices = sorted(all_, key=lambda i: size_of(outgoing[i]))
-        taken, refused = -1, len(indices)  # positions: this one and those below are taken, this and above refused
-        looks = [len(indices) - 1, 0]
-        while taken + 1 < refused:
-            look = looks.pop(0) if looks and taken < looks[0] < refused else (taken + refused) // 2
-            if self._is_refused(outgoing[indices[look]], _OF_SIZE):
-                refused = look
-            else:
-                taken = look
+        candidates: Sequence[int] = (
+            named if self._compresses else [i for i, r in enumerate(outgoing) if r.topic == topic]
+        )
+        indices = sorted(candidates, key=lambda i: size_of(outgoing[i]))
+        refused = self._first_refused([outgoing[i] for i in indices])
         if refused == len(indices):
-            was_alone = self.narrow.get(topic) == 1  # each was sent by itself, and these were named
+            was_alone = self.max_batch_bytes.get(topic) == 1  # each record was sent by itself
             if was_alone and (proved := [i for i in named if self._is_refused(outgoing[i], _OF_SIZE)]):
                 return dict.fromkeys(proved, _TOO_LARGE)
-            self._make_narrow(topic, sum(size_of(outgoing[i]) for i in indices))
+            self._halve_batch_bytes(topic, sum(size_of(outgoing[i]) for i in indices))
             return {}
         if self._compresses:
             return {indices[refused]: _TOO_LARGE}
         self._remember(topic, _TOO_LARGE, size_of(outgoing[indices[refused]]))
         return dict.fromkeys(indices[refused:], _TOO_LARGE)
 
-    def _make_narrow(self, topic: str, total_bytes: int) -> None:
-        """Half of what just failed; it halves again until it fits."""
-        self.narrow[topic] = max(1, min(total_bytes, self.narrow.get(topic, total_bytes)) // 2)
+    def _halve_batch_bytes(self, topic: str, total_bytes: int) -> None:
+        """Halve the bytes of the batch that failed."""
+        self.max_batch_bytes[topic] = max(1, min(total_bytes, self.max_batch_bytes.get(topic, total_bytes)) // 2)
+
+    def _first_refused(self, records: Sequence[Outgoing]) -> int:
+        """Return the position of the first record that is too large. `records` are in ascending order of size."""
+        accepted, refused = -1, len(records)
+        ends = [len(records) - 1, 0]
+        while accepted + 1 < refused:
+            at = ends.pop(0) if ends and accepted < ends[0] < refused else (accepted + refused) // 2
+            if self._is_refused(records[at], _OF_SIZE):
+                refused = at
+            else:
+                accepted = at
+        return refused
 
     def _is_refused(self, record: Outgoing, codes: frozenset[int]) -> bool:
-        """Whether it fails by itself, with one of `codes`."""
+        """Return True if the record fails by itself, with one of `codes`."""
         failed = self._probe([record])
         if failed is None:
             return False
@@ -237,21 +246,21 @@ class Culprits:
             raise _InconclusiveError
         return True
 
-    # -- denial, and whatever else lasts
+    # -- denial, and other lasting errors
 
     def _by_denial(self, outgoing: Sequence[Outgoing]) -> Refused:
-        """All records to topics that we may not write to; the broker names none."""
+        """Refuse all records to topics that we may not write to. The broker names no topic."""
         by_topic: defaultdict[str, list[int]] = defaultdict(list)
         for index, record in enumerate(outgoing):
             by_topic[record.topic].append(index)
         groups = [[min(indices, key=lambda i: size_of(outgoing[i]))] for indices in by_topic.values()]
-        denied = {outgoing[i].topic for i in self._halved(groups, outgoing, OF_DENIAL)}
+        denied = {outgoing[i].topic for i in self._search(groups, outgoing, OF_DENIAL)}
         for topic in denied:
             self._remember(topic, _DENIED)
         return {index: _DENIED for topic in denied for index in by_topic[topic]}
 
-    def _halved(self, groups: list[list[int]], outgoing: Sequence[Outgoing], codes: frozenset[int]) -> list[int]:
-        """The indices of those groups that fail by themselves, with one of `codes`."""
+    def _search(self, groups: list[list[int]], outgoing: Sequence[Outgoing], codes: frozenset[int]) -> list[int]:
+        """Return the indices of all groups that fail by themselves with one of `codes`, by binary search."""
         if not groups:
             return []
         failed = self._probe([outgoing[index] for group in groups for index in group])
@@ -262,9 +271,9 @@ class Culprits:
         if len(groups) == 1:
             return groups[0]
         half = len(groups) // 2
-        return self._halved(groups[:half], outgoing, codes) + self._halved(groups[half:], outgoing, codes)
+        return self._search(groups[:half], outgoing, codes) + self._search(groups[half:], outgoing, codes)
 
 
-def _topics(outgoing: Sequence[Outgoing], failed: Failed, codes: frozenset[int]) -> set[str]:
-    """The topics of records that failed with one of `codes`."""
+def _topics(outgoing: Sequence[Outgoing], failed: SendFailure, codes: frozenset[int]) -> set[str]:
+    """Return the topics of records that failed with one of `codes`."""
     return {outgoing[index].topic for index, code in failed.named.items() if code in codes}

@@ -16,15 +16,15 @@ from confluent_kafka.admin._config import ConfigResource
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
-from bridge.kafka.retry import CALL_S, Patience, error_of, serve
+from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
 
 
-class Existence:
-    """Thread-safe: one call runs at a time."""
+class TopicProbe:
+    """Asks the cluster about topics. Thread-safe: one call runs at a time."""
 
-    def __init__(self, connection: Connection, patience: Patience) -> None:
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
-        self._patience = patience
+        self._retrier = retrier
         self._asking = Lock()
         self._admin: Any = None
 
@@ -43,7 +43,7 @@ class Existence:
             finally:
                 serve(client)
 
-    def unavailable(self, topics: Collection[str], *, unless_told: bool = False) -> frozenset[str]:
+    def unavailable(self, topics: Collection[str], *, include_unanswered: bool = False) -> frozenset[str]:
         """Return the topics with a partition that has no leader, or fewer in-sync replicas than min.insync.replicas.
 
         If our user may not see min.insync.replicas, all replicas have to be in sync.
@@ -60,14 +60,14 @@ class Existence:
                 except KafkaException as failure:
                     if error_of(failure).code() < 0:  # an error of librdkafka: no broker answered
                         self._admin = None
-                        if unless_told:
+                        if include_unanswered:
                             in_sync[topic] = 0
                 else:
                     if any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in partitions):
                         in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in partitions)
-            needed = self._needed_in_sync([topic for topic, replicas in in_sync.items() if replicas > 0])
+            min_in_sync = self._needed_in_sync([topic for topic, replicas in in_sync.items() if replicas > 0])
             serve(client)
-        return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, math.inf))
+        return frozenset(topic for topic, replicas in in_sync.items() if replicas < min_in_sync.get(topic, math.inf))
 
     def _needed_in_sync(self, topics: Collection[str]) -> dict[str, int]:
         """Return min.insync.replicas of those topics whose configuration our user may see."""
@@ -83,7 +83,7 @@ class Existence:
     def _client(self) -> Any:
         """Return a new client if the last one got no answer: it may have lost all brokers for good."""
         if self._admin is None:
-            self._admin = clients.make(AdminClient, clients.plain(self._connection), self._patience)
+            self._admin = clients.make(AdminClient, clients.admin(self._connection), self._retrier)
         return self._admin
 
 

@@ -36,7 +36,7 @@ from bridge.loop.tests.test_histories import (
     two_partitions,
 )
 from bridge.ports import Aborted, Committed
-from bridge.recovery.recover import prepare, recover
+from bridge.recovery.recover import prepare_store, recover
 from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
@@ -455,7 +455,9 @@ def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> N
 
     disk = SimDisk()
     with suppress(PartitionUnreadableError):
-        prepare(SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options)
+        prepare_store(
+            SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options
+        )
     assert len(steps) > step, "nothing happened meanwhile"
     history = FakeHistory(world.kafka, world.group, "timer.journal")
     store, flights, _ = recover(SHARD, disk, history, world.options)
@@ -479,7 +481,7 @@ def test_a_store_is_not_opened_with_a_journal_that_tells_more_than_its_progress(
 
     disk, now_ms = SimDisk(), world.now_ms
     plain = FakeHistory(world.kafka, world.group, "timer.journal")
-    prepare(SHARD, disk, plain, options)
+    prepare_store(SHARD, disk, plain, options)
     try:
         recovered = recover(
             SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), options
@@ -822,14 +824,16 @@ def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
     assert instance.metrics.lost_to_retention == {silent: 0, other: 0}
     for shard in (silent, other):
         kafka.partition(shard).delete_before(1)
-    bounds, firsts = FakeHistory.bounds, FakeHistory.firsts
+    bounds, first_offsets = FakeHistory.bounds, FakeHistory.first_offsets
 
     def waits(self: FakeHistory, shard: Shard) -> tuple[int, int]:
         assert shard != silent, "no answer, for ever"
         return bounds(self, shard)
 
     monkeypatch.setattr(FakeHistory, "bounds", waits)
-    monkeypatch.setattr(FakeHistory, "firsts", lambda self, shards: firsts(self, [s for s in shards if s != silent]))
+    monkeypatch.setattr(
+        FakeHistory, "first_offsets", lambda self, shards: first_offsets(self, [s for s in shards if s != silent])
+    )
     bridge.monitors.check_retention()
     assert instance.metrics.lost_to_retention == {silent: 0, other: 1}
     assert f"{other}: retention has taken requests that are pending" in caplog.text

@@ -339,7 +339,7 @@ def test_case_15_random_excess_does_not_pile_up_behind_a_roll() -> None:
 
 
 STEPS_OF_A_ROLL = [
-    ("sink.begin", 1),
+    ("sink.submit", 1),
     *(("sink.produce", nth) for nth in range(1, 6)),  # one copy each
     *((f"sink.{step}", 1) for step in ("journal", "end", "offsets", "offsets done", "commit", "commit asked")),
     ("sink.commit done", 1),
@@ -518,7 +518,7 @@ def test_case_19_a_schedule_sent_twice_is_one_delivery(trouble: Trouble) -> None
 
 STEPS_OF_A_CANCEL = [
     *((f"disk.append {step}", nth) for nth in (1, 2) for step in ("half", "done")),
-    *((f"sink.{step}", 1) for step in ("begin", "produce", "journal", "end", "offsets", "offsets done", "commit")),
+    *((f"sink.{step}", 1) for step in ("submit", "produce", "journal", "end", "offsets", "offsets done", "commit")),
     ("sink.commit asked", 1),
     ("sink.commit done", 1),
     *((f"disk.{step}", 1) for step in ("start_sync", "start_replace")),  # of the checkpoint

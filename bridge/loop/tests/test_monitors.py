@@ -126,13 +126,13 @@ def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_ot
     instance.run(3000)
     assert len(warnings(caplog, look)) == 1
     hanging, ends = instance.metrics.hanging[one], instance.metrics.ends[one]
-    real = FakeHistory.open_ends
+    real = FakeHistory.stable_and_end_offsets
     silent = {one}
 
-    def open_ends(history: FakeHistory, shards: list[Shard]) -> dict[Shard, tuple[int, int]]:
+    def stable_and_end_offsets(history: FakeHistory, shards: list[Shard]) -> dict[Shard, tuple[int, int]]:
         return {shard: told for shard, told in real(history, shards).items() if shard not in silent}
 
-    monkeypatch.setattr(FakeHistory, "open_ends", open_ends)
+    monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", stable_and_end_offsets)
     send(kafka, other, 10_000)
     look()
     assert (instance.metrics.hanging[one], instance.metrics.ends[one]) == (hanging, ends)
@@ -153,10 +153,10 @@ def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer
     running(instance).monitors.check_clocks()
     known = dict(instance.metrics.skew_ms)
     assert known.keys() == {one, other}
-    real = FakeHistory.newest_decisions
+    real = FakeHistory.newest_journal_times
     monkeypatch.setattr(
         FakeHistory,
-        "newest_decisions",
+        "newest_journal_times",
         lambda history, shards: {shard: ms for shard, ms in real(history, shards).items() if shard != one},
     )
     running(instance).monitors.check_clocks()

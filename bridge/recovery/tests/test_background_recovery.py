@@ -205,10 +205,10 @@ def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_h
     monkeypatch.setattr(preparing, "_started", started)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     folder = DataDir(tmp_path / "data")
-    preparer = preparing.Preparer(Connection("127.0.0.1:1"), {}, folder, usual_options(), ("text", "info"))
-    first, second = preparer.prepare(LARGE), preparer.prepare(SMALL)
+    recoverer = preparing.BackgroundRecoverer(Connection("127.0.0.1:1"), {}, folder, usual_options(), ("text", "info"))
+    first, second = recoverer.start(LARGE), recoverer.start(SMALL)
     assert (first.is_done(), second.is_done()) == (True, True)
-    assert f"{LARGE}: no process for its preparation" in caplog.text
+    assert f"{LARGE}: no process for its background recovery" in caplog.text
     folder.close()
 
 
@@ -229,7 +229,7 @@ def test_a_rebuild_for_which_there_is_no_room_is_tried_beside_the_others_until_t
     world.bridge.lose_disks()
     monkeypatch.setattr("bridge.loop.partitions.recover", noted)
     with monkeypatch.context() as patched:
-        patched.setattr("bridge.testing.fakes.prepare", full)
+        patched.setattr("bridge.testing.fakes.prepare_store", full)
         world.bridge.start()
         world.send(SMALL, "small", 500)
         world.bridge.run(20_000)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.errors import ForeignJournalError, ProgressLostError
-from bridge.recovery.journal_owner import OwnJournals, owners
+from bridge.recovery.journal_owner import JournalOwnerCheck, owners
 from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, FakeKafka, Timeline, nothing_happens
 from bridge.testing.timer_world import TIMERS, usual_options
 from bridge.watch_thread import BackgroundChecks
@@ -129,7 +129,7 @@ def test_a_refused_group_leaves_no_trace_that_could_stop_the_owner() -> None:
     one = world.bridge("one")
 
     def claim_before(where: str) -> None:
-        if where == "sink.begin" and not world.keys():
+        if where == "sink.submit" and not world.keys():
             one.turn()
 
     two = world.bridge("two", meanwhile=claim_before)
@@ -199,7 +199,7 @@ def test_a_foreign_decision_in_the_journal_is_found_while_the_bridge_runs() -> N
     first = world.bridge("one")
     first.run(0)
     history = FakeHistory(world.kafka, FakeGroup("one", [SHARD]), "timer.journal")
-    watch = BackgroundChecks(OwnJournals(history, {TIMERS: "timer.journal"}, first.status.shards).look)
+    watch = BackgroundChecks(JournalOwnerCheck(history, {TIMERS: "timer.journal"}, first.status.shards).check)
     watch.close()
     watch.check()
     assert watch.error is None

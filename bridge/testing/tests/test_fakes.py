@@ -176,8 +176,8 @@ class TestTransactions:
         assert {key: murmur2(key) - (1 << 32) for key in known} == known
 
 
-def transaction(progress: dict[Shard, Progress], fence: object, *outgoing: Outgoing) -> Transaction:
-    return Transaction(list(outgoing), dict.fromkeys(progress, b"decided"), progress, fence)
+def transaction(progress: dict[Shard, Progress], group_metadata: object, *outgoing: Outgoing) -> Transaction:
+    return Transaction(list(outgoing), dict.fromkeys(progress, b"decided"), progress, group_metadata)
 
 
 def order(value: bytes, topic: str = "orders", partition: int = -1) -> Outgoing:
@@ -189,21 +189,21 @@ READ = {FIRST: Progress(1, NOTHING_SETTLED, 1)}
 
 class TestSink:
     @pytest.fixture
-    def fence(self, kafka: FakeKafka, group: FakeGroup) -> object:
-        return FakeSource(kafka, group, "bridge").poll(0, 0).fence
+    def group_metadata(self, kafka: FakeKafka, group: FakeGroup) -> object:
+        return FakeSource(kafka, group, "bridge").poll(0, 0).group_metadata
 
     @pytest.fixture
     def sink(self, kafka: FakeKafka, group: FakeGroup) -> FakeSink:
         return FakeSink(kafka, group, "bridge", "timer.journal")
 
-    def test_all_of_it_stands(self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, fence: object) -> None:
-        assert sink.begin(transaction(READ, fence, order(b"a"), order(b"b"))).wait() == Committed()
+    def test_all_of_it_stands(self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, group_metadata: object) -> None:
+        assert sink.submit(transaction(READ, group_metadata, order(b"a"), order(b"b"))).wait() == Committed()
         assert values(kafka, "orders") == [b"a", b"b"]
         assert values(kafka, "timer.journal") == [b"decided"]
         assert FakeHistory(kafka, group, "timer.journal").progress(FIRST) == READ[FIRST]
 
     def test_what_is_never_taken_is_named_and_nothing_stands(
-        self, kafka: FakeKafka, sink: FakeSink, fence: object
+        self, kafka: FakeKafka, sink: FakeSink, group_metadata: object
     ) -> None:
         kafka.create("small", max_bytes=100)
         kafka.create("secret", denied=True)
@@ -215,38 +215,38 @@ class TestSink:
             order(b"d", partition=1),
         ]
         codes = {1: "unknown-topic", 2: "too-large", 3: "not-authorized", 4: "unknown-partition"}
-        assert sink.begin(transaction(READ, fence, *records)).wait() == Aborted(codes)
+        assert sink.submit(transaction(READ, group_metadata, *records)).wait() == Aborted(codes)
         assert values(kafka, "orders") == []
 
     def test_a_stale_fence_publishes_nothing(
-        self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, fence: object
+        self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, group_metadata: object
     ) -> None:
         group.expire("bridge")
-        assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
+        assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
         assert group.join("bridge") == "bridge#1"
-        assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
+        assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
         assert progress_of(kafka) is None
 
     def test_a_second_of_its_name_ends_the_first(
-        self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, fence: object
+        self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, group_metadata: object
     ) -> None:
         FakeSink(kafka, group, "bridge", "timer.journal")
         with pytest.raises(FencedError):
-            sink.begin(transaction(READ, fence, order(b"a"))).wait()
+            sink.submit(transaction(READ, group_metadata, order(b"a"))).wait()
 
     def test_one_that_slept_over_its_time_out_publishes_nothing(
-        self, kafka: FakeKafka, group: FakeGroup, fence: object
+        self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
     ) -> None:
         def sleep(where: str) -> None:
             kafka.timeline.advance(20_000 if where == "sink.commit" else 0)
 
         sink = FakeSink(kafka, group, "bridge", "timer.journal", meanwhile=sleep)
-        assert sink.begin(transaction(READ, fence, order(b"a"))).wait() == Aborted({})
+        assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
 
     def test_an_unknown_outcome_is_that_of_the_later_one_too_and_kafka_knows_it(
-        self, kafka: FakeKafka, group: FakeGroup, fence: object
+        self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
     ) -> None:
         kafka._rng = Random(0)  # by which a dead client's commit may arrive
         outcomes = set()
@@ -254,7 +254,7 @@ class TestSink:
             sink = FakeSink(kafka, group, "bridge", "timer.journal", rng=Random(seed))
             sink.unknown_chance, before = 1.0, len(values(kafka, "orders"))
             reached = Progress(seed, NOTHING_SETTLED, seed)
-            ways = [sink.begin(transaction({FIRST: reached}, fence, order(b"a"))) for _ in range(2)]
+            ways = [sink.submit(transaction({FIRST: reached}, group_metadata, order(b"a"))) for _ in range(2)]
             for way in (*ways, ways[0]):
                 with pytest.raises(OutcomeUnknownError):
                     way.wait()
@@ -266,17 +266,17 @@ class TestSink:
         assert outcomes == {False, True}
 
     def test_a_part_of_an_at_least_once_batch_may_stand(
-        self, kafka: FakeKafka, group: FakeGroup, fence: object
+        self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
     ) -> None:
         sink = FakeSink(kafka, group, "bridge", "timer.journal", own_topics=frozenset({TIMERS}), rng=Random(0))
         sink.fault_chance = 0.9
-        carried = transaction(READ, fence, *(order(b"%d" % number) for number in range(9)))
-        fate = sink.begin(carried).wait()
+        carried = transaction(READ, group_metadata, *(order(b"%d" % number) for number in range(9)))
+        fate = sink.submit(carried).wait()
         assert isinstance(fate, Aborted)
-        assert 0 < len(fate.standing) < 9
-        assert {b"%d" % index for index in fate.standing} < set(values(kafka, "orders"))
+        assert 0 < len(fate.acknowledged) < 9
+        assert {b"%d" % index for index in fate.acknowledged} < set(values(kafka, "orders"))
         sink.fault_chance = 0.0
-        assert sink.begin(replace(carried, standing=fate.standing)).wait() == Committed()
+        assert sink.submit(replace(carried, acknowledged=fate.acknowledged)).wait() == Committed()
         assert set(values(kafka, "orders")) == {b"%d" % number for number in range(9)}
 
     def test_a_crash_at_any_step_leaves_all_or_nothing(self) -> None:
@@ -286,11 +286,11 @@ class TestSink:
             kafka.create("orders")
             kafka.create("timer.journal", 2)
             group, fuse = FakeGroup("timers", [FIRST, SECOND]), Fuse()
-            fence = FakeSource(kafka, group, "bridge").poll(0, 0).fence
+            group_metadata = FakeSource(kafka, group, "bridge").poll(0, 0).group_metadata
             sink = FakeSink(kafka, group, "bridge", "timer.journal", fuse=fuse)
             fuse.arm(step % 10 + 1, "sink.")
             with pytest.raises(Crash):
-                sink.begin(transaction(READ, fence, order(b"a"), order(b"b"))).wait()
+                sink.submit(transaction(READ, group_metadata, order(b"a"), order(b"b"))).wait()
             places.add(fuse.where)
             kafka.timeline.advance(20_000)
             found.add((len(kafka.read("orders")), progress_of(kafka) is not None))
@@ -303,7 +303,7 @@ class TestSink:
             "sink.commit asked",
             "sink.commit done",
         }
-        assert places == {"sink.begin", "sink.produce", "sink.journal"} | at_end
+        assert places == {"sink.submit", "sink.produce", "sink.journal"} | at_end
 
 
 class TestSource:
@@ -351,13 +351,13 @@ class TestSource:
         self, kafka: FakeKafka, group: FakeGroup
     ) -> None:
         one = FakeSource(kafka, group, "one")
-        fence = one.poll(0, 1).fence
+        group_metadata = one.poll(0, 1).group_metadata
         two = FakeSource(kafka, group, "two")
         group.expire("one")
         assert two.poll(0, 1).ownership.assigned == [FIRST, SECOND]
-        assert not group.accepts(fence)
-        assert one.check().ownership.lost == [FIRST, SECOND]
-        assert two.check().ownership.revoked
+        assert not group.accepts(group_metadata)
+        assert one.serve_rebalance().ownership.lost == [FIRST, SECOND]
+        assert two.serve_rebalance().ownership.revoked
         assert one.poll(0, 1).ownership.assigned
 
     def test_waking_ends_a_wait(self, kafka: FakeKafka, group: FakeGroup) -> None:

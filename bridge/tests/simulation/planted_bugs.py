@@ -39,7 +39,7 @@ from timer.store import Due, Store
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.due
-_begin, _end = FakeSink.begin, FakeSink.end
+_begin, _end = FakeSink.submit, FakeSink.end
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
@@ -159,13 +159,13 @@ def journal_before(patches: Patches) -> None:
         _write_journal(self, transaction.journal)
         return _begin(self, replace(transaction, journal={}))
 
-    _replace(patches, FakeSink, "begin", apart)
+    _replace(patches, FakeSink, "submit", apart)
 
 
 def journal_behind(patches: Patches) -> None:
     """The journal is written by itself, behind the transaction: a crash in between loses what was decided."""
 
-    def begin(self: FakeSink, transaction: Transaction) -> FakePublishing:
+    def submit(self: FakeSink, transaction: Transaction) -> FakePublishing:
         begun = _begin(self, replace(transaction, journal={}))
         begun.transaction = transaction
         return begun
@@ -177,7 +177,7 @@ def journal_behind(patches: Patches) -> None:
             _write_journal(self, under_way.transaction.journal)
         return fate
 
-    _replace(patches, FakeSink, "begin", begin)
+    _replace(patches, FakeSink, "submit", submit)
     _replace(patches, FakeSink, "end", end)
 
 
@@ -370,7 +370,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     # An aborted transaction is published again under a fresh generation, also for shards that are another's by now.
     "lost shards repeated": _with(
         CommitPipeline,
-        "repeat",
+        "retry_aborted",
         lambda repeat: lambda self, look, _, is_over: repeat(self, look, lambda _: True, is_over),
     ),
     # A record that is published again says the time of the first try.

@@ -12,7 +12,7 @@ from bridge.config.settings import Settings, load
 from bridge.errors import BrokerUnavailableError
 from bridge.http.api import kafka as real_kafka
 from bridge.http.api.kafka import ConfluentKafkaPort
-from bridge.kafka import ConfluentRedrive, Patience
+from bridge.kafka import ConfluentRedrive, Retrier
 from bridge.kafka.redrive import RedriveResult
 from bridge.kafka.transactions.producer import TransactionContents
 from bridge.ports import Outgoing, Record
@@ -161,15 +161,15 @@ class Unfilled:
 
     is_broken = False
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, retrier: Retrier) -> None:
+        self._retrier = retrier
         self.is_asked, self.is_over = Event(), Event()
 
     def fill(self, batch: TransactionContents) -> None:
         del batch
         while not self.is_over.is_set():
             self.is_asked.set()
-            self._patience.wait("publishing", "nobody answers", 0)
+            self._retrier.wait("publishing", "nobody answers", 0)
 
     def settle(self, batch: TransactionContents) -> None:
         del batch
@@ -184,7 +184,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
 
     class Waiting(ConfluentRedrive):
         def begin(self, replication_factor: int) -> None:
-            made.append(Unfilled(self._patience))
+            made.append(Unfilled(self._retrier))
             self._producer = made[0]  # type: ignore[assignment]
             begun.set()
 

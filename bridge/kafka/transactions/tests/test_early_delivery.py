@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.config.kafka_config import Connection
-from bridge.kafka.retry import Patience
-from bridge.kafka.transactions.early_delivery import Ahead
+from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions.early_delivery import EarlyDeliverySender
 from bridge.ports import Outgoing
 
 DENIED, TOO_LARGE = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE
@@ -25,7 +25,7 @@ class Sending:
     """`failures`: those that a broker tells; `wrong`: what ends the wait for it."""
 
     def __init__(self, failures: Mapping[int, int], wrong: Exception | None = None) -> None:
-        self._told = failures
+        self._reported = failures
         self._wrong = wrong
         self.failures: dict[int, int] = {}
         self.sent: list[int] = []
@@ -36,23 +36,27 @@ class Sending:
     def send(self, numbered: Sequence[tuple[int, Outgoing]]) -> None:
         self.sent += [index for index, _ in numbered]
 
-    def send_narrowly(self, numbered: Sequence[tuple[int, Outgoing]], narrow: Mapping[str, int]) -> list[None]:
-        self.send([each for each in numbered if each[1].topic not in narrow])
-        self.send([each for each in numbered if each[1].topic in narrow])
-        return [None] if narrow else []
+    def send_in_small_batches(
+        self, numbered: Sequence[tuple[int, Outgoing]], max_batch_bytes: Mapping[str, int]
+    ) -> list[None]:
+        self.send([each for each in numbered if each[1].topic not in max_batch_bytes])
+        self.send([each for each in numbered if each[1].topic in max_batch_bytes])
+        return [None] if max_batch_bytes else []
 
     def await_acknowledgements(
-        self, records: Sequence[Outgoing], *, beyond_failures: bool, on_stall: Callable[[], None]
+        self, records: Sequence[Outgoing], *, until_all_answered: bool, on_stall: Callable[[], None]
     ) -> None:
-        assert (records, beyond_failures) == (OUTGOING, True)
+        assert (records, until_all_answered) == (OUTGOING, True)
         on_stall()
         if self._wrong is not None:
             raise self._wrong
-        self.failures = dict(self._told)
+        self.failures = dict(self._reported)
 
 
 def ahead(failures: Mapping[int, int], wrong: Exception | None = None) -> Any:
-    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience(), lambda _: frozenset())
+    made: Any = EarlyDeliverySender(
+        Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Retrier(), lambda _: frozenset()
+    )
     made._sending = Sending(failures, wrong)
     return made
 
@@ -64,11 +68,11 @@ def test_a_topic_that_was_not_acknowledged_in_time_is_named_if_others_were() -> 
 
 
 def test_topics_that_the_cluster_names_end_the_wait_for_them() -> None:
-    made: Any = Ahead(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Patience(), frozenset)
+    made: Any = EarlyDeliverySender(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Retrier(), frozenset)
     made._sending = Sending({})
     producer = made._producer
-    standing, failed = made.fill(OUTGOING, {})
-    assert (standing, failed.unavailable) == ([1, 2, 3], {"orders", "payments"})
+    acknowledged, failed = made.fill(OUTGOING, {})
+    assert (acknowledged, failed.unavailable) == ([1, 2, 3], {"orders", "payments"})
     assert made._producer is not producer
 
 
@@ -77,7 +81,7 @@ def test_what_is_acknowledged_stands_though_others_fail() -> None:
     producer = each._producer
     sent = each.fill(OUTGOING, {"payments": 100})
     assert each._sending.sent == [1, 2, 3]
-    assert (sent.standing, sent.failed.named, sent.failed.cause) == ([1, 3], {2: TOO_LARGE}, None)
+    assert (sent.acknowledged, sent.failed.named, sent.failed.cause) == ([1, 3], {2: TOO_LARGE}, None)
     assert each._producer is producer
     each.close()
 
@@ -93,7 +97,7 @@ def test_what_is_loaded_is_sent_once() -> None:
 def test_a_denied_topic_is_told_as_a_transaction_tells_it_which_names_nobody() -> None:
     each = ahead({1: DENIED, 2: DENIED})
     sent = each.fill(OUTGOING, {})
-    assert (sent.standing, sent.failed.named, sent.failed.cause.code()) == ([3], {}, DENIED)
+    assert (sent.acknowledged, sent.failed.named, sent.failed.cause.code()) == ([3], {}, DENIED)
     each.close()
 
 
@@ -102,7 +106,7 @@ def test_a_producer_that_is_of_no_use_any_more_is_replaced(code: int) -> None:
     each = ahead({3: code})
     producer = each._producer
     sent = each.fill(OUTGOING, {})
-    assert (sent.standing, sent.failed.named) == ([1, 2], {3: code})
+    assert (sent.acknowledged, sent.failed.named) == ([1, 2], {3: code})
     assert each._producer is not producer
     each.close()
 
@@ -114,6 +118,6 @@ def test_of_what_a_fatal_error_cut_off_nothing_is_believed_to_stand() -> None:
     each = ahead({}, wrapped)
     producer = each._producer
     sent = each.fill(OUTGOING, {})
-    assert (sent.standing, sent.failed.cause) == ([], fatal.args[0])
+    assert (sent.acknowledged, sent.failed.cause) == ([], fatal.args[0])
     assert each._producer is not producer
     each.close()

@@ -9,38 +9,39 @@ import pytest
 from bridge.config.kafka_config import Connection
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
-from bridge.kafka.retry import Patience
-from bridge.kafka.transactions import pipeline as sink
-from bridge.kafka.transactions.pipeline import ConfluentSink, ProducerSlot
-from bridge.kafka.transactions.producer import Failed, IdHeldError, TimeoutRefusedError
-from bridge.kafka.transactions.topic_probe import Existence
+from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions import producer_slot
+from bridge.kafka.transactions.pipeline import ConfluentSink
+from bridge.kafka.transactions.producer import SendFailure, TimeoutRefusedError, TransactionalIdHeldError
+from bridge.kafka.transactions.producer_slot import ProducerSlot
+from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.observe.status import Status
 from bridge.ports import Aborted, Outgoing, Transaction
 from schemas.origin import Shard
 
 
-def lane(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, list[int]]:
+def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, list[int]]:
     """Of brokers that allow transactions of so long; and the time-outs of the producers that were started."""
     started: list[int] = []
 
     class Producer:
-        is_broken = timed_out_while_sending = is_proven = self_fence_suspected = False
+        is_broken = timed_out_while_sending = has_committed = self_fence_suspected = False
 
-        def __init__(self, config: dict[str, Any], patience: Patience, unavailable: object, **_: object) -> None:
-            del patience, unavailable
+        def __init__(self, config: dict[str, Any], retrier: Retrier, unavailable: object, **_: object) -> None:
+            del retrier, unavailable
             if config["transaction.timeout.ms"] > most_ms:
                 raise TimeoutRefusedError("starting the producer: too long")
             started.append(config["transaction.timeout.ms"])
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(sink, "TransactionalProducer", Producer)
-    return ProducerSlot(Connection("127.0.0.1:1"), 0, Patience()), started
+    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    return ProducerSlot(Connection("127.0.0.1:1"), 0, Retrier()), started
 
 
 def test_who_runs_out_of_time_gets_twice_as_much_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind it the group would take the shards away: who waits does not poll."""
-    of, started = lane(monkeypatch, 10**9)
+    of, started = slot(monkeypatch, 10**9)
     for _ in range(8):
         of.producer.timed_out_while_sending = True
         of.replace_if_broken()
@@ -52,7 +53,7 @@ def test_who_runs_out_of_time_gets_twice_as_much_up_to_a_bound(monkeypatch: pyte
 def test_where_brokers_allow_no_more_time_it_goes_on_with_what_it_had(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of, started = lane(monkeypatch, 30_000)
+    of, started = slot(monkeypatch, 30_000)
     for _ in range(4):
         of.producer.timed_out_while_sending = True
         of.replace_if_broken()
@@ -63,24 +64,24 @@ def test_where_brokers_allow_no_more_time_it_goes_on_with_what_it_had(
 
 def test_brokers_that_allow_not_even_the_usual_time_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutRefusedError):
-        lane(monkeypatch, 5_000)
+        slot(monkeypatch, 5_000)
 
 
 def test_an_id_that_kafka_holds_is_left_for_the_next_one_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"group-one-0", "group-one-0-1"}
 
     class Producer:
-        is_broken = timed_out_while_sending = is_proven = self_fence_suspected = False
+        is_broken = timed_out_while_sending = has_committed = self_fence_suspected = False
 
         def __init__(self, config: dict[str, Any], *_: object, **__: object) -> None:
             self.id = config["transactional.id"]
             if self.id in held:
-                raise IdHeldError("starting the producer: concurrent transactions")
+                raise TransactionalIdHeldError("starting the producer: concurrent transactions")
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(sink, "TransactionalProducer", Producer)
-    of: Any = ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, Patience())
+    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    of: Any = ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, Retrier())
     assert of.producer.id == "group-one-0-2"
     held.add(of.producer.id)
     of.producer.is_broken = True
@@ -96,13 +97,13 @@ def test_if_kafka_holds_every_id_the_start_waits_and_ends_with_the_process(monke
         def __init__(self, config: dict[str, Any], *_: object, **__: object) -> None:
             started.append(config["transactional.id"])
             assert len(started) < 100, "it never asks whether it is time to give up"
-            raise IdHeldError("starting the producer: concurrent transactions")
+            raise TransactionalIdHeldError("starting the producer: concurrent transactions")
 
-    monkeypatch.setattr(sink, "TransactionalProducer", Producer)
-    patience = Patience()
-    patience.give_up_in(0)
+    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    retrier = Retrier()
+    retrier.give_up_in(0)
     with pytest.raises(BrokerUnavailableError, match="starting the producer"):
-        ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, patience)
+        ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, retrier)
     assert len(set(started)) == 16
 
 
@@ -111,15 +112,15 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     none = frozenset({"timer.receipts"})
 
     class Producer:
-        is_broken = timed_out_while_sending = is_proven = self_fence_suspected = False
+        is_broken = timed_out_while_sending = has_committed = self_fence_suspected = False
 
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def load(self, batch: object) -> None: ...
 
-        def fill(self, batch: object) -> Failed:
+        def fill(self, batch: object) -> SendFailure:
             del batch
-            return Failed(unavailable=none)
+            return SendFailure(unavailable=none)
 
         def partitions_of(self, topic: str) -> int:
             del topic
@@ -127,17 +128,17 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(sink, "TransactionalProducer", Producer)
-    monkeypatch.setattr(Existence, "unavailable", lambda *_, **__: none)
-    monkeypatch.setattr(Existence, "partitions_of", lambda *_: 1)
+    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    monkeypatch.setattr(TopicProbe, "unavailable", lambda *_, **__: none)
+    monkeypatch.setattr(TopicProbe, "partitions_of", lambda *_: 1)
     status = Status(time.monotonic)
     status.running(Shard("timer.requests", 0))
-    made = ConfluentSink(Connection("127.0.0.1:1", "group", "one"), {}, Patience(status=status))
-    fence = b"CGMDv2:" + struct.pack("=i", 1) + b"group\0member\0"
+    made = ConfluentSink(Connection("127.0.0.1:1", "group", "one"), {}, Retrier(status=status))
+    group_metadata = b"CGMDv2:" + struct.pack("=i", 1) + b"group\0member\0"
     reasons = []
     for _ in range(6):
         records = [Outgoing("timer.receipts", -1, None, b"v", [], 0)]
-        fate = made.begin(Transaction(records, {}, {}, fence, frozenset())).wait()
+        fate = made.submit(Transaction(records, {}, {}, group_metadata, frozenset())).wait()
         assert isinstance(fate, Aborted)
         assert fate.unavailable == none
         reasons.append(status.ready().reason)

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.transactions import rejection_finder as culprits
-from bridge.kafka.transactions.producer import Failed
+from bridge.kafka.transactions.producer import SendFailure
 from bridge.kafka.transactions.record_size import batch_bytes
-from bridge.kafka.transactions.rejection_finder import MEMORY_S, Culprits
+from bridge.kafka.transactions.rejection_finder import MEMORY_S, RejectionFinder
 from bridge.ports import Outgoing
 
 Rule = Callable[[Outgoing], int | None]
@@ -28,12 +28,12 @@ class Broker:
         self.probes = 0
         self.slept_s: list[float] = []
         self.now_s = 1000.0
-        self.culprits = Culprits(self.probe, self.partitions_of)
+        self.culprits = RejectionFinder(self.probe, self.partitions_of)
 
-    def probe(self, records: Sequence[Outgoing]) -> Failed | None:
+    def probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
         self.probes += 1
         named = {index: code for index, record in enumerate(records) if (code := self.rule(record)) is not None}
-        return Failed(named) if named else None
+        return SendFailure(named) if named else None
 
     def partitions_of(self, topic: str) -> int | KafkaError:
         told = self.codes.get(topic, [4])
@@ -85,7 +85,7 @@ def test_what_was_too_large_is_refused_for_a_while_and_then_asked_again(broker: 
     sizes = [10, 60, 90]
     records = [out("small", size) for size in sizes]
     assert broker.culprits.known(records) == {}
-    assert broker.culprits.find(records, Failed({2: TOO_LARGE})) == {1: "too-large", 2: "too-large"}
+    assert broker.culprits.find(records, SendFailure({2: TOO_LARGE})) == {1: "too-large", 2: "too-large"}
     asked = broker.probes
     assert broker.culprits.known(records) == {1: "too-large", 2: "too-large"}
     assert broker.culprits.known([out("small", 10)]) == {}
@@ -109,7 +109,7 @@ def test_what_is_larger_by_its_headers_is_not_larger_for_kafka(broker: Broker) -
     broker.rule = lambda r: TOO_LARGE if batch_bytes(r.key, r.value, r.headers) > 20_000 else None
     records = [many, one]
     broker.culprits.known(records)
-    assert broker.culprits.find(records, Failed({1: TOO_LARGE})) == {1: "too-large"}
+    assert broker.culprits.find(records, SendFailure({1: TOO_LARGE})) == {1: "too-large"}
     assert broker.culprits.known(records) == {1: "too-large"}
 
 
@@ -120,7 +120,7 @@ def test_where_each_was_sent_alone_who_was_named_is_asked_about_by_itself(broker
     broker.culprits.known(records)
     refused: dict[int, str] = {}
     for _ in range(20):
-        refused = broker.culprits.find(records, Failed({1: TOO_LARGE}))
+        refused = broker.culprits.find(records, SendFailure({1: TOO_LARGE}))
         if refused:
             break
     assert refused == {1: "too-large"}
@@ -129,19 +129,19 @@ def test_where_each_was_sent_alone_who_was_named_is_asked_about_by_itself(broker
 def test_only_the_batch_was_too_large_so_it_is_halved_from_now_on(broker: Broker) -> None:
     records = [out("small", 40), out("small", 40)]
     broker.culprits.known(records)
-    assert broker.culprits.find(records, Failed({0: TOO_LARGE, 1: TOO_LARGE})) == {}
-    first = broker.culprits.narrow["small"]
-    broker.culprits.find(records, Failed({0: TOO_LARGE}))
-    assert broker.culprits.narrow["small"] == first // 2
+    assert broker.culprits.find(records, SendFailure({0: TOO_LARGE, 1: TOO_LARGE})) == {}
+    first = broker.culprits.max_batch_bytes["small"]
+    broker.culprits.find(records, SendFailure({0: TOO_LARGE}))
+    assert broker.culprits.max_batch_bytes["small"] == first // 2
 
 
 def test_a_probe_that_fails_for_another_reason_proves_nothing(broker: Broker) -> None:
     broker.rule = lambda record: KafkaError.NOT_ENOUGH_REPLICAS
     records = [out("a"), out("b")]
     broker.culprits.known(records)
-    assert broker.culprits.find(records, Failed({0: TOO_LARGE})) == {}
-    assert broker.culprits.find(records, Failed({0: KafkaError.INVALID_RECORD})) == {}
-    denied = Failed(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert broker.culprits.find(records, SendFailure({0: TOO_LARGE})) == {}
+    assert broker.culprits.find(records, SendFailure({0: KafkaError.INVALID_RECORD})) == {}
+    denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert broker.culprits.find(records, denied) == {}
 
 
@@ -149,6 +149,6 @@ def test_of_a_denial_that_names_nobody_the_topics_are_found_by_halving(broker: B
     broker.rule = lambda record: KafkaError.TOPIC_AUTHORIZATION_FAILED if record.topic in ("b", "d") else None
     records = [out(topic) for topic in "abcdb"]
     broker.culprits.known(records)
-    denied = Failed(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert broker.culprits.find(records, denied) == {1: "not-authorized", 3: "not-authorized", 4: "not-authorized"}
     assert broker.culprits.known([out("b"), out("a")]) == {0: "not-authorized"}

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.config.kafka_config import Connection
-from bridge.kafka.retry import Patience
-from bridge.kafka.transactions.topic_probe import Existence
+from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions.topic_probe import TopicProbe
 
 DENIED, SILENT = (
     KafkaException(KafkaError(code)) for code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._TIMED_OUT)
@@ -26,10 +26,10 @@ def told(what: object) -> "Future[Any]":
 
 
 class Admin:
-    """`in_sync` of three replicas, or an error; `needed`: min.insync.replicas, or an error."""
+    """`in_sync` of three replicas, or an error; `min_in_sync`: min.insync.replicas, or an error."""
 
-    def __init__(self, in_sync: int | Exception, needed: int | Exception) -> None:
-        self._in_sync, self._needed = in_sync, needed
+    def __init__(self, in_sync: int | Exception, min_in_sync: int | Exception) -> None:
+        self._in_sync, self._needed = in_sync, min_in_sync
 
     def poll(self, timeout_s: float) -> None: ...
 
@@ -42,32 +42,34 @@ class Admin:
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
         del request_timeout
-        needed = self._needed
+        min_in_sync = self._needed
         answer = (
-            needed if isinstance(needed, Exception) else {"min.insync.replicas": SimpleNamespace(value=str(needed))}
+            min_in_sync
+            if isinstance(min_in_sync, Exception)
+            else {"min.insync.replicas": SimpleNamespace(value=str(min_in_sync))}
         )
         return {resource: told(answer) for resource in resources}
 
 
-def existence(in_sync: int | Exception, needed: int | Exception = 2) -> Any:
-    made: Any = Existence(Connection("127.0.0.1:1"), Patience())
-    made._admin = Admin(in_sync, needed)
+def existence(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> Any:
+    made: Any = TopicProbe(Connection("127.0.0.1:1"), Retrier())
+    made._admin = Admin(in_sync, min_in_sync)
     return made
 
 
 @pytest.mark.parametrize(
-    ("in_sync", "needed", "is_unavailable"),
+    ("in_sync", "min_in_sync", "is_unavailable"),
     [(3, 2, False), (2, 2, False), (1, 2, True), (3, DENIED, False), (2, DENIED, True)],
     ids=["all", "enough", "too few", "all, limit unknown", "not all, limit unknown"],
 )
 def test_a_topic_with_too_few_in_sync_replicas_is_unavailable(
-    in_sync: int, needed: int | Exception, *, is_unavailable: bool
+    in_sync: int, min_in_sync: int | Exception, *, is_unavailable: bool
 ) -> None:
-    assert (existence(in_sync, needed).unavailable(["bills"]) == {"bills"}) is is_unavailable
+    assert (existence(in_sync, min_in_sync).unavailable(["bills"]) == {"bills"}) is is_unavailable
 
 
 def test_a_topic_of_which_no_broker_tells_is_unavailable_only_if_asked_so_and_the_client_is_made_again() -> None:
     asked = existence(SILENT)
     assert asked.unavailable(["bills"]) == frozenset()
     assert asked._admin is None
-    assert existence(SILENT).unavailable(["bills"], unless_told=True) == {"bills"}
+    assert existence(SILENT).unavailable(["bills"], include_unanswered=True) == {"bills"}

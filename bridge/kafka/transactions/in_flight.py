@@ -1,0 +1,93 @@
+"""One transaction from `ConfluentSink.submit` to its outcome, and its order after the one before it."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from threading import Event
+from typing import NamedTuple
+
+from bridge.kafka.transactions.producer import TransactionContents
+from bridge.kafka.transactions.producer_slot import ProducerSlot
+from bridge.ports import Aborted, Committed, Outgoing
+
+
+class Selection(NamedTuple):
+    """Records of a transaction that are still to be sent.
+
+    indices: for each record of `outgoing`, its index in the caller's transaction.
+    places: for each record that the transaction sends, its index in `outgoing`. The journal's records follow them.
+    """
+
+    outgoing: Sequence[Outgoing]
+    indices: Sequence[int]
+    places: Sequence[int]
+
+
+class InFlightTransaction:
+    """A submitted transaction. Implements bridge.ports.SubmittedTransaction."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        batch: TransactionContents,
+        slot: ProducerSlot,
+        earlier: "InFlightTransaction | None",
+    ) -> None:
+        self.outgoing = selection.outgoing
+        self.selection = selection
+        self.batch = batch
+        self.slot = slot
+        self.is_loaded = False
+        self.acknowledged: list[int] = []
+        """Indices of `outgoing` whose deliveries were acknowledged before the transaction."""
+        self._was_awaited = False
+        self._began_s = time.monotonic()
+        self._earlier = earlier
+        self._filled_or_ended = Event()
+        self._outcome: Future[Committed | Aborted] = Future()
+
+    def is_done(self) -> bool:
+        return self._outcome.done()
+
+    def wait(self) -> Committed | Aborted:
+        self._was_awaited = True
+        return self._outcome.result()
+
+    # -- for the sink
+
+    def is_settled_for_caller(self) -> bool:
+        """Return True if it is committed, or the caller knows that it is not. Raises the error that it ended with."""
+        return isinstance(self._outcome.result(), Committed) or self._was_awaited
+
+    def may_fill(self) -> bool:
+        """Return True if there is no earlier transaction, or it is filled and not ended yet."""
+        earlier = self._earlier
+        return earlier is None or (earlier._filled_or_ended.is_set() and not earlier.is_done())  # noqa: SLF001
+
+    def await_fill_turn(self) -> bool:
+        """Wait until the earlier transaction is filled; return False if it will not commit."""
+        if self._earlier is not None:
+            self._earlier._filled_or_ended.wait()  # noqa: SLF001
+        return self.may_fill() or self.earlier_committed()
+
+    def earlier_committed(self) -> bool:
+        """Wait for the earlier transaction; return True if it is committed. Raises the error that it ended with."""
+        return self._earlier is None or isinstance(self._earlier._outcome.result(), Committed)  # noqa: SLF001
+
+    def note_filled(self) -> None:
+        self._filled_or_ended.set()
+
+    def end(self, outcome: Committed | Aborted) -> None:
+        if isinstance(outcome, Committed):
+            outcome = replace(outcome, took_s=time.monotonic() - self._began_s)
+        self._outcome.set_result(outcome)
+        self._release_waiters()
+
+    def fail(self, error: Exception) -> None:
+        self._outcome.set_exception(error)
+        self._release_waiters()
+
+    def _release_waiters(self) -> None:
+        self._earlier = None
+        self._filled_or_ended.set()

@@ -1,0 +1,93 @@
+"""A transactional producer that is replaced when it breaks, and the thread that makes its blocking calls."""
+
+from bridge.config.kafka_config import Connection
+from bridge.kafka import client_config as clients
+from bridge.kafka.retry import CALL_S, Retrier, log
+from bridge.kafka.transactions.producer import (
+    FindUnavailable,
+    TimeoutRefusedError,
+    TransactionalIdHeldError,
+    TransactionalProducer,
+    none_unavailable,
+)
+from bridge.kafka.worker_thread import WorkerThread
+
+_CLOSE_S = CALL_S + 1.0
+_MAX_SELF_FENCES = 3
+"""In a row. Without a limit, two processes with the same id and a slow broker would fence each other forever."""
+_MAX_IDS = 16
+"""Transactional ids of a slot, used in turn. When the last one is held, the first one is usually free again."""
+
+
+class ProducerSlot:
+    """Holds one producer and its worker thread. find_unavailable: see `FindUnavailable`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        retrier: Retrier,
+        find_unavailable: FindUnavailable = none_unavailable,
+    ) -> None:
+        self.number = number
+        self._connection = connection
+        self._config = clients.producer(connection, number)
+        self._generation = 0
+        self._retrier = retrier
+        self._find_unavailable = find_unavailable
+        self._max_timeout_ms = clients.LONGEST_TRANSACTION_MS
+        self._self_fences = 0
+        """Fences in a row that this process may have caused itself."""
+        self.producer = self._start(tolerates_self_fence=True, replaces_broken=False)
+        self.worker = WorkerThread(f"publishes {number}")
+
+    def replace_if_broken(self) -> None:
+        """Replace a broken producer. Double the transaction timeout if a transaction was too slow for it."""
+        config = self._config
+        if self.producer.timed_out_while_sending and config["transaction.timeout.ms"] < self._max_timeout_ms:
+            self._config = clients.with_longer_timeout(config)
+            self.producer.is_broken = True
+            log.warning(
+                "a transaction could not be written in time, perhaps for a quota: they may take %d s from now on",
+                self._config["transaction.timeout.ms"] // 1000,
+            )
+        if not self.producer.is_broken:
+            return
+        self.producer.close()
+        self._self_fences = 0 if self.producer.has_committed else self._self_fences + self.producer.self_fence_suspected
+        try:
+            self.producer = self._replacement()
+        except TimeoutRefusedError as refused:
+            if self._config is config:
+                raise
+            log.warning("%s: brokers do not allow that, so it stays as it was", refused)
+            self._config, self._max_timeout_ms = config, config["transaction.timeout.ms"]
+            self.producer = self._replacement()
+
+    def close(self) -> None:
+        self.worker.close(_CLOSE_S)
+        self.producer.close()
+
+    def _replacement(self) -> TransactionalProducer:
+        return self._start(tolerates_self_fence=self._self_fences < _MAX_SELF_FENCES, replaces_broken=True)
+
+    def _start(self, *, tolerates_self_fence: bool, replaces_broken: bool) -> TransactionalProducer:
+        """Return a producer with this slot's transactional id, or with the next one that Kafka does not hold."""
+        tries = 0
+        while True:
+            try:
+                return TransactionalProducer(
+                    self._config,
+                    self._retrier,
+                    self._find_unavailable,
+                    tolerates_self_fence=tolerates_self_fence,
+                    replaces_broken=replaces_broken,
+                )
+            except TransactionalIdHeldError as held:
+                tries += 1
+                if tries >= _MAX_IDS:
+                    self._retrier.wait("starting the producer", f"{held}, as with {_MAX_IDS} other ids", tries)
+                self._generation = (self._generation + 1) % _MAX_IDS
+                next_id = clients.transactional_id(self._connection, self.number, self._generation)
+                log.warning("%s: a topic takes no end of its last transaction; going on as %s", held, next_id)
+                self._config = {**self._config, "transactional.id": next_id}
