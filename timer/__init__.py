@@ -1,1 +1,1 @@
-"""The timer store: body log, TimerLog and wheel, after RocketMQ's RIP-43. It is given time, it never takes it."""
+"""The timer store: body log, TimerLog and wheel, after RocketMQ's RIP-43. The caller passes in all times."""

@@ -49,7 +49,7 @@ from timer.index.due_counts import HOUR_MS, DueCounts, DueRange
 from timer.index.due_range_search import DueRangeSearch
 from timer.index.id_index import IdIndex, hashes_of
 from timer.index.segment_liveness import EndedUnits
-from timer.maintenance import shutdown_snapshot as resume
+from timer.maintenance import shutdown_snapshot
 from timer.maintenance.maintenance import Maintenance
 from timer.maintenance.startup_scan import LiveScan, blocks, pending_by_key, pending_in_order
 from timer.options import StoreOptions
@@ -123,14 +123,16 @@ class Store:
             opened.callback(self._units.close)
             self._bodies = FrameLog(disk, BODIES, segment_bytes, bodies)
             opened.callback(self._bodies.close)
-            self._read_snapshot = (
-                resume.read(disk, found) if found is not None and self._has_same_wheel(found, progress) else None
+            self._loaded_snapshot = (
+                shutdown_snapshot.read(disk, found)
+                if found is not None and self._has_same_wheel(found, progress)
+                else None
             )
-            if resume.may_be_closed(disk):
+            if shutdown_snapshot.may_be_closed(disk):
                 disk.start_replace(CLOSED, b"").wait()  # a removed file may be back after a loss of power
-            if self._read_snapshot is None:
+            if self._loaded_snapshot is None:
                 disk.remove(WHEEL)
-            disk.remove(resume.RESUME)
+            disk.remove(shutdown_snapshot.RESUME)
             self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
             opened.pop_all()
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
@@ -204,7 +206,7 @@ class Store:
 
     def _restore_snapshot(self, found: Checkpoint) -> bool:
         """Restore wheel, indexes and counts from the shutdown snapshot. False if there is none that fits."""
-        state, self._read_snapshot = self._read_snapshot, None
+        state, self._loaded_snapshot = self._loaded_snapshot, None
         if state is None:
             return False
         if not (self._wheel.is_sound() and state.is_possible(found)):
@@ -218,9 +220,9 @@ class Store:
         self._pending = sum(self._dues.counts().values())
         return True
 
-    def _snapshot(self) -> resume.Snapshot:
+    def _snapshot(self) -> shutdown_snapshot.Snapshot:
         topics, due_hours, elsewhere = self._dues.state()
-        return resume.Snapshot(
+        return shutdown_snapshot.Snapshot(
             *self._ids.state(),
             self._ended.state(),
             *self._maintenance.state(),
@@ -846,6 +848,6 @@ class Store:
         with suppress(OSError, UnreadableError), closing(self._disk.open(WHEEL)) as wheel:
             # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
             dirty = self._units.take_dirty() + self._bodies.take_dirty()
-            resume.write(self._disk, checkpoint, self._snapshot())
+            shutdown_snapshot.write(self._disk, checkpoint, self._snapshot())
             self._disk.start_sync([*dirty, wheel]).wait()
             self._disk.start_replace(CLOSED, checkpoint.to_bytes()).wait()

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 def _refuse(*_asked: object, **_named: object) -> NoReturn:
-    raise PermissionError("the store was opened to be read only")
+    raise PermissionError("the store was opened read-only")
 
 
 class ReadOnlyFile:

@@ -163,7 +163,7 @@ class UnitLog:
         """Return the number of the unit at `position`. Raises CorruptStoreError if no unit can begin there."""
         segment, within = divmod(position, self._segment_bytes)
         if position < 0 or within % UNIT_SIZE or within // UNIT_SIZE >= self.per_segment:
-            raise CorruptStoreError(f"{self._segments.folder} at {position}", "no unit can begin here")
+            raise CorruptStoreError(f"{self._segments.folder} at {position}", "not the position of a unit")
         return segment * self.per_segment + within // UNIT_SIZE
 
     def segment(self, number: int) -> int:
@@ -184,7 +184,7 @@ class UnitLog:
 
     def append(self, units: Rows, extra: Rows) -> None:
         """Append all of `units` with a UNIT_EXTRA row for each. On OSError nothing changes."""
-        assert units.dtype == UNIT, f"{units.dtype} are no units"
+        assert units.dtype == UNIT, f"expected UNIT rows, not {units.dtype}"
         start = self.end
         try:
             while len(units):
@@ -222,7 +222,7 @@ class UnitLog:
             raise CorruptStoreError(where, "the file ends before")
         units = np.frombuffer(data, UNIT)
         if not ((units["size"] == UNIT_SIZE).all() and (units["magic"] > 0).all()):
-            raise CorruptStoreError(where, "bytes that are no units")
+            raise CorruptStoreError(where, "invalid units: wrong size or magic")
         return units
 
     def read_checked(self, start: int, end: int) -> tuple[Rows, Rows]:
@@ -232,7 +232,10 @@ class UnitLog:
         for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
             raise CorruptStoreError(f"{self._segments.folder}, unit {start + at}", "its check does not fit")
         if not are_valid(units):
-            raise CorruptStoreError(f"{self._segments.folder}, units {start} to {end - 1}", "one that cannot be")
+            raise CorruptStoreError(
+                f"{self._segments.folder}, units {start} to {end - 1}",
+                "impossible values in a unit, though its check fits",
+            )
         return units, columns
 
     def extras(self, start: int, end: int) -> Rows:
@@ -259,7 +262,7 @@ class UnitLog:
     def truncate(self, end: int) -> None:
         """Remove units from `end` on."""
         if end > self.end:
-            raise CorruptStoreError(self._segments.folder, f"holds {self.end} units where {end} were synced")
+            raise CorruptStoreError(self._segments.folder, f"{self.end} units, but {end} were synced")
         segment, within = divmod(end, self.per_segment)
         first_gone = (segment + (within > 0)) * self._segment_bytes
         for segments, item_size in ((self._segments, UNIT_SIZE), (self._ids, UNIT_EXTRA_DISK.itemsize)):

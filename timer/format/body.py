@@ -98,7 +98,9 @@ def pack(body: Body) -> bytes:
 def unpack(frame: bytes | memoryview, position: int) -> Body:
     """Return the body of `frame`, which was read at `position`. Raises CorruptStoreError if it is damaged."""
     if len(frame) < HEAD_SIZE:
-        raise CorruptStoreError(f"body log at {position}", f"{len(frame)} bytes are no frame")
+        raise CorruptStoreError(
+            f"body log at {position}", f"truncated frame: {len(frame)} bytes, the header needs {HEAD_SIZE}"
+        )
     (
         size,
         checksum,
@@ -116,13 +118,13 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
         id_size,
     ) = HEAD.unpack_from(frame)
     if size != len(frame) or version != _VERSION or zlib.crc32(memoryview(frame)[_CHECKED_FROM:]) != checksum:
-        raise CorruptStoreError(f"body log at {position}", "the checksum does not fit the frame")
+        raise CorruptStoreError(f"body log at {position}", "the checksum does not match the frame")
     id_at = HEAD_SIZE + target_size
     key_at = id_at + id_size
     value_at = key_at + key_size
     headers_at = value_at + value_size
     if not key_at <= value_at <= headers_at <= size:
-        raise CorruptStoreError(f"body log at {position}", "its parts do not lie in the frame")
+        raise CorruptStoreError(f"body log at {position}", "its fields exceed the frame")
     return Body(
         _ascii(frame[HEAD_SIZE:id_at], position),
         partition,
@@ -143,7 +145,7 @@ def _ascii(target: bytes | memoryview, position: int) -> str:
     try:
         return str(target, "ascii")
     except UnicodeDecodeError as wrong:
-        raise CorruptStoreError(f"body log at {position}", "its target is no name of a topic") from wrong
+        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from wrong
 
 
 PEEK_SIZE = HEAD_SIZE + 249 + 1024
@@ -165,7 +167,9 @@ class Peek(NamedTuple):
 def peek(head: bytes, position: int) -> Peek:
     """Return the fields in `head`, the first PEEK_SIZE bytes (or fewer) of the frame at `position`."""
     if len(head) < HEAD_SIZE:
-        raise CorruptStoreError(f"body log at {position}", f"{len(head)} bytes are no frame")
+        raise CorruptStoreError(
+            f"body log at {position}", f"truncated frame: {len(head)} bytes, the header needs {HEAD_SIZE}"
+        )
     fields = HEAD.unpack_from(head)
     id_at = HEAD_SIZE + fields[4]
     id_ = head[id_at : id_at + fields[13]] if fields[3] & HAS_ID else None
@@ -224,9 +228,9 @@ def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
     try:
         headers, end = _unpacked(encoded)
     except (struct.error, UnicodeDecodeError) as wrong:
-        raise CorruptStoreError("body log", f"bytes that are no headers: {wrong}") from wrong
+        raise CorruptStoreError("body log", f"invalid headers: {wrong}") from wrong
     if end != len(encoded):
-        raise CorruptStoreError("body log", "the last header ends behind its frame")
+        raise CorruptStoreError("body log", "the last header exceeds its frame")
     return headers
 
 

@@ -1,3 +1,3 @@
-"""What a store's folders and files are called, beside its checkpoint (`timer.format.checkpoint.NAME`)."""
+"""Names of a store's folders and files, except the checkpoint (`timer.format.checkpoint.NAME`)."""
 
 UNITS, IDS, BODIES, WHEEL = "timer", "ids", "body", "wheel"

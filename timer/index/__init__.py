@@ -1,1 +1,1 @@
-"""Indexes in memory over the live timers."""
+"""Indexes in memory over the pending timers."""

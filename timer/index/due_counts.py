@@ -181,7 +181,7 @@ class DueCounts:
     def _topic(self, hash_: int) -> _Topic:
         topic = self._topics.get(hash_)
         if topic is None:
-            raise CorruptStoreError(UNITS, f"a unit for the topic of hash {hash_}, of which none was counted")
+            raise CorruptStoreError(UNITS, f"a unit of the topic with hash {hash_}, which has no counted timer")
         return topic
 
     def has(self, hash_: int) -> bool:

@@ -66,9 +66,9 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
         return found
     format_ = _format_of(data)
     if format_ is None:
-        raise CorruptStoreError(NAME, "the checksum does not fit the text")
+        raise CorruptStoreError(NAME, "the checksum does not match the text")
     if format_ == FORMAT:
-        raise CorruptStoreError(NAME, "its checksum fits, but it says what no checkpoint can say")
+        raise CorruptStoreError(NAME, "impossible contents, though the checksum matches")
     raise NoStoreError(
         f"the checkpoint is of format {format_}, this version knows {FORMAT}: use the timer-bridge that wrote it. A"
         f" start of this one rebuilds the store from Kafka"

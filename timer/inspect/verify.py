@@ -37,7 +37,7 @@ from timer.format.unit import (
 )
 from timer.index.id_index import hash_of
 from timer.inspect.offline_store import StoppedStore
-from timer.maintenance import shutdown_snapshot as resume
+from timer.maintenance import shutdown_snapshot
 from timer.maintenance.startup_scan import blocks
 
 _READ_BYTES = 1024
@@ -113,8 +113,10 @@ class _Verification:
         if data and Checkpoint.from_bytes(data) is None:
             raise CorruptStoreError(CLOSED, "not a copy of any checkpoint")
         self._result.closed = self._store.closed
-        if self._result.closed and resume.read(self._disk, self._checkpoint) is None:
-            raise CorruptStoreError(resume.RESUME, "its check does not fit, or it belongs to another checkpoint")
+        if self._result.closed and shutdown_snapshot.read(self._disk, self._checkpoint) is None:
+            raise CorruptStoreError(
+                shutdown_snapshot.RESUME, "its check does not fit, or it belongs to another checkpoint"
+            )
 
     # -- files
 

@@ -42,7 +42,7 @@ class Maintenance:
         self._checkpointed: Progress | None = None
         self._compaction: Compaction | None = None
 
-    # -- what lives where
+    # -- pending rows by segment
 
     def state(self) -> tuple[Ints, Ints]:
         """Return the counts of the TimerLog and of the body log, for `restore`."""

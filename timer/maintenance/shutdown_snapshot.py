@@ -1,4 +1,4 @@
-"""What a clean stop leaves for the next opening: all that would otherwise be rebuilt from the log.
+"""The state that a clean stop saves for the next opening, so that it is not rebuilt from the log.
 
     resume    one line of JSON | arrays, one after the other | CRC-32 of all before, 4 bytes, big-endian
     wheel     as it was

@@ -38,7 +38,7 @@ def _is_above(run: Rows, key: Key) -> NDArray[np.bool_]:
 
 
 def in_key_ranges(run: Rows, ranges: KeyRanges) -> NDArray[np.bool_]:
-    """Return which rows have a key in one of `stretches`."""
+    """Return which rows have a key in one of `ranges`."""
     found = np.zeros(len(run), np.bool_)
     for after, until in ranges:
         found |= _is_above(run, after) & ~_is_above(run, until)
@@ -73,9 +73,9 @@ def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple
             start, size = start + size, min(_BLOCK_UNITS, size * 4)
 
 
-def ranges_at(told: Checkpoint) -> Waits:
+def ranges_at(checkpoint: Checkpoint) -> Waits:
     """Return the key ranges of a checkpoint."""
-    return {topic_hash(wait.target): wait.stretches for wait in told.waits}
+    return {topic_hash(wait.target): wait.stretches for wait in checkpoint.waits}
 
 
 @dataclass(eq=False)
@@ -121,7 +121,7 @@ class LiveScan:
         """Return the units that `markers`, below unit `end`, name, without those of deleted files."""
         found = [self._log.number(at) for at in markers["body"].tolist()]
         if max(found) >= end:
-            raise CorruptStoreError(UNITS, f"a marker below unit {end} for unit {max(found)}")
+            raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(found)}")
         return [unit for unit in found if self._log.has(unit)]
 
     def live(self, ended: EndedUnits) -> Iterator[Rows]:

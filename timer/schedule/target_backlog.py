@@ -106,7 +106,7 @@ class TargetBacklog:
         del self._by_hash[waiting.hash]
 
     def split_recent(self, waiting: WaitingTarget, now_ms: int, recent_ms: int) -> None:
-        """See WaitingTarget. Without room for more key ranges, recent timers wait behind the others."""
+        """See WaitingTarget. Without room for more key ranges, recent timers wait like the others."""
         if self._extra_ranges < MAX_EXTRA_KEY_RANGES:
             before = len(waiting.ranges)
             waiting.split_recent(now_ms, recent_ms)
