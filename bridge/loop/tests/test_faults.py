@@ -260,7 +260,8 @@ def test_a_disk_that_cannot_be_opened_is_tried_every_5_seconds_and_at_once_behin
     world.bridge.lose_disks()
     world.bridge.start()
     world.bridge.disk_for(SHARD).fail_append(0)
-    monkeypatch.setattr(world.bridge.bridge, "_disk_for", noted)
+    assert world.bridge.bridge is not None
+    monkeypatch.setattr(world.bridge.bridge._partitions, "_disk_for", noted)
     world.bridge.run(16_000)
     assert len(tried_ms) == 4
     assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))

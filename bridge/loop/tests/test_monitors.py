@@ -174,7 +174,7 @@ def test_without_a_partition_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     idle.run(100)
     bridge = running(idle)
     asked: list[object] = []
-    for question in ("open_ends", "newest_decisions"):
+    for question in ("stable_and_end_offsets", "newest_journal_times"):
         monkeypatch.setattr(bridge.monitors._history, question, asked.append)
     bridge.monitors.check_open_transactions()
     bridge.monitors.check_clocks()
