@@ -609,7 +609,7 @@ class TestSinkRefuses:
     """What can never be taken is named; the rest stands; nothing of an aborted transaction is ever seen."""
 
     def run(self, world: World, sink: ConfluentSink, outgoing: list[Outgoing]) -> tuple[dict[int, str], int]:
-        self.group_metadata = getattr(self, "fence", None) or fence_of(world)
+        self.group_metadata = getattr(self, "group_metadata", None) or fence_of(world)
         return publish_without_refused(
             sink, Transaction(outgoing, {}, {world.shard(): progress(1)}, self.group_metadata)
         )

@@ -71,7 +71,7 @@ TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
         ports.TestHistory.test_the_journal_from_an_offset_and_from_a_time,
     ),
     "unordered commits": (
-        lambda: mock.patch.object(InFlightTransaction, "is_next", return_value=True),
+        lambda: mock.patch.object(InFlightTransaction, "earlier_committed", return_value=True),
         ports.TestTwoOnTheirWay.test_where_the_earlier_is_refused_the_later_is_aborted_too,
     ),
     "unstable progress": (
