@@ -453,6 +453,7 @@ def test_the_id_index_takes_a_burst_while_it_shrinks() -> None:
     index.state()
 
 
+@pytest.mark.thorough
 @given(
     st.integers(4, 64),
     st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 1)), min_size=1, max_size=12),

@@ -234,6 +234,7 @@ def frames(disk: SimDisk) -> Iterator[tuple[str, int, bytes]]:
             at += size
 
 
+@pytest.mark.thorough
 def test_a_flipped_byte_in_a_frame(closed: SimDisk) -> None:
     for name, at, frame in frames(closed):
         for within in range(len(frame)):
