@@ -5,7 +5,6 @@ meanwhile.
 """
 
 import logging
-from collections import Counter
 
 from bridge.intake.decide import ReleaseUndecidedError
 from bridge.intake.rate_limit import TokenBucket
@@ -98,7 +97,9 @@ class Admission:
         if per_s is None:
             owned.take_in(records, now_ms)
             return
-        limit = self._rate_limits.setdefault(owned.shard.topic, TokenBucket(per_s, now_ms))
+        limit = self._rate_limits.get(owned.shard.topic)
+        if limit is None:
+            limit = self._rate_limits[owned.shard.topic] = TokenBucket(per_s, now_ms)
         before = owned.admitted
         try:
             owned.take_in(records, now_ms, limit.allowance(now_ms, len(owned.backlog) + len(records)))
@@ -121,17 +122,6 @@ class Admission:
         owners = self._partitions.open
         waiting = [owners[shard] for shard in self._throttled if shard in owners]
         return [self._rate_limits[owned.shard.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
-
-    def least_free_bytes(self, shard: Shard) -> int:
-        """Return the free room below which intake of `shard` pauses.
-
-        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
-        """
-        held: Counter[str] = Counter()
-        for each, owned in self._partitions.open.items():
-            held[each.topic] += owned.store.size_bytes
-        least = self._partitions.options.min_free_bytes
-        return least if held[shard.topic] * len(held) >= held.total() else least // 2
 
     # -- what the client does not bring
 

@@ -74,8 +74,7 @@ class Bridge:
             status=self._status,
             metrics=self._metrics,
             breakers=self._breakers,
-            least_free_bytes=lambda shard: self._admission.least_free_bytes(shard),  # noqa: PLW0108 - made below
-            drain=lambda: self._pipeline.drain(),  # noqa: PLW0108
+            drain=lambda: self._pipeline.drain(),  # noqa: PLW0108 - the pipeline is made below
         )
         self._checkpoints = self._partitions.checkpoints
         self._admission = Admission(self._partitions, control)
@@ -178,33 +177,32 @@ class Bridge:
         if self._control.poll():
             partitions.each(partitions.apply_pauses)
         owners = dict(self.shards)
-        fence = self._retry_aborted(polled.group_metadata)
+        group_metadata = self._retry_aborted(polled.group_metadata)
         now_ms = self._clock.now_ms()
         # The records of a partition that was opened again meanwhile are read again.
-        is_same = {shard for shard, owned in owners.items() if self.shards.get(shard) is owned}
-        records = {s: new for s, new in polled.records.items() if owners.get(s) is self.shards.get(s)}
-        self._admission.skip(
-            {shard: at for shard, at in polled.undecodable.items() if shard in is_same}, records, now_ms
-        )
+        unchanged = {shard for shard, owned in owners.items() if self.shards.get(shard) is owned}
+        records = {shard: new for shard, new in polled.records.items() if shard in unchanged}
+        undecodable = {shard: offset for shard, offset in polled.undecodable.items() if shard in unchanged}
+        self._admission.skip(undecodable, records, now_ms)
         if records:
             self._metrics.read(sum(map(len, records.values())), now_ms)
         waiting = self._admission.take_in(records, now_ms)  # 2, 3
         if waiting:
             pipeline.drain()
-            fence = self._retry_aborted(fence)
+            group_metadata = self._retry_aborted(group_metadata)
             if pipeline.is_idle:
                 self._admission.take_in_waiting(waiting, now_ms)
         partitions.each(lambda owned: owned.find_due(now_ms))  # 4
-        self._publish_and_advance(fence, now_ms)  # 5, 6
+        self._publish_and_advance(group_metadata, now_ms)  # 5, 6
         if self._breakers or self._status.unavailable_targets:
             self._status.unavailable_targets = self.unavailable_targets()
 
-    def _publish_and_advance(self, fence: object, now_ms: int) -> None:
+    def _publish_and_advance(self, group_metadata: object, now_ms: int) -> None:
         owners = self.shards.values()
         is_overdue = any(self._checkpoints.is_overdue(owned, now_ms) for owned in owners)
         is_all = is_overdue or self._stopping
         if is_all or any(owned.is_urgent(now_ms) for owned in owners):
-            self._publish(fence, now_ms, is_all=is_all)
+            self._publish(group_metadata, now_ms, is_all=is_all)
         if is_overdue:
             self._pipeline.drain()
         self._checkpoints.step(list(owners), now_ms, self._partitions.replace)
@@ -221,10 +219,10 @@ class Bridge:
         next_ms = [owned.next_look_ms(until_ms) for owned in owners] + self._admission.next_ms(now_ms)
         return max(0, min(next_ms, default=until_ms) - now_ms)
 
-    def _publish(self, fence: object, now_ms: int, *, is_all: bool) -> None:
+    def _publish(self, group_metadata: object, now_ms: int, *, is_all: bool) -> None:
         """Submit one transaction. is_all: with stored requests that could still wait for their commit."""
         self._pipeline.wait_for_room()
-        fence = self._retry_aborted(fence)
+        group_metadata = self._retry_aborted(group_metadata)
         if self._pipeline.must_retry:
             return
         parts: list[Part] = []
@@ -237,24 +235,24 @@ class Bridge:
 
         self._partitions.each(freeze)
         if parts:
-            self._pipeline.submit(parts, fence)
+            self._pipeline.submit(parts, group_metadata)
 
-    def _retry_aborted(self, fence: object) -> object:
+    def _retry_aborted(self, group_metadata: object) -> object:
         """Retry aborted transactions until they are committed, without partitions that are no longer ours.
 
         Return the group metadata to go on with. On shutdown, aborted transactions are not retried: the next run reads
         their requests again.
         """
-        fences = [fence]
+        refreshed = [group_metadata]
 
         def refresh_ownership() -> object:
             checked = self._source.serve_rebalance()
             self._partitions.apply(checked.ownership)
-            fences.append(checked.group_metadata)
+            refreshed.append(checked.group_metadata)
             return checked.group_metadata
 
         def is_ours(owned: OwnedPartition) -> bool:
             return self.shards.get(owned.shard) is owned
 
         self._pipeline.retry_aborted(refresh_ownership, is_ours, lambda: self._stopping)
-        return fences[-1]
+        return refreshed[-1]

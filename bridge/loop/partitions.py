@@ -12,6 +12,7 @@ Before a partition reads or releases anything, our group claims its journal (bri
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -101,10 +102,9 @@ class Partitions:
         status: Status,
         metrics: Metrics,
         breakers: CircuitBreakers,
-        least_free_bytes: Callable[[Shard], int],
         drain: Callable[[], None],
     ) -> None:
-        """least_free_bytes: see OwnedPartition. drain: waits for the outcome of all transactions in flight."""
+        """drain: waits for the outcome of all transactions in flight."""
         self.clock = clock
         self.source = source
         self.history = history
@@ -119,7 +119,6 @@ class Partitions:
         self._prepare = prepare
         self._control = control
         self._breakers = breakers
-        self._least_free_bytes = least_free_bytes
         self._drain = drain
         self._claimed: set[Shard] = set()
         """Assigned partitions whose journal is known to be our group's."""
@@ -387,6 +386,17 @@ class Partitions:
             require_rebuildable(owned.shard, self.history, owned.committed_progress.low_offset, wrong)
             invalidate_store(owned.shard, owned.disk, wrong)
             self._begin(owned.shard)
+
+    def _least_free_bytes(self, shard: Shard) -> int:
+        """Return the free room below which intake of `shard` pauses.
+
+        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
+        """
+        held: Counter[str] = Counter()
+        for each, owned in self.open.items():
+            held[each.topic] += owned.store.size_bytes
+        least = self.options.min_free_bytes
+        return least if held[shard.topic] * len(held) >= held.total() else least // 2
 
     def is_empty(self, shard: Shard, start: int, end: int) -> bool | None:
         """True if only markers and aborted records are in [start, end), None if no answer comes in time."""
