@@ -171,23 +171,17 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
         yield
 
 
-def journals_of(settings: Settings) -> dict[str, str]:
-    """Return the journal topic of each timer topic."""
-    return {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
-
-
 class BridgeRunner:
     """Builds a bridge and runs its loop, again and again, until `stop` is requested."""
 
     def __init__(self, settings: Settings, folder: DataDir, stop: Stop, retrier: Retrier, shared: SharedState) -> None:
         """Prepare the topics. Raises BridgeError."""
-        self._settings, self._folder, self._stop, self._retrier, self._shared = (
-            settings,
-            folder,
-            stop,
-            retrier,
-            shared,
-        )
+        self._settings = settings
+        self._folder = folder
+        self._stop = stop
+        self._retrier = retrier
+        self._shared = shared
+        self._journals = settings.journal_topics()
         self._began_ms = SystemClock().now_ms()
         self._topics = self._own_topics(retrier)
         retrier.give_up_in(settings.startup_timeout / 1000)
@@ -198,10 +192,9 @@ class BridgeRunner:
 
     def run(self) -> None:
         """Run until the end. A bridge that cannot go on is replaced by a new one. Raises BridgeError."""
-        journals = journals_of(self._settings)
-        history = ConfluentHistory(self._settings.connection(), journals, self._check_retrier, LIMIT_S)
-        owned = JournalOwnerCheck(history, journals, lambda: list(self._shared.status.shards()))
-        checks = BackgroundChecks(self._growth.check, owned.check)
+        history = ConfluentHistory(self._settings.connection(), self._journals, self._check_retrier, LIMIT_S)
+        owner_check = JournalOwnerCheck(history, self._journals, lambda: list(self._shared.status.shards()))
+        checks = BackgroundChecks(self._growth.check, owner_check.check)
         try:
             while not self._stop.requested:
                 self._stop.begin()
@@ -227,9 +220,8 @@ class BridgeRunner:
 
     def _run_once(self, checks: BackgroundChecks) -> None:
         """Build a bridge and run its loop until the end."""
-        settings, connection, retrier = self._settings, self._connection, self._retrier
+        settings, connection, retrier, journals = self._settings, self._connection, self._retrier, self._journals
         options = self._growth.options
-        journals = journals_of(settings)
         announced = replace(connection, address=own_address(settings))
         with ExitStack() as ends:
             own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None

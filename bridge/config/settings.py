@@ -197,6 +197,10 @@ class Settings(BaseModel):
         named = {self.timer_topic: main} | self.topics
         return {name: topic.of(name, self.profiles) for name, topic in named.items()}
 
+    def journal_topics(self) -> dict[str, str]:
+        """Return the journal topic of each timer topic."""
+        return {name: topic.journal_topic for name, topic in self.timer_topics().items()}
+
     def _check_topics(self) -> frozenset[str]:
         """Check all topics; return the bridge's own. Raises ValueError."""
         if self.timer_topic in self.topics:

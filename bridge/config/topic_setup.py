@@ -38,7 +38,7 @@ class OwnTopics:
         self._settings = settings
         self._topics = topics
         self._metrics = metrics
-        self._journals = {name: topic.journal_topic for name, topic in settings.timer_topics().items()}
+        self._journals = settings.journal_topics()
         self._window_ms = settings.roll_window
         self._journal_bytes = journal_bytes(
             settings.max_poll_records, settings.max_due_records, MOST_PAUSED + MOST_LIMITED * bool(settings.targets)
