@@ -4,6 +4,7 @@ Property tests have no deadline, as no test asserts a time. A failure prints how
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,13 +39,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule | N
     return ByModule(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
-@pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
-    """One session for all tests; an audit that runs meanwhile uses it too."""
+def plan_for_small_data(spark: "SparkSession") -> None:
+    """For a few rows, planning and compiling take longer than the work."""
+    for name, value in SMALL_DATA.items():
+        spark.conf.set(name, value)
+
+
+@contextmanager
+def small_session() -> "Iterator[SparkSession]":
+    """Start a session that plans for small data; an audit that runs meanwhile uses it too."""
     from spark_jobs.platform.session import session  # most runs do without
 
     with session("tests", master="local[2]") as started:
-        # For a few rows, planning and compiling take longer than the work.
-        for name, value in SMALL_DATA.items():
-            started.conf.set(name, value)
+        plan_for_small_data(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """One session for all unit tests of the jobs."""
+    with small_session() as started:
         yield started

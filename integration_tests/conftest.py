@@ -23,7 +23,7 @@ import pytest
 from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError
-from conftest import SMALL_DATA
+from conftest import small_session
 from integration_tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,11 +91,7 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
 @pytest.fixture(scope="module")
 def spark_session() -> Iterator[None]:
     """One for all jobs of a module."""
-    from spark_jobs.platform.session import session  # only here: most modules do without
-
-    with session("tests", master="local[2]") as made:
-        for name, value in SMALL_DATA.items():
-            made.conf.set(name, value)
+    with small_session():
         yield
     gc.collect()
 

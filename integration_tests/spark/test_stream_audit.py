@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
+from conftest import small_session
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
 from schemas import headers as names
@@ -25,7 +26,6 @@ from spark_jobs.audit_run import daily_spans, stream_batches
 from spark_jobs.backfill import job as backfill
 from spark_jobs.kafka.admin import read_committed
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.session import session
 from spark_jobs.tests.records import AS_OF_MS, Record, delivery, request
 from spark_jobs.tests.test_at_size import template
 
@@ -42,11 +42,8 @@ FUTURE_MS = 32_503_680_000_000
 
 @pytest.fixture(scope="module", autouse=True)
 def spark() -> Iterator[SparkSession]:
-    """One for all runs. To compile a plan for a handful of rows takes longer than to run it."""
-    with session("tests", master="local[2]") as started:
-        started.conf.set("spark.sql.shuffle.partitions", 2)
-        started.conf.set("spark.sql.codegen.wholeStage", "false")
-        started.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    """One for all runs."""
+    with small_session() as started:
         yield started
     gc.collect()
 

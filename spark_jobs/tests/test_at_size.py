@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from conftest import SMALL_DATA
+from conftest import SMALL_DATA, plan_for_small_data
 from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
@@ -118,8 +118,7 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     for name in SMALL_DATA.keys() - {"spark.sql.shuffle.partitions"}:
         spark.conf.unset(name)
     yield
-    for name, value in SMALL_DATA.items():
-        spark.conf.set(name, value)
+    plan_for_small_data(spark)
 
 
 @pytest.fixture(scope="module")
