@@ -109,21 +109,21 @@ class Metrics:
 
     def stands(self, parts: Sequence[tuple[OwnedPartition, FrozenDraft]], now_ms: int) -> None:
         """Count a committed transaction."""
-        for owned, sealed in parts:
-            self._count(owned, sealed, now_ms)
-        self._count_deliveries([sealed for _, sealed in parts if sealed.staged.bodies], now_ms)
+        for owned, frozen in parts:
+            self._count(owned, frozen, now_ms)
+        self._count_deliveries([frozen for _, frozen in parts if frozen.draft.bodies], now_ms)
 
-    def _count(self, owned: OwnedPartition, sealed: FrozenDraft, now_ms: int) -> None:
-        staged, at_ms = sealed.staged, sealed.at_ms
+    def _count(self, owned: OwnedPartition, frozen: FrozenDraft, now_ms: int) -> None:
+        draft, at_ms = frozen.draft, frozen.at_ms
         self.last_commit_ms = at_ms
-        self.requests.add(owned.shard.topic, amount=staged.requests)
-        _add(self.parked, map(_CODE, staged.parked.values()))
-        _add(self.refused, (refusal.code for _, refusal in staged.refused))
-        for kind, count in sealed.receipt_counts().items():
+        self.requests.add(owned.shard.topic, amount=draft.requests)
+        _add(self.parked, map(_CODE, draft.parked.values()))
+        _add(self.refused, (refusal.code for _, refusal in draft.refused))
+        for kind, count in frozen.receipt_counts().items():
             self.receipts.add(kind, amount=count)
-        self.rolled.add(amount=len(staged.copies))
-        self.landed.add(amount=len(staged.landed))
-        if sealed.journal is not None:
+        self.rolled.add(amount=len(draft.copies))
+        self.landed.add(amount=len(draft.landed))
+        if frozen.journal is not None:
             self.decided_ms[owned.shard] = (at_ms, now_ms)
 
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
@@ -131,20 +131,20 @@ class Metrics:
         delivered: list[Body] = []
         counts: list[int] = []
         waited: list[bool] = []
-        for sealed in parts:
-            staged = sealed.staged
-            bodies, out = staged.bodies, staged.parked
+        for frozen in parts:
+            draft = frozen.draft
+            bodies, out = draft.bodies, draft.parked
             left = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
             delivered += left
             counts.append(len(left))
-            late = staged.waited
+            late = draft.waited
             waited += [body.origin in late for body in left] if late else [False] * len(left)
         if not delivered:
             return
         for target, count in self.targets.labelled(Counter(map(_TARGET, delivered))).items():
             self.deliveries.add(target, amount=count)
         due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
-        late_s = np.maximum(np.repeat([sealed.at_ms for sealed in parts], counts) - due_ms, 0) / 1000
+        late_s = np.maximum(np.repeat([frozen.at_ms for frozen in parts], counts) - due_ms, 0) / 1000
         if not any(waited):
             self.lateness.add(late_s)
             self.traffic.delivered(due_ms, now_ms)

@@ -101,12 +101,12 @@ class CommitPipeline:
         while self._aborted and not should_stop():
             group_metadata = refresh_ownership()
             unit = self._aborted[0]
-            unit.parts = [(owned, draft) for owned, draft in unit.parts if still_owned(owned)]
+            unit.parts = [(owned, frozen) for owned, frozen in unit.parts if still_owned(owned)]
             if not unit.parts:
                 self._aborted.popleft()
                 continue
-            for owned, draft in unit.parts:
-                owned.recheck(draft, self._clock.now_ms())
+            for owned, frozen in unit.parts:
+                owned.recheck(frozen, self._clock.now_ms())
             if not self._send(unit, group_metadata):
                 continue
             self._metrics.retries.add()
@@ -145,8 +145,8 @@ class CommitPipeline:
 
     def _advance(self, unit: _CommitUnit) -> None:
         now_ms = self._clock.now_ms()
-        for owned, draft in unit.parts:
-            owned.committed(draft)
+        for owned, frozen in unit.parts:
+            owned.committed(frozen)
         self._metrics.stands(unit.parts, now_ms)
         if self._breakers:
             for target in self._breakers.committed({record.topic for record in unit.outgoing}, now_ms):
@@ -158,17 +158,17 @@ class CommitPipeline:
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
         acknowledged: set[int] = set()
-        for owned, draft in unit.parts:
-            acknowledged.update(len(unit.outgoing) + row for row in draft.staged.standing)
+        for owned, frozen in unit.parts:
+            acknowledged.update(len(unit.outgoing) + row for row in frozen.draft.acknowledged)
             try:
-                unit.outgoing += draft.outgoing()
+                unit.outgoing += frozen.outgoing()
             except CorruptStoreError as error:
                 self._on_corrupt_store(owned, error)
                 return False
             unit.ends.append(len(unit.outgoing))
-            progress[owned.shard] = draft.progress
-            if draft.journal is not None:
-                journal[owned.shard] = draft.journal.to_bytes()
+            progress[owned.shard] = frozen.progress
+            if frozen.journal is not None:
+                journal[owned.shard] = frozen.journal.to_bytes()
         transaction = Transaction(unit.outgoing, journal, progress, group_metadata, frozenset(acknowledged))
         unit.submitted = self._sink.submit(transaction)
         return True
@@ -176,15 +176,15 @@ class CommitPipeline:
     def _record_abort(self, unit: _CommitUnit, outcome: Aborted) -> None:
         """Prepare the retry: park refused records, note acknowledged ones, open circuit breakers."""
         for index, code in outcome.refused.items():
-            _, draft, row = _locate(unit, index)
-            if not draft.reject(row, code):
+            _, frozen, row = _locate(unit, index)
+            if not frozen.reject(row, code):
                 raise BridgeError(
                     f"{unit.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
                     f" vanish, so the bridge stops; mend the topic, then start again"
                 )
         for index in outcome.acknowledged:
-            _, draft, row = _locate(unit, index)
-            draft.staged.standing.add(row)
+            _, frozen, row = _locate(unit, index)
+            frozen.draft.acknowledged.add(row)
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"

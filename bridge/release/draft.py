@@ -37,7 +37,7 @@ class Draft:
     """By row of `bodies`: those that go to the rejected topic, with the reason."""
     bare: set[int] = field(default_factory=set)
     """By row of `FrozenDraft.outgoing`: records without payload, as the rejected topic does not take them whole."""
-    standing: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
     """By row of `bodies`: already delivered, though their transaction was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
     size_bytes: int = 0
@@ -73,7 +73,7 @@ class Draft:
     def park_expired(self, now_ms: int) -> None:
         """Park the timers that have expired at `now_ms`."""
         for row, body in enumerate(self.bodies):
-            if not body.plain and row not in self.standing and (why := expired(body, now_ms)):
+            if not body.plain and row not in self.acknowledged and (why := expired(body, now_ms)):
                 self.parked[row] = why
 
     def leave(self, body: Body) -> None:
@@ -88,7 +88,7 @@ class Draft:
         moved_to = {row: at for at, row in enumerate(left)}
         self.bare = {moved_to.get(row, row) for row in self.bare}  # outputs after bodies and copies keep their row
         self.parked = {moved_to[row]: why for row, why in self.parked.items()}
-        self.standing = {moved_to[row] for row in self.standing}
+        self.acknowledged = {moved_to[row] for row in self.acknowledged}
         self.bodies = [self.bodies[row] for row in left]
         for copy, flight in copies.values():
             self.go_round(copy, flight)
@@ -123,7 +123,7 @@ class FrozenDraft:
 
     shard: Shard
     options: TurnOptions
-    staged: Draft
+    draft: Draft
     progress: Progress
     journal: JournalRecord | None
     at_ms: int
@@ -131,38 +131,38 @@ class FrozenDraft:
 
     def outgoing(self) -> list[Outgoing]:
         """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
-        staged, shard, options, now_ms = self.staged, self.shard, self.options, self.at_ms
-        records = [deliver(shard, body, now_ms) for body in staged.bodies]
-        for row, refusal in staged.parked.items():
-            records[row] = park(options.rejected_topic, shard, staged.bodies[row], refusal, now_ms)
-        records += staged.copies
-        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in staged.refused]
-        for row in staged.bare:
+        draft, shard, options, now_ms = self.draft, self.shard, self.options, self.at_ms
+        records = [deliver(shard, body, now_ms) for body in draft.bodies]
+        for row, refusal in draft.parked.items():
+            records[row] = park(options.rejected_topic, shard, draft.bodies[row], refusal, now_ms)
+        records += draft.copies
+        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in draft.refused]
+        for row in draft.bare:
             records[row] = bare(records[row])
-        receipts = staged.receipts + self._receipts_of_leaving()
+        receipts = draft.receipts + self._receipts_of_leaving()
         records += [receipt(options.receipts_topic, shard, each, now_ms) for each in receipts]
         return records
 
     def _receipts_of_leaving(self) -> list[ReceiptDraft]:
-        staged, mode = self.staged, self.options.receipts
+        draft, mode = self.draft, self.options.receipts
         receipts: list[ReceiptDraft] = []
         if is_sent("rejected", mode):
-            for row, why in staged.parked.items():
-                body = staged.bodies[row]
+            for row, why in draft.parked.items():
+                body = draft.bodies[row]
                 receipts.append(ReceiptDraft("rejected", body.origin, body.origin, body.id or b"", None, why.code))
         if is_sent("delivered", mode):
-            left = (body for row, body in enumerate(staged.bodies) if row not in staged.parked)
+            left = (body for row, body in enumerate(draft.bodies) if row not in draft.parked)
             receipts += [ReceiptDraft("delivered", b.origin, b.origin, b.id or b"", b.due_ms) for b in left]
         return receipts
 
     def receipt_counts(self) -> Counter[str]:
         """Return the number of receipts of each kind."""
-        staged, mode = self.staged, self.options.receipts
-        kinds: Counter[str] = Counter(map(_KIND, staged.receipts))
+        draft, mode = self.draft, self.options.receipts
+        kinds: Counter[str] = Counter(map(_KIND, draft.receipts))
         if is_sent("rejected", mode):
-            kinds["rejected"] += len(staged.parked)
+            kinds["rejected"] += len(draft.parked)
         if is_sent("delivered", mode):
-            kinds["delivered"] += len(staged.bodies) - len(staged.parked)
+            kinds["delivered"] += len(draft.bodies) - len(draft.parked)
         return kinds
 
     def reject(self, row: int, code: str) -> bool:
@@ -171,14 +171,14 @@ class FrozenDraft:
         A timer goes to the rejected topic instead. A record that is too large for the rejected topic goes there without
         its payload: a sender that compresses may write more than that topic takes.
         """
-        staged = self.staged
-        if row < len(staged.bodies) and row not in staged.parked:
-            target = staged.bodies[row].target
-            staged.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
+        draft = self.draft
+        if row < len(draft.bodies) and row not in draft.parked:
+            target = draft.bodies[row].target
+            draft.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
             return True
-        refused_from = len(staged.bodies) + len(staged.copies)
-        is_rejected = row in staged.parked or 0 <= row - refused_from < len(staged.refused)
-        if code != "too-large" or not is_rejected or row in staged.bare:
+        refused_from = len(draft.bodies) + len(draft.copies)
+        is_rejected = row in draft.parked or 0 <= row - refused_from < len(draft.refused)
+        if code != "too-large" or not is_rejected or row in draft.bare:
             return False
-        staged.bare.add(row)
+        draft.bare.add(row)
         return True

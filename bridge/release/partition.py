@@ -119,10 +119,10 @@ class OwnedPartition:
         self._is_caught_up = False
         """True if the requests that were there at the opening are committed."""
         self._options = options
-        self._staged = Draft()
-        self._sealed: deque[FrozenDraft] = deque()
-        self._sealed_number = self.committed_progress.number
-        self._sealed_offset = self.committed_progress.next_offset
+        self._draft = Draft()
+        self._frozen: deque[FrozenDraft] = deque()
+        self._frozen_number = self.committed_progress.number
+        self._frozen_offset = self.committed_progress.next_offset
         """The draft begins at this offset."""
         self._late: dict[int, Body] = {}
         """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
@@ -136,7 +136,7 @@ class OwnedPartition:
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
-        self._sealed_waits = self.store.waits
+        self._frozen_waits = self.store.waits
         self._journalled_ms = 0
 
     def use(self, options: TurnOptions) -> None:
@@ -169,7 +169,7 @@ class OwnedPartition:
 
     def leaving(self) -> list[Body]:
         """Return the timers that are drafted or frozen to leave."""
-        parts = [*(sealed.staged for sealed in self._sealed), self._staged]
+        parts = [*(frozen.draft for frozen in self._frozen), self._draft]
         return [body for part in parts for body in part.bodies]
 
     def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> None:
@@ -221,9 +221,9 @@ class OwnedPartition:
         return OSError(errno.ENOSPC, f"{free} bytes are free, min_free_bytes is {least}")
 
     def _has_moved_enough(self) -> bool:
-        staged, options = self._staged, self._options
-        return 2 * len(staged.copies) >= options.max_due_records or (
-            bool(staged.copies) and 2 * staged.size_bytes >= options.max_due_bytes
+        draft, options = self._draft, self._options
+        return 2 * len(draft.copies) >= options.max_due_records or (
+            bool(draft.copies) and 2 * draft.size_bytes >= options.max_due_bytes
         )
 
     def _take_in_first(self, count: int, late: dict[int, Body], rolling: int, now_ms: int) -> dict[int, Body]:
@@ -247,19 +247,19 @@ class OwnedPartition:
             max_request_bytes=self._options.max_request_bytes,
             must_wait=lambda target: self._must_wait(target, spent, now_ms),
             is_one_too_many=lambda target: self._is_one_too_many(target, begun),
-        ).take_in(part, [sealed.ids for sealed in self._sealed])
+        ).take_in(part, [frozen.ids for frozen in self._frozen])
         self.store.add(taken.batch, part[-1].offset + 1)
         self._spend(spent, now_ms)
         del self.backlog[: len(part)]
         self.admitted += len(part)
-        self._staged.requests += len(part) - len(taken.landed)
+        self._draft.requests += len(part) - len(taken.landed)
         self.flights.land(taken.landed)
-        self._staged.forget_moved(taken.landed)
+        self._draft.forget_moved(taken.landed)
         self.flights.end(taken.ended)
         self._lately.forget(taken.ended_ids)
         self._move(taken, now_ms)
         taken.told = [told for told in taken.told if is_sent(told.kind, self._options.receipts)]
-        self._staged.add(taken)
+        self._draft.add(taken)
         if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
         return taken.late
@@ -268,14 +268,14 @@ class OwnedPartition:
         """Make copies in flight of moved timers at once, as the next request may name them."""
         for body, due_ms in taken.moved:
             copy, flight = copy_of(self.shard, body._replace(due_ms=due_ms), now_ms)
-            self._staged.go_round(copy, flight)
+            self._draft.go_round(copy, flight)
             self.flights.stage(flight)
-        self._staged.rolled += taken.moved_in_flight
+        self._draft.rolled += taken.moved_in_flight
         self.flights.depart(taken.moved_in_flight)
 
     def _rolling(self) -> int:
         """Return the number of drafted copies that are not in `flights` yet."""
-        return sum((flight.origin, flight.rolls) not in self.flights for flight in self._staged.rolled)
+        return sum((flight.origin, flight.rolls) not in self.flights for flight in self._draft.rolled)
 
     def _room(self, uncounted: int) -> int | None:
         """Return how many more timers may be pending, None for any. Copies in flight and `uncounted` ones count."""
@@ -343,20 +343,20 @@ class OwnedPartition:
         self._note_waits(now_ms)
 
     def _room_to_leave(self) -> int:
-        return self._options.max_due_records - len(self._staged.bodies) - len(self._staged.copies)
+        return self._options.max_due_records - len(self._draft.bodies) - len(self._draft.copies)
 
     def _release(self, now_ms: int) -> None:
         room = self._room_to_leave()
         if room <= 0:
             return
-        room_bytes = max(1, self._options.max_due_bytes - self._staged.size_bytes)
+        room_bytes = max(1, self._options.max_due_bytes - self._draft.size_bytes)
         gate = OPEN if self._limits.is_open else self._limits.at(now_ms)
         waiting = self.store.backlog_hashes()
         due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
-            self._staged.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
+            self._draft.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             for rows in (due.rows, due.released) if waiting else ():
-                self._staged.waited.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
+                self._draft.waited.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
             self._leave(self.store.bodies(due.rows) + self.store.bodies(due.released), now_ms)
             self._roll(self.store.bodies(due.old_rows) + self.store.bodies(due.old_released), now_ms)
 
@@ -364,23 +364,23 @@ class OwnedPartition:
         """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
         room = max(self._room_to_leave(), self._options.max_due_records // _CROWDED_SHARE)
         rows = self.store.take_overflow(now_ms, room, self._options.max_due_bytes)
-        self._staged.released += rows["origin"].tolist()
+        self._draft.released += rows["origin"].tolist()
         self._roll(self.store.bodies(rows), now_ms)
 
     def _note_waits(self, now_ms: int) -> None:
         """Have target backlogs journalled if they changed, and again before Kafka forgets the last record."""
         waits = self.store.waits
-        if not waits and not self._sealed_waits:
+        if not waits and not self._frozen_waits:
             return
         is_old = has_passed(self._journalled_ms, now_ms, self._options.rules.roll_window_ms // 2)
-        if self._dirty_since_ms is None and (waits != self._sealed_waits or is_old):
+        if self._dirty_since_ms is None and (waits != self._frozen_waits or is_old):
             self._dirty_since_ms = now_ms
 
     def _leave(self, bodies: list[Body], now_ms: int) -> None:
         """Draft deliveries, or rolls of timers that are not due yet."""
         for body in bodies:
             if body.due_ms <= now_ms:
-                self._staged.leave(body)
+                self._draft.leave(body)
                 if not self._limits.is_open and expired(body, now_ms):  # its target will not get it
                     self._limits.at(now_ms).spend(body.target, -1)
             else:
@@ -391,16 +391,16 @@ class OwnedPartition:
         for body in bodies:
             copy, flight = copy_of(self.shard, body, now_ms)
             if body.due_ms <= now_ms and self._is_too_large(copy):
-                self._staged.leave(body)
-                self._staged.too_large.add(body.origin)
+                self._draft.leave(body)
+                self._draft.too_large.add(body.origin)
             else:
-                self._staged.go_round(copy, flight)
+                self._draft.go_round(copy, flight)
 
     def _is_too_large(self, copy: Outgoing) -> bool:
         return size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES > self._options.max_message_bytes
 
-    def _roll_unavailable(self, staged: Draft, now_ms: int, at_ms: int) -> list[CopyInFlight]:
-        """Roll the timers of `staged` whose target takes no records, so that this transaction does not wait for it.
+    def _roll_unavailable(self, draft: Draft, now_ms: int, at_ms: int) -> list[CopyInFlight]:
+        """Roll the timers of `draft` whose target takes no records, so that this transaction does not wait for it.
 
         Return the flights of the copies. A timer whose copy would be too large for the timer topic goes to the rejected
         topic. at_ms: when the transaction was frozen, which is later than `now_ms` if the clock was set back.
@@ -408,17 +408,17 @@ class OwnedPartition:
         breakers = self._breakers
         rows = [
             row
-            for row, body in enumerate(staged.bodies if breakers else ())
-            if breakers.is_open(body.target, now_ms) and row not in staged.parked and row not in staged.standing
+            for row, body in enumerate(draft.bodies if breakers else ())
+            if breakers.is_open(body.target, now_ms) and row not in draft.parked and row not in draft.acknowledged
         ]
         copies: dict[int, tuple[Outgoing, CopyInFlight]] = {}
         for row in rows:
-            copy, flight = copy_of(self.shard, staged.bodies[row], at_ms)
+            copy, flight = copy_of(self.shard, draft.bodies[row], at_ms)
             if self._is_too_large(copy):
-                staged.parked[row] = _TOO_LARGE_TO_WAIT
+                draft.parked[row] = _TOO_LARGE_TO_WAIT
             else:
                 copies[row] = copy, flight
-        staged.roll(copies)
+        draft.roll(copies)
         return [flight for _, flight in copies.values()]
 
     def is_urgent(self, now_ms: int) -> bool:
@@ -426,16 +426,16 @@ class OwnedPartition:
 
         Also if the decisions of another turn might not fit into one journal record (`journal_bytes` has room for two).
         """
-        is_long = self._staged.decisions() >= self._options.max_poll_records
-        return self._staged.has_output() or is_long or self._is_commit_due(now_ms)
+        is_long = self._draft.decisions() >= self._options.max_poll_records
+        return self._draft.has_output() or is_long or self._is_commit_due(now_ms)
 
     @property
     def is_quiet(self) -> bool:
         """True if nothing is drafted or in flight."""
-        return not self._sealed and not self.has_news()
+        return not self._frozen and not self.has_news()
 
     def has_news(self) -> bool:
-        return self._staged.has_output() or self._dirty_since_ms is not None
+        return self._draft.has_output() or self._dirty_since_ms is not None
 
     def next_look_ms(self, until_ms: int) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
@@ -459,33 +459,33 @@ class OwnedPartition:
         progress, waits = self._progress(now_ms), self.store.waits
         lags = not is_all and self._may_defer_commit(waits, now_ms)
         if lags:
-            offset = self._sealed_offset
+            offset = self._frozen_offset
             progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
-        staged, self._staged = self._staged, Draft()
+        draft, self._draft = self._draft, Draft()
         if lags:
-            staged.requests, self._staged.requests = 0, staged.requests
-        self._sealed_number += 1
-        progress = progress._replace(number=self._sealed_number)
-        staged.bodies.sort(key=_BY_DUE_THEN_REQUEST)
+            draft.requests, self._draft.requests = 0, draft.requests
+        self._frozen_number += 1
+        progress = progress._replace(number=self._frozen_number)
+        draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         own = self._options.rules.own_topics
-        staged.parked = {row: _OURS_SINCE for row, body in enumerate(staged.bodies) if body.target in own}
-        staged.parked |= {
-            row: _TOO_LARGE_TO_WAIT for row, body in enumerate(staged.bodies) if body.origin in staged.too_large
+        draft.parked = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
+        draft.parked |= {
+            row: _TOO_LARGE_TO_WAIT for row, body in enumerate(draft.bodies) if body.origin in draft.too_large
         }
-        staged.park_expired(at_ms)
-        self._roll_unavailable(staged, at_ms, at_ms)
-        ids = frozenset(body.id for body in staged.bodies if body.id is not None)
-        journal = self._journal(staged, progress, waits)
-        sealed = FrozenDraft(self.shard, self._options, staged, progress, journal, at_ms, ids)
-        self._sealed.append(sealed)
-        self._sealed_offset = progress.next_offset
-        self._sealed_waits = waits
+        draft.park_expired(at_ms)
+        self._roll_unavailable(draft, at_ms, at_ms)
+        ids = frozenset(body.id for body in draft.bodies if body.id is not None)
+        journal = self._journal(draft, progress, waits)
+        frozen = FrozenDraft(self.shard, self._options, draft, progress, journal, at_ms, ids)
+        self._frozen.append(frozen)
+        self._frozen_offset = progress.next_offset
+        self._frozen_waits = waits
         self._journalled_ms = now_ms
-        self.flights.depart(staged.rolled, now_ms)
+        self.flights.depart(draft.rolled, now_ms)
         if not lags:
             self._dirty_since_ms = None
             self._is_caught_up = self.release_barrier is None
-        return sealed
+        return frozen
 
     def _progress(self, now_ms: int) -> Progress:
         """Return (C, K, L) of the draft.
@@ -502,60 +502,60 @@ class OwnedPartition:
 
         They are timers that have not left and that no other request has named, and K has not passed their keys.
         """
-        if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._sealed_waits:
+        if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._frozen_waits:
             return False
-        return self._staged.only_ordered_releases(self._sealed_offset)
+        return self._draft.only_ordered_releases(self._frozen_offset)
 
     def _is_commit_due(self, now_ms: int) -> bool:
         """True if stored requests have waited long enough for their commit, or the clock was set back."""
         since_ms = self._dirty_since_ms
         return since_ms is not None and has_passed(since_ms, now_ms, self._options.commit_interval_ms)
 
-    def recheck(self, sealed: FrozenDraft, now_ms: int) -> None:
+    def recheck(self, frozen: FrozenDraft, now_ms: int) -> None:
         """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
-        sealed.at_ms = max(sealed.at_ms, now_ms)
-        sealed.staged.park_expired(sealed.at_ms)
-        rolled = self._roll_unavailable(sealed.staged, now_ms, sealed.at_ms)
+        frozen.at_ms = max(frozen.at_ms, now_ms)
+        frozen.draft.park_expired(frozen.at_ms)
+        rolled = self._roll_unavailable(frozen.draft, now_ms, frozen.at_ms)
         if rolled:
             self.flights.depart(rolled, now_ms)
-            sealed.journal = self._journal_of(sealed)
+            frozen.journal = self._journal_of(frozen)
 
-    def _journal(self, staged: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
+    def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
-        has_exceptions = staged.released or staged.rolled or waits or waits != self._sealed_waits
-        if progress.next_offset == self._sealed_offset and not has_exceptions and self.is_claimed:
+        has_exceptions = draft.released or draft.rolled or waits or waits != self._frozen_waits
+        if progress.next_offset == self._frozen_offset and not has_exceptions and self.is_claimed:
             return None
         return JournalRecord(
-            from_offset=self._sealed_offset,
+            from_offset=self._frozen_offset,
             next_offset=progress.next_offset,
             rules=self._options.rules,
-            refused=tuple(record.offset for record, _ in staged.refused),
-            ended=tuple(staged.ended),
-            rolled=tuple(staged.rolled),
-            landed=tuple(staged.landed),
-            dropped=tuple(staged.dropped),
-            held=tuple(staged.held),
-            released=tuple(staged.released),
+            refused=tuple(record.offset for record, _ in draft.refused),
+            ended=tuple(draft.ended),
+            rolled=tuple(draft.rolled),
+            landed=tuple(draft.landed),
+            dropped=tuple(draft.dropped),
+            held=tuple(draft.held),
+            released=tuple(draft.released),
             waits=waits,
         )
 
-    def _journal_of(self, sealed: FrozenDraft) -> JournalRecord:
-        """Return the journal record of `sealed` with all copies that the transaction now holds."""
-        rolled, reached = tuple(sealed.staged.rolled), sealed.progress.next_offset
-        if sealed.journal is not None:
-            return sealed.journal.model_copy(update={"rolled": rolled})
+    def _journal_of(self, frozen: FrozenDraft) -> JournalRecord:
+        """Return the journal record of `frozen` with all copies that the transaction now holds."""
+        rolled, reached = tuple(frozen.draft.rolled), frozen.progress.next_offset
+        if frozen.journal is not None:
+            return frozen.journal.model_copy(update={"rolled": rolled})
         return JournalRecord(from_offset=reached, next_offset=reached, rules=self._options.rules, rolled=rolled)
 
     def start_checkpoint(self, journal_offset: int) -> None:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
-    def committed(self, sealed: FrozenDraft) -> None:
-        """The transaction of `sealed`, the oldest frozen draft, is committed."""
-        oldest = self._sealed.popleft()
-        assert sealed is oldest, "out of order"
-        parked = sealed.staged.parked
-        left = [(body.id, row in parked) for row, body in enumerate(sealed.staged.bodies) if body.id is not None]
+    def committed(self, frozen: FrozenDraft) -> None:
+        """The transaction of `frozen`, the oldest frozen draft, is committed."""
+        oldest = self._frozen.popleft()
+        assert frozen is oldest, "out of order"
+        parked = frozen.draft.parked
+        left = [(body.id, row in parked) for row, body in enumerate(frozen.draft.bodies) if body.id is not None]
         self._lately.forget(id_ for id_, is_parked in left if is_parked)
-        self._lately.add((id_ for id_, is_parked in left if not is_parked), sealed.at_ms)
-        self.committed_progress = sealed.progress
-        self.store.committed(sealed.progress, is_all=self.is_quiet)
+        self._lately.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
+        self.committed_progress = frozen.progress
+        self.store.committed(frozen.progress, is_all=self.is_quiet)

@@ -930,7 +930,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
 
     def sealed(self: OwnedPartition, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
         part = freeze(self, now_ms, at_ms, is_all=is_all)
-        bodies, copies = part.staged.bodies, part.staged.copies
+        bodies, copies = part.draft.bodies, part.draft.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
         return part

@@ -59,8 +59,8 @@ def offset_before_store(patches: Patches) -> None:
         with mock.patch.object(Store, "add", add_later):
             _take_in(self, records, now_ms, most)
 
-    def committed(self: OwnedPartition, sealed: FrozenDraft) -> None:
-        _committed(self, sealed)
+    def committed(self: OwnedPartition, frozen: FrozenDraft) -> None:
+        _committed(self, frozen)
         for batch in waiting.pop(self, []):
             add(self.store, batch, self.store.next_offset)
 
@@ -96,16 +96,16 @@ def late_not_settled(patches: Patches) -> None:
     waiting: dict[OwnedPartition, list[Body]] = {}
 
     def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> None:
-        before = len(self._staged.bodies)
+        before = len(self._draft.bodies)
         try:
             _take_in(self, records, now_ms, most)
         finally:
-            waiting.setdefault(self, []).extend(self._staged.bodies[before:])
-            del self._staged.bodies[before:]
+            waiting.setdefault(self, []).extend(self._draft.bodies[before:])
+            del self._draft.bodies[before:]
 
-    def committed(self: OwnedPartition, sealed: FrozenDraft) -> None:
-        _committed(self, sealed)
-        self._staged.bodies += waiting.pop(self, [])
+    def committed(self: OwnedPartition, frozen: FrozenDraft) -> None:
+        _committed(self, frozen)
+        self._draft.bodies += waiting.pop(self, [])
 
     _replace(patches, OwnedPartition, "take_in", take_in)
     _replace(patches, OwnedPartition, "committed", committed)
@@ -375,7 +375,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(
-        OwnedPartition, "recheck", lambda recheck: lambda self, sealed, _: recheck(self, sealed, sealed.at_ms)
+        OwnedPartition, "recheck", lambda recheck: lambda self, frozen, _: recheck(self, frozen, frozen.at_ms)
     ),
     # Whether a timer has expired is asked by its due time, not by the time when it leaves.
     "expired one delivered": _with(draft, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)),
