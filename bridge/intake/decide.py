@@ -1,26 +1,25 @@
-"""Requests read -> what becomes of each. Decides, does nothing.
+"""Decide what each request means for the store, without I/O.
 
-    key = (visit_ms, origin)          visit: timer.schedule.wake_time
+    key = (visit_ms, origin)          visit_ms: the wake-up time (timer.schedule.wake_time)
 
-    refused                    -> rejected topic, named in the journal
-    key >  K                   -> store, in its place         (of a target that waits: timer.schedule.target_backlog)
-    key <= K, visit <= now     -> late: leaves in the very transaction that moves C past it (invariant 3)
-    key <= K, its target waits -> held, until it may leave
-    key <= K, visit >  now     -> held: the clock went back behind K; stored, named in the journal
-    a copy that was rolled just now, and is to be rolled again soon -> held, and rests (timer.schedule.out_of_order)
+    refused                          -> rejected topic, named in the journal
+    key >  K                         -> store, in its order        (a target that waits: timer.schedule.target_backlog)
+    key <= K, wake-up time <= now    -> overdue: leaves in the transaction that moves C past it
+    key <= K, its target waits       -> out of order ("held"), until it may leave
+    key <= K, wake-up time >  now    -> out of order: the clock went back below K; stored, named in the journal
+    a copy that would roll again at once -> out of order, for a cool-down (timer.schedule.out_of_order)
 
-One rule for ids: a request with an id ends whatever is pending under it and came before, wherever that stands: in the
-store, earlier in this batch, late, or on its way as a copy; then it stands itself, unless it is a cancel. What leaves
-is chosen behind intake, so a cancel that is read before the release commits wins.
+One rule for ids: a request with an id ends each earlier pending timer with that id, in the store, in this batch or as a
+copy in flight. A schedule then takes its place; a cancel does not. Timers to release are chosen after intake, so a
+cancel that is read before the release commits wins.
 
-A move is a roll with another due time: the timer leaves its place, and its next copy has the new time. One that is on
-its way already goes round once more when it lands. What comes behind a move has to find it on its way, so a batch ends
-with a move (`until_move`).
+A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
+copy is in flight at that time, it rolls once more when it lands. The next request must find a moved timer in flight, so
+a batch ends with a move (`until_move`).
 
-A copy that lands is a timer again, in its old origin's name; it ends nothing. One that is not awaited is refused.
+A copy that lands is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 
-Policy and quota are asked here alone, once for each request: a replay goes by what the journal says was refused, and a
-copy was taken already.
+Policy and quota apply once to each request. A replay uses the journal's refusals, a copy was accepted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +54,7 @@ from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
 
 _MOVES = (ACTION, MOVE)
 ROLLED_EXTRA_BYTES = 512
-"""At most what a copy is larger than its request: an absolute time, its origin, its number."""
+"""Upper bound of what a copy has more than its request: an absolute time, its origin, its number."""
 
 
 _WITH_ID = (Schedule, Cancel, Move)
@@ -72,7 +71,7 @@ _BEYOND_BYTES = Refusal(
     " max_pending_bytes raised",
 )
 MOST_PAUSED = 1000
-"""Targets of one shard: each record of the journal tells them all."""
+"""Paused targets of one partition: each journal record names them all."""
 _NO_PAUSE = Refusal(
     "denied-action",
     "pause and resume are not taken from senders: use `timer-bridge pause` or `resume`, which need the control topic",
@@ -80,7 +79,7 @@ _NO_PAUSE = Refusal(
 
 
 MOST_LIMITED = 10_000
-"""Real topics of which a shard holds timers, where one more has a rate: each may have to wait, and be told of."""
+"""Targets with pending timers in one partition, beyond which no further one with a rate is accepted."""
 _TOO_MANY_LIMITED = Refusal(
     "quota-exceeded",
     f"timers for {MOST_LIMITED} real topics are pending in its partition, and one more that has a rate would be too"
@@ -96,7 +95,7 @@ _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it w
 
 
 class PendingTimers(Protocol):
-    """What intake asks of the store."""
+    """The part of the store that intake needs."""
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool: ...
 
@@ -106,7 +105,7 @@ class PendingTimers(Protocol):
 
 
 class ReceiptDraft(NamedTuple):
-    """A receipt to be: `request` and `origin` are offsets (-1: no timer), `id` is empty where there is none."""
+    """A receipt to be written. request, origin: offsets (-1: no timer). id: empty if there is none."""
 
     kind: Kind
     request: int
@@ -117,7 +116,7 @@ class ReceiptDraft(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where the timer of an id stands within this batch: in `Batch` (its place there) or among the late ones."""
+    """Position of an id's timer in this batch: in `Batch`, or among the overdue ones."""
 
     late: bool
     at: int
@@ -126,7 +125,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class Intake:
-    """`late` and `refused` go out with the transaction; `batch` goes into the store before it. Numbers are offsets."""
+    """Decisions on one batch. `batch` is stored first; `late` and `refused` are published. Numbers are offsets."""
 
     batch: Batch = field(default_factory=Batch)
     late: dict[int, Body] = field(default_factory=dict)
@@ -139,12 +138,12 @@ class Intake:
     held: list[int] = field(default_factory=list)
     """Origins."""
     released: list[int] = field(default_factory=list)
-    """Origins of those that were moved: gone from their place, whatever K says."""
+    """Origins of moved timers: not in the store any more, whatever K says."""
     told: list[ReceiptDraft] = field(default_factory=list)
     moved: list[tuple[Body, int]] = field(default_factory=list)
-    """Timers that go round through the timer topic with another due time."""
+    """Moved timers with their new due time: they roll through the timer topic."""
     moved_in_flight: list[CopyInFlight] = field(default_factory=list)
-    """Copies on their way, with the due time that they are to have when they land."""
+    """Copies in flight that were moved, with their new due time."""
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
@@ -159,11 +158,11 @@ def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body
 
 
 class ReleaseUndecidedError(Exception):
-    """A request names a timer that is in a transaction under way: its fate decides who came first."""
+    """A request names a timer of a transaction in flight, whose outcome decides which of them came first."""
 
 
 def until_move(records: Sequence[Record]) -> int:
-    """How many of `records` may be one batch."""
+    """Return how many of `records` may be one batch: up to the first move, with it."""
     return next((at + 1 for at, record in enumerate(records) if _MOVES in record.headers), len(records))
 
 
@@ -189,32 +188,32 @@ class BatchIntake:
     store: PendingTimers
     flights: CopiesInFlight
     delivered_lately: Callable[[bytes], bool]
-    """True if the timer of an id was delivered not long ago."""
+    """True if the timer of an id was delivered recently."""
     now_ms: int
     rules: Rules
     max_message_bytes: int
     late: Mapping[int, Body] = field(default_factory=dict)
-    """Late timers of earlier parts of the batch, which have not left yet; the answer's `late` begins with them."""
+    """Overdue timers of earlier parts of the batch. The result's `late` begins with them."""
     tells_accepted: bool = True
-    """True if a receipt is wanted for each timer, too."""
+    """True if each accepted timer gets a receipt."""
     policy: Policy = _EVERYWHERE
     room: int | None = None
     """How many more timers may be pending; None: any number."""
     room_bytes: int | None = None
-    """How many more bytes the bodies of pending timers may have, copies on their way not counted; None: any number."""
+    """How many more bytes of bodies may be pending, without copies in flight; None: any number."""
     max_request_bytes: int | None = None
     """The most bytes that key, value and headers of a schedule may have."""
     must_wait: Callable[[str], bool] = lambda _: False
-    """True if a late timer for this target may not leave at once."""
+    """True if an overdue timer for this target may not leave at once."""
     is_one_too_many: Callable[[str], bool] = lambda _: False
-    """True if this target has a rate, and no place among the targets of which timers are pending."""
+    """True if this target has a rate, and too many targets have pending timers."""
 
     def __post_init__(self) -> None:
         self._taken = Intake(late=dict(self.late))
         self._stored: dict[bytes, Rows] = {}
         self._placed = {body.id: _Place(True, at, body) for at, body in self.late.items() if body.id is not None}
         self._going: dict[bytes, tuple[Body, int]] = {}
-        """Of `moved`, those with an id."""
+        """Moved timers by id, with their new due time."""
         self._landed: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
 
@@ -263,7 +262,7 @@ class BatchIntake:
         self._taken.told.append(ReceiptDraft(missed, record.offset, -1, ask.id))
 
     def _move(self, record: Record, ask: Move) -> None:
-        """Its next copy is due then: a roll, so that all that holds for rolls holds for it."""
+        """Roll the timer with its new due time, so that every rule of rolls holds for moves."""
         if denied := self.policy.action_refusal("move"):
             self._refuse(record, denied)
             return
@@ -292,15 +291,22 @@ class BatchIntake:
             return place.body
         return None if row is None else self.store.bodies(row)[0]
 
-    def _take_out(self, id_: bytes) -> None:
-        """What is pending under `id_` in the store or in this batch leaves its place."""
+    def _take_out(self, id_: bytes) -> list[tuple[int, int | None]]:
+        """Take what is pending under `id_` out of the store and of this batch. Return origins and known due times."""
         self._give_room_back(id_)
-        row, place = self._stored.pop(id_, None), self._placed.pop(id_, None)
+        taken_out: list[tuple[int, int | None]] = []
+        row = self._stored.pop(id_, None)
         if row is not None:
             self._taken.batch.end(row)
+            taken_out.append((int(row["origin"][0]), None))
+        place = self._placed.pop(id_, None)
         if place is not None:
             self._take_back(place)
-        self._stay(id_)
+            taken_out.append((place.body.origin, place.body.due_ms))
+        going = self._stay(id_)
+        if going is not None:
+            taken_out.append((going[0].origin, going[1]))
+        return taken_out
 
     def _go_round(self, body: Body, due_ms: int) -> None:
         self._taken.moved.append((body, due_ms))
@@ -309,14 +315,14 @@ class BatchIntake:
             self._going[body.id] = (body, due_ms)
 
     def _stay(self, id_: bytes) -> tuple[Body, int] | None:
-        """What goes round under `id_` does not."""
+        """Cancel the move of this batch under `id_`, if there is one, and return it."""
         going = self._going.pop(id_, None)
         if going is not None:
             self._taken.moved.remove(going)
         return going
 
     def _stands_on(self, target: str, id_: bytes) -> bool:
-        """Whether a timer with this id waits for this real topic."""
+        """True if a timer with this id is pending for this target."""
         place, row = self._placed.get(id_), self._stored.get(id_)
         if place is not None:
             return place.body.target == target
@@ -356,7 +362,7 @@ class BatchIntake:
             self._taken.told.append(ReceiptDraft("accepted", record.offset, record.offset, ask.id or b"", ask.due_ms))
 
     def _refusal(self, record: Record, ask: Schedule, visit: int) -> Refusal | None:
-        """Why a request that is well made is not taken all the same."""
+        """Return why a well-formed request is not accepted, None if it is."""
         most = self.max_request_bytes
         if most is not None and (size := size_of(record.key, record.value, record.headers)) > most:
             return Refusal(
@@ -399,8 +405,10 @@ class BatchIntake:
     def _is_too_large_to_roll(
         self, key: bytes | None, value: bytes | None, headers: Headers, spelled_id: bytes | None
     ) -> bool:
-        """`spelled_id`: of a request in other words than ours. Its copy is in ours; where the key is the id, both stand
-        there."""
+        """True if a copy would exceed `max_message_bytes`.
+
+        spelled_id: id of a request in another profile. Its copy has native headers, so an id that was the key is added.
+        """
         return size_of(key, value, headers) + len(spelled_id or b"") > self.max_message_bytes - ROLLED_EXTRA_BYTES
 
     def _visit_ms(self, timestamp_ms: int, due_ms: int) -> int:
@@ -440,7 +448,7 @@ class BatchIntake:
                 self._place(body, visit)
 
     def _must_rest(self, flight: CopyInFlight, visit: int) -> bool:
-        """Whether it would be rolled again before a fair part of a window is over, as our clock is ahead."""
+        """True if it would roll again within the cool-down, because our clock is ahead of the brokers'."""
         rest_ms = roll_cooldown_ms(self.rules.roll_window_ms)
         is_soon = visit < min(self.now_ms + rest_ms, flight.due_ms) and flight.due_ms > self.now_ms
         return is_soon and self.flights.was_rolled_within(flight, rest_ms, self.now_ms)
@@ -454,20 +462,8 @@ class BatchIntake:
             self._placed[body.id] = _Place(late=False, at=at, body=body)
 
     def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:
-        """Ends what is pending under `id_`; whether there was anything."""
-        origins: list[tuple[int, int | None]] = []
-        self._give_room_back(id_)
-        row = self._stored.pop(id_, None)
-        if row is not None:
-            self._taken.batch.end(row)
-            origins.append((int(row["origin"][0]), None))
-        place = self._placed.pop(id_, None)
-        if place is not None:
-            self._take_back(place)
-            origins.append((place.body.origin, place.body.due_ms))
-        going = self._stay(id_)
-        if going is not None:
-            origins.append((going[0].origin, going[1]))
+        """End every timer that is pending under `id_`. Return True if there was any."""
+        origins = self._take_out(id_)
         origins += [(flight.origin, flight.due_ms) for flight in self._in_flight(id_)]
         if origins:
             self._taken.ended_ids.add(id_)
@@ -494,7 +490,7 @@ class BatchIntake:
 
 
 class Decided(Protocol):
-    """What the journal tells a replay."""
+    """The journal's decisions that a replay needs."""
 
     refused: set[int]
     ended: set[int]
@@ -511,11 +507,11 @@ def replay(
     decided: Decided,
     origin_of: Callable[[bytes], int],
 ) -> Batch:
-    """The timers among `records` that still live, when the journal tells what was `decided`.
+    """Return the timers of `records` that are still pending by the journal's decisions.
 
-    `is_unreleased(target, (visit_ms, origin))`: whether what has that place in the order has not left.
-    `rules_from(offset)`: by which rules it was first read, and the offset up to which they hold.
-    Raises ValueError where a request that the journal calls a timer does not read as one.
+    is_unreleased(target, (visit_ms, origin)): True if a timer with this key has not left.
+    rules_from(offset): the rules by which it was first read, and the offset up to which they hold.
+    Raises ValueError if a request that the journal calls a timer does not parse as one.
     """
     batch = Batch()
     refused, dropped, ended, released = decided.refused, decided.dropped, decided.ended, decided.released
