@@ -111,10 +111,16 @@ def test_what_a_page_says_is_so(scratch: Path, name: str) -> None:
 DOCS = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
 
+def anchor_of(title: str) -> str:
+    """Return the anchor that GitHub makes for a heading."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
-    titles = (line.lstrip("#").strip() for line in page.read_text().splitlines() if line.startswith("#"))
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    """Return the anchors of a page: those of its headings, and its own `<a id="...">`."""
+    text = page.read_text()
+    titles = (line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#"))
+    return {anchor_of(title) for title in titles}.union(re.findall(r'<a id="([^"]+)"', text))
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
@@ -126,6 +132,33 @@ def test_links_lead_somewhere(page: Path) -> None:
         file = page.parent / path if path else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+def test_pages_and_headings_that_code_and_messages_name_exist() -> None:
+    """docs/formats.md, docs/formats.md#golden-files, and docs/formats.md, "Golden files"."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    sources = [
+        ROOT / name for name in listed.splitlines() if re.search(r"\.(py|toml|ya?ml|json|html)$|Makefile$", name)
+    ]
+    named = [
+        (source.name, page, anchor or anchor_of(heading))
+        for source in sources
+        for page, anchor, heading in re.findall(r'\b(docs/[\w/-]+\.md)(?:#([\w-]+)|, "([^"]+)")?', source.read_text())
+    ]
+    assert named
+    absent = [each for each in named if not (ROOT / each[1]).exists()]
+    assert absent == []
+    assert [each for each in named if each[2] and each[2] not in anchors(ROOT / each[1])] == []
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_files_that_the_text_names_exist(page: Path) -> None:
+    """Full paths and folders; paths below the folder that the page names are looked up by their end."""
+    text = page.read_text()
+    for name in re.findall(r"`((?:bridge|compose|integration_tests|schemas|scripts|spark_jobs|timer)/[\w./-]*)`", text):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"`([\w/-]+/[\w.-]+\.py)`", text):
+        assert any(ROOT.glob(f"*/{name}")) or (ROOT / name).exists(), name
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
