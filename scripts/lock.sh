@@ -29,12 +29,15 @@ compile() { # OUT ARGUMENTS...
 cat requirements/*.lock > "$work/all.lock"
 compile "$work/all.lock" pyproject.toml "$work/build.txt" --all-extras "$@"
 
+# A package that some extra needs on every platform has no marker in any file, as later files do not list it again.
+sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\) \\$/s|^\1 ;.*|\1 \\\\|/p' "$work/all.lock" > "$work/everywhere.sed"
+
 known=()
 lock() { # NAME ARGUMENTS...
     local file=$work/$1.lock
     {
         echo "# Written by \`make lock\`; installed by \`pip install --require-hashes\`."
-        compile "$file" "${@:2}" --constraint "$work/all.lock" "${known[@]}" && cat "$file"
+        compile "$file" "${@:2}" --constraint "$work/all.lock" "${known[@]}" && sed -f "$work/everywhere.sed" "$file"
     } > "$work/$1"
     mapfile -t -O "${#known[@]}" known < <(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package=\1/p' "$file")
     mv "$work/$1" "requirements/$1.lock"
