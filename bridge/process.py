@@ -141,8 +141,7 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
 
     from bridge.http.known_hosts import KnownHosts
     from bridge.http.server import application, serving
-    from bridge.observe.metric_definitions import AlertLimits
-    from bridge.observe.prometheus import Exposition
+    from bridge.observe.prometheus import AlertLimits, Exposition
 
     status, query_queue, metrics = shared
     extra_routes: list[BaseRoute] = []
@@ -254,7 +253,7 @@ class BridgeRunner:
         retention_checked_s = transactions_checked_s = time.monotonic()
         while not self._stop.requested:
             bridge.turn()
-            self._shared.status.turned()
+            self._shared.status.turn_ended()
             self._shared.query_queue.run_next(bridge)
             if bridge.options is not self._growth.options:
                 bridge.use(self._growth.options)

@@ -63,7 +63,7 @@ class BackgroundChecks:
             except BrokerUnavailableError:
                 return  # the bridge ends
             except BridgeError as error:
-                self._log_throttle.say(int(time.monotonic() * 1000), str(error), "%s", error)
+                self._log_throttle.warn(int(time.monotonic() * 1000), str(error), "%s", error)
 
     def _run(self) -> None:
         while not self._closed.wait(_CHECK_EVERY_S):

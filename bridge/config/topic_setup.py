@@ -67,7 +67,7 @@ class OwnTopics:
             self._made(settings.receipts_topic, partitions, receipts_topic())
         if (count := self._made(settings.control_topic, 1, control_topic())) != 1:
             raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
-        self._metrics.partitions = {name: each.partitions for name, each in found.items()}
+        self._metrics.topics_checked({name: each.partitions for name, each in found.items()})
         if is_running:
             self.complain()
         else:
@@ -132,8 +132,7 @@ class OwnTopics:
             wrong += faults(name, of_topic, self._window_ms, self._demands_uncompressed_of)
             wrong += journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
             retention_ms |= {name: int(of_topic["retention.ms"]), journal: int(of_journal["retention.ms"])}
-        self._metrics.retention_ms = retention_ms
-        self._metrics.needed_retention_ms = RETENTION_WINDOWS * self._window_ms
+        self._metrics.retention_checked(retention_ms, RETENTION_WINDOWS * self._window_ms)
         if wrong:
             raise SettingsError("; ".join(wrong))
 

@@ -79,7 +79,7 @@ class HttpConnection(H11Protocol):
         idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
         evicted = min(idle, key=lambda each: each._waiting_since_s, default=self)  # noqa: SLF001
         text = "%d connections are open, more are asked for: those without a whole request are closed"
-        self._log_throttle.say(_now_ms(), "most", text, self.max_connections)
+        self._log_throttle.warn(_now_ms(), "most", text, self.max_connections)
         evicted._abort()  # noqa: SLF001
 
     def _start_timer(self, timeout_s: float) -> None:
@@ -102,7 +102,7 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     """Exception handler of the event loop: log a lack of file handles once a minute, not for each connection."""
     error = context.get("exception")
     if isinstance(error, OSError) and "accept" in context.get("message", ""):
-        _accept_errors.say(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", error.strerror)
+        _accept_errors.warn(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", error.strerror)
     else:
         loop.default_exception_handler(context)
 

@@ -5,7 +5,7 @@
     /pending        counts, first and last due, histogram; ?topic=, ?bucket  from the loop's thread, by QueryQueue
     /pending?id=    the timers under one id; needs a token if there are any  the same
                     404 if there is none; 503 if some partitions are still recovering
-    /metrics        Prometheus; see bridge.observe.metric_definitions        from Metrics, and the same
+    /metrics        Prometheus; see bridge.observe.prometheus                from Metrics, and the same
 
 Without a token one can read names of topics and numbers of timers, but no key, value or setting. If there are tokens,
 a question about an id needs one.
@@ -32,8 +32,6 @@ from bridge.errors import SettingsError
 from bridge.http.async_queries import ANSWER_TIMEOUT_S, METRICS_STEP_S, LoopQueries, deadline
 from bridge.http.connection_limits import BACKLOG, HttpConnection, log_loop_error
 from bridge.http.known_hosts import KnownHosts
-from bridge.loop.loop import Bridge
-from bridge.observe.metrics_snapshot import MetricsSnapshot, see
 from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status, Verdict
 from bridge.ports import Clock
@@ -95,11 +93,8 @@ def application(
         return _json(InstancePending(**counts.model_dump(), recovering=[*map(str, recovering)]), 200)
 
     async def metrics(request: Request) -> Response:
-        def look(bridge: Bridge) -> MetricsSnapshot:
-            return see(bridge, exposition.targets, clock.now_ms(), deadline(METRICS_STEP_S))
-
-        with suppress(HTTPException):  # without an answer, the last snapshot stays
-            exposition.seen = await ask_soon(look)
+        with suppress(HTTPException):  # without an answer, the last metrics of the stores are shown
+            await ask_soon(lambda bridge: exposition.read_stores(bridge, clock.now_ms(), deadline(METRICS_STEP_S)))
         body, content_type = exposition.text(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 

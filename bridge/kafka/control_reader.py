@@ -48,7 +48,7 @@ class ConfluentControl:
         except KafkaException as failure:
             raise explained(what, error_of(failure)) from failure
         except BrokerUnavailableError:
-            self._retrier.status.waits(None)  # the waiting partitions have a status of their own
+            self._retrier.status.broker_wait_ended()  # the waiting partitions have a status of their own
             self._replace_consumer()
             raise
 

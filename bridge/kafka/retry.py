@@ -59,12 +59,12 @@ class Retrier:
     def hear(self, error: KafkaError) -> None:
         """Receive an error of librdkafka's background threads, often the reason of a timeout."""
         self._last_error = reason(error, self._last_error)
-        self.status.hears(reason(error))
+        self.status.connection_failed(reason(error))
         self._say(f"connection: {error.name()}", f"Kafka: {reason(error)}")
 
     def be_throttled(self, event: ThrottleEvent) -> None:
         """Receive librdkafka's report of an answer that a broker has delayed."""
-        self.status.throttles(event.throttle_time)
+        self.status.throttled(event.throttle_time)
 
     def retry_until_success(self, what: str, call: Callable[[], T], is_passing: Callable[[KafkaError], bool]) -> T:
         """Call until it succeeds, and return its answer. Raises KafkaException if the fault is not passing."""
@@ -80,9 +80,9 @@ class Retrier:
                 self.wait(what, error.str(), tries)
                 tries += 1
             else:
-                self._log_throttle.over(what)
+                self._log_throttle.clear(what)
                 if tries:
-                    self.status.waits(None)
+                    self.status.broker_wait_ended()
                 return answer
 
     def wait(self, what: str, why: str, tries: int, *, quietly: bool = False) -> None:
@@ -90,7 +90,7 @@ class Retrier:
         nap_s = min(_LONGEST_NAP_S, _FIRST_NAP_S * 2 ** min(tries, 10))
         end_s = time.monotonic() + nap_s
         if not quietly:
-            self.status.waits(f"{what}: {why}")
+            self.status.waiting_for_broker(f"{what}: {why}")
             self._say(what, f"{what}: {why}; trying again")
         while (left_s := end_s - time.monotonic()) > 0:
             self.demand_time(what, why)
@@ -113,14 +113,14 @@ class Retrier:
             self.demand_time(what, why)
             if time.monotonic() - begin_s >= _LONG_S:
                 is_told = True
-                self.status.waits(f"{what}: {why}")
+                self.status.waiting_for_broker(f"{what}: {why}")
 
         yield still
         if is_told:
-            self.status.waits(None)
+            self.status.broker_wait_ended()
 
     def _say(self, key: str, message: str) -> None:
-        self._log_throttle.say(int(time.monotonic() * 1000), key, "%s", message)
+        self._log_throttle.warn(int(time.monotonic() * 1000), key, "%s", message)
 
 
 def reason(error: KafkaError, before: str | None = None) -> str:

@@ -73,12 +73,12 @@ class Admission:
         except (OSError, WheelFullError, TooManyHeldError) as full:
             self._source.pause(owned.shard)
             what = "disk" if isinstance(full, OSError) else "wheel" if isinstance(full, WheelFullError) else "held"
-            self._status.paused(owned.shard, what, str(full))
-            self._metrics.pauses_intake(owned.shard, what)
-            self._warnings.say(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
+            self._status.intake_paused(owned.shard, what, str(full))
+            self._metrics.intake_paused(owned.shard, what)
+            self._warnings.warn(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
         else:
             if waited:
-                self._status.running(owned.shard)
+                self._status.partition_running(owned.shard)
             if owned.is_full:
                 self._source.pause(owned.shard)
                 return
@@ -87,8 +87,8 @@ class Admission:
                 return
             if waited:
                 self._source.resume(owned.shard)
-                self._metrics.goes_on(owned.shard)
-                self._warnings.over(str(owned.shard))
+                self._metrics.intake_resumed(owned.shard)
+                self._warnings.clear(str(owned.shard))
             self._check_caught_up(owned, now_ms, was_empty=not records)
 
     def _admit(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> None:
@@ -112,10 +112,10 @@ class Admission:
     def _wait_for_rate(self, owned: OwnedPartition, now_ms: int) -> None:
         self._throttled.add(owned.shard)
         self._source.pause(owned.shard)
-        self._metrics.pauses_intake(owned.shard, "rate")
+        self._metrics.intake_paused(owned.shard, "rate")
         topic = owned.shard.topic
         text = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
-        self._warnings.say(now_ms, f"throttle {topic}", text, topic, self._rate_limits[topic].per_s)
+        self._warnings.warn(now_ms, f"throttle {topic}", text, topic, self._rate_limits[topic].per_s)
 
     def next_ms(self, now_ms: int) -> list[int]:
         """Return when the rates let in the next requests that wait for them."""
@@ -182,13 +182,13 @@ class Admission:
                 waiting[shard] = offset
         for shard, offset in waiting.items():
             text = undecodable_text(shard, offset)
-            self._warnings.say(now_ms, f"undecodable {shard}", "%s", text)
+            self._warnings.warn(now_ms, f"undecodable {shard}", "%s", text)
             if not owners[shard].backlog:  # which has a reason of its own
-                self._status.paused(shard, "undecodable", text)
-                self._metrics.pauses_intake(shard, "undecodable")
+                self._status.intake_paused(shard, "undecodable", text)
+                self._metrics.intake_paused(shard, "undecodable")
         for shard in self._undecodable.keys() - waiting.keys():
-            self._warnings.over(f"undecodable {shard}")
+            self._warnings.clear(f"undecodable {shard}")
             if shard in owners and not owners[shard].backlog:
-                self._status.running(shard)
-                self._metrics.goes_on(shard)
+                self._status.partition_running(shard)
+                self._metrics.intake_resumed(shard)
         self._metrics.undecodable = self._undecodable = waiting

@@ -57,7 +57,7 @@ class Checkpoints:
                     if owned.store.may_checkpoint:
                         self.start(owned)
             except (OSError, PartitionUnreadableError) as wrong:
-                self._warnings.say(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
+                self._warnings.warn(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
                 if isinstance(wrong, PartitionUnreadableError):
                     owned.checkpoint_rests_until_ms = self._clock.now_ms() + _REST_MS
                     return  # the other partitions come first

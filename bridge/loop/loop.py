@@ -166,7 +166,7 @@ class Bridge:
         """Make one turn. Waits in step 1 until there is something to do, at most `max_wait_ms`."""
         partitions, pipeline = self._partitions, self._pipeline
         polled = self._source.poll(self._wait_ms(), self.options.max_poll_records)  # 1
-        self._status.belongs(is_member=polled.is_member)
+        self._status.polled(is_member=polled.is_member)
         if polled.ownership:
             pipeline.drain()  # every outcome is known before a partition changes hands
         pipeline.reap()
@@ -185,7 +185,7 @@ class Bridge:
         undecodable = {shard: offset for shard, offset in polled.undecodable.items() if shard in unchanged}
         self._admission.skip(undecodable, records, now_ms)
         if records:
-            self._metrics.read(sum(map(len, records.values())), now_ms)
+            self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
         waiting = self._admission.take_in(records, now_ms)  # 2, 3
         if waiting:
             pipeline.drain()

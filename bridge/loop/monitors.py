@@ -6,7 +6,7 @@ from bridge.loop.clock_skew import skew_ms
 from bridge.loop.open_transactions import OpenTransactions
 from bridge.loop.partitions import Partitions
 from bridge.observe.log_throttle import LogThrottle
-from bridge.observe.metrics import End
+from bridge.observe.metrics import Lag
 from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.release.partition import LagSample, OwnedPartition
 
@@ -53,12 +53,12 @@ class Monitors:
         ends = self._history.stable_and_end_offsets(list(owners)) if owners else {}
         silent = owners.keys() - ends.keys()
         self._open_transactions.look(ends, now_ms, silent)
-        self._metrics.ends = {shard: end for shard, end in self._metrics.ends.items() if shard in silent} | {
-            shard: End(self._lag(owners[shard], stable, end), end - stable) for shard, (stable, end) in ends.items()
+        self._metrics.lags = {shard: lag for shard, lag in self._metrics.lags.items() if shard in silent} | {
+            shard: Lag(self._lag(owners[shard], stable, end), end - stable) for shard, (stable, end) in ends.items()
         }
-        self._metrics.hanging = self._open_transactions.now
+        self._metrics.hanging_transactions = self._open_transactions.now
         for shard, _, since_ms, waiting, _ in self._open_transactions.now.values():
-            self._warnings.say(
+            self._warnings.warn(
                 now_ms,
                 f"hanging {shard}",
                 "%s: a sender's transaction has been open for %d s: the %d offsets behind its first record, requests"
@@ -67,7 +67,7 @@ class Monitors:
                 *(shard, (now_ms - since_ms) // 1000, waiting),
             )
         for shard in before.keys() - self._open_transactions.now.keys():
-            self._warnings.over(f"hanging {shard}")
+            self._warnings.clear(f"hanging {shard}")
 
     def _lag(self, owned: OwnedPartition, stable: int, end: int) -> int:
         """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
@@ -87,19 +87,19 @@ class Monitors:
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""
         owners = self._partitions.open
-        written = {shard: times for shard, times in self._metrics.decided_ms.items() if shard in owners}
+        written = {shard: times for shard, times in self._metrics.journal_written_ms.items() if shard in owners}
         stamped = self._history.newest_journal_times(list(written)) if written else {}
         now_ms = self._clock.now_ms()
         # A transaction in flight may have written a newer record.
         last_ms = None if self._pipeline.is_idle else now_ms
-        skews = {shard: skew for shard, skew in self._metrics.skew_ms.items() if shard in written}
+        skews = {shard: skew for shard, skew in self._metrics.clock_skew_ms.items() if shard in written}
         skews |= {shard: skew_ms(at, written[shard][0], last_ms or written[shard][1]) for shard, at in stamped.items()}
-        self._metrics.skew_ms = skews
+        self._metrics.clock_skew_ms = skews
         most_ms = max(skews.values(), key=abs, default=0)
         if abs(most_ms) <= self._partitions.options.max_clock_skew_ms:
-            self._warnings.over("skew")
+            self._warnings.clear("skew")
             return
-        self._warnings.say(
+        self._warnings.warn(
             now_ms,
             "skew",
             "a broker's clock is %d ms %s of ours: timers leave by ours, delays count from the brokers': keep all of"

@@ -150,7 +150,7 @@ class Partitions:
     def apply(self, ownership: Ownership) -> None:
         """Apply a rebalance: close what was lost or revoked, open what was assigned."""
         if ownership:
-            self.metrics.moved(ownership)
+            self.metrics.rebalanced(ownership)
         for shard in ownership.lost:
             log.warning("%s: the group has put us out: it may be another's by now", shard)
             self.give_up(shard, checkpoint=False)
@@ -168,7 +168,7 @@ class Partitions:
         began_ms = self.clock.now_ms()
         for shard in ownership.assigned:
             if shard in undecided:
-                self.metrics.waits_for_former_owner(shard)
+                self.metrics.recovery_blocked(shard)
                 log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
                 self.preparing[shard] = self._prepare(shard)
             elif has_passed(began_ms, self.clock.now_ms(), _OPENING_MS):
@@ -187,8 +187,8 @@ class Partitions:
 
     def give_up(self, shard: Shard, *, checkpoint: bool) -> None:
         """Close the partition, if it is ours; with a last checkpoint if asked for."""
-        self.status.gone(shard)
-        self.metrics.gone(shard)
+        self.status.partition_closed(shard)
+        self.metrics.partition_closed(shard)
         preparation = self.preparing.pop(shard, None)
         if preparation is not None:
             preparation.give_up()
@@ -207,8 +207,8 @@ class Partitions:
     def forget_all(self) -> None:
         """Clear status and metrics, which outlive this run, of all partitions, also of those being opened."""
         for shard in self.status.shards():
-            self.status.gone(shard)
-            self.metrics.gone(shard)
+            self.status.partition_closed(shard)
+            self.metrics.partition_closed(shard)
 
     # -- opening
 
@@ -225,7 +225,7 @@ class Partitions:
                 self._unreadable.forget(shard)
             try:
                 plan = plan_recovery(shard, disk, self.history, options)
-                self.metrics.looked(plan)
+                self.metrics.recovery_planned(plan)
                 if plan.work < self.options.prepare_from:
                     self._open(shard, disk, recover(shard, disk, self.history, options, plan))
                     return
@@ -266,17 +266,17 @@ class Partitions:
                 "%s: its local store cannot be read (%s), so its timers wait: look after the disk of data_dir. It is"
                 " opened again every 5 s, and after a minute made anew from Kafka, without what retention has taken"
             )
-            self._warnings.say(now_ms, f"disk {shard}", text, shard, wrong)
+            self._warnings.warn(now_ms, f"disk {shard}", text, shard, wrong)
             self.preparing[shard] = RetryDelay(self.clock)
         except PartitionUnreadableError as wrong:
             text = "%s: its partition cannot be read (%s), so its timers wait; it is tried again every 5 s"
-            self._warnings.say(self.clock.now_ms(), f"unreadable {shard}", text, shard, wrong)
+            self._warnings.warn(self.clock.now_ms(), f"unreadable {shard}", text, shard, wrong)
             self.preparing[shard] = RetryDelay(self.clock)
         except OSError as wrong:
             is_limit = wrong.errno in (errno.EMFILE, errno.ENFILE)
             text = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
             remedy = "let it open more files (ulimit -n, LimitNOFILE)" if is_limit else _FREE_ROOM
-            self._warnings.say(self.clock.now_ms(), f"disk {shard}", text, shard, wrong, remedy)
+            self._warnings.warn(self.clock.now_ms(), f"disk {shard}", text, shard, wrong, remedy)
             self.preparing[shard] = RetryDelay(self.clock)
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
@@ -297,10 +297,10 @@ class Partitions:
         if owned.is_claimed:
             self._start_reading(owned, bounds)
         if shard not in self._unreadable:  # the fault may come back
-            self._warnings.over(f"disk {shard}")
-        self._warnings.over(f"unreadable {shard}")
-        self.status.running(shard)
-        self.metrics.recovered(shard)
+            self._warnings.clear(f"disk {shard}")
+        self._warnings.clear(f"unreadable {shard}")
+        self.status.partition_running(shard)
+        self.metrics.recovery_finished(shard)
         self.was_opened = True
 
     def apply_pauses(self, owned: OwnedPartition) -> None:
@@ -366,8 +366,8 @@ class Partitions:
     # -- closing and rebuilding
 
     def _note_recovering(self, shard: Shard) -> None:
-        self.status.recovering(shard)
-        self.metrics.recovering(shard)
+        self.status.partition_recovering(shard)
+        self.metrics.recovery_started(shard)
 
     def _close(self, owned: OwnedPartition) -> None:
         """Close the partition without a checkpoint, to open it again."""

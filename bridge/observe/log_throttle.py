@@ -4,25 +4,25 @@ import logging
 
 from bridge.config.durations import has_passed
 
-_EACH_MS = 60_000
+_INTERVAL_MS = 60_000
 
 
 class LogThrottle:
-    """Logs one line for many equal faults."""
+    """Logs one line for many equal faults, told apart by their key."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said_ms: dict[str, int] = {}
+        self._logged_ms: dict[str, int] = {}
         self._times: dict[str, int] = {}
 
-    def say(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
+    def warn(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
         """Log `message` with its %-arguments, unless one with the same `key` was logged within the last minute."""
         times = self._times[key] = self._times.get(key, 0) + 1
-        if key not in self._said_ms or has_passed(self._said_ms[key], now_ms, _EACH_MS):
-            self._said_ms[key] = now_ms
+        if key not in self._logged_ms or has_passed(self._logged_ms[key], now_ms, _INTERVAL_MS):
+            self._logged_ms[key] = now_ms
             self._log.warning(f"{message}%s", *arguments, f" ({times} times so far)" if times > 1 else "")
 
-    def over(self, key: str) -> None:
+    def clear(self, key: str) -> None:
         """Forget a fault that has passed, so that the next one is logged at once."""
-        self._said_ms.pop(key, None)
+        self._logged_ms.pop(key, None)
         self._times.pop(key, None)

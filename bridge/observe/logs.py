@@ -6,8 +6,8 @@
      "shard": "timer.requests/3", "topic": "timer.requests", "partition": 3}
 
 1. A `Shard` among the arguments of a line becomes fields too.
-2. librdkafka's settings may be secrets, and an error of a library may quote them. The values of those that `is_secret`
-   are removed from every line and traceback.
+2. librdkafka's settings may be secrets (`is_secret`), and errors of libraries may quote them. Their values are removed
+   from every line and traceback.
 """
 
 import logging
@@ -27,14 +27,13 @@ Level = Literal["debug", "info", "warning", "error"]
 
 _FIELDS = {"asctime": "time", "levelname": "level", "name": "logger", "message": "message"}
 _SECRET = re.compile(r"password|passphrase|secret|\bpem\b|\.key$|token|jaas|oauthbearer\.config", re.IGNORECASE)
-_SHORTEST = 4
-"""Shorter values are not removed: they are no secrets, and may be parts of words."""
+_MIN_SECRET_LENGTH = 4
+"""Shorter values are not removed: they may be parts of words."""
 HIDDEN = "(hidden)"
 SWITCHES = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals of `switch_by_signals`."""
 
 log = logging.getLogger(__name__)
-
 
 _kafka: dict[str, str] = {}
 """The librdkafka settings of this process."""
@@ -45,9 +44,9 @@ def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[st
     hide(kafka or {})
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json() if format_ == "json" else _text())
-    handler.addFilter(_Line())
+    handler.addFilter(_FieldsAndSecrets())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    sys.excepthook = _log_mistake if format_ == "json" else sys.__excepthook__
+    sys.excepthook = _log_unhandled if format_ == "json" else sys.__excepthook__
 
 
 def switch_by_signals(configured: Level) -> None:
@@ -64,7 +63,7 @@ def switch_by_signals(configured: Level) -> None:
 
 def _switch(level: str, by: str) -> None:
     root = logging.getLogger()
-    root.setLevel(logging.DEBUG)  # so that this line is seen, whatever the level was and will be
+    root.setLevel(logging.DEBUG)  # to log this line at any level
     log.warning("log level: %s from now on, by %s", level, by)
     root.setLevel(level.upper())
 
@@ -79,7 +78,7 @@ def _text() -> logging.Formatter:
 
 
 def _json() -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter  # only here: a client's command needs none
+    from pythonjsonlogger.json import JsonFormatter  # here, as commands of clients do not need it
 
     return _in_utc(JsonFormatter(list(_FIELDS), rename_fields=_FIELDS, json_ensure_ascii=False))
 
@@ -107,13 +106,13 @@ def without_secrets(text: str, kafka: Mapping[str, str]) -> str:
     librdkafka quotes the rest of a value, from the word on that it does not understand.
     """
     values = [value for name, value in kafka.items() if is_secret(name)]
-    secrets = {part for value in values for part in (value, *value.split()) if len(part) >= _SHORTEST}
+    secrets = {part for value in values for part in (value, *value.split()) if len(part) >= _MIN_SECRET_LENGTH}
     if not secrets:
         return text
     return re.sub("|".join(map(re.escape, sorted(secrets, key=len, reverse=True))), HIDDEN, text)
 
 
-class _Line(logging.Filter):
+class _FieldsAndSecrets(logging.Filter):
     """Applies rules 1 and 2 before a line is formatted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -127,6 +126,6 @@ class _Line(logging.Filter):
         return True
 
 
-def _log_mistake(kind: type[BaseException], wrong: BaseException, trace: TracebackType | None) -> None:
-    """Log an unhandled exception as one line, instead of Python's traceback."""
-    log.critical("unhandled exception", exc_info=(kind, wrong, trace))
+def _log_unhandled(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Log an unhandled exception as one line, instead of Python's traceback on many."""
+    log.critical("unhandled exception", exc_info=(kind, error, trace))

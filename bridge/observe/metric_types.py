@@ -1,78 +1,86 @@
-"""Counters and histograms that one thread adds to and any thread reads, without a lock.
+"""What prometheus_client lacks: a histogram of whole batches, and a bound for labels that senders choose."""
 
-    tally.add("orders", amount=4000)                {("orders",): 4000}
-    histogram.add(np.array([0.0, 0.003, 0.012]))    one pass of numpy, whatever the batch's size
-
-A reader never sees half of a batch: an update of more than one step replaces the state.
-"""
-
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-Labels = tuple[str, ...]
+from schemas.origin import Shard
 
+NAMESPACE = "timer_bridge"
 OTHER = "other"
 
 
-class LabelledSums:
-    """Sums by labels. Labels of `known` start at 0, so that the first event of a kind is an increase."""
+class BatchHistogram(Collector):
+    """A histogram that takes a numpy array at once: a transaction may deliver 10,000 timers.
 
-    def __init__(self, known: Iterable[str] = ()) -> None:
-        self._sums: dict[Labels, float] = {(label,): 0 for label in known}
+    One thread writes, any thread reads. An update replaces the state, so that no reader sees half of a batch.
+    """
 
-    def add(self, *labels: str, amount: float = 1) -> None:
-        self._sums[labels] = self._sums.get(labels, 0) + amount
+    def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        """buckets: upper bounds, ascending and inclusive, without +Inf."""
+        self._name = f"{NAMESPACE}_{name}"
+        self._documentation = documentation
+        self._bounds = np.array(buckets, np.float64)
+        self._counts_and_sum = np.zeros(len(buckets) + 1, np.int64), 0.0
+        registry.register(self)
 
-    def read(self) -> dict[Labels, float]:
-        return self._sums.copy()
+    def observe(self, values: NDArray[np.float64]) -> None:
+        counts, total = self._counts_and_sum
+        new = np.bincount(self._bounds.searchsorted(values), minlength=len(counts))
+        self._counts_and_sum = counts + new, total + float(values.sum())
 
-
-class Histogram:
-    """Counts of values up to each of `bounds` (ascending, inclusive), and their sum."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self._bounds = np.array(bounds, np.float64)
-        self._state = np.zeros(len(bounds) + 1, np.int64), 0.0
-
-    def add(self, values: NDArray[np.float64]) -> None:
-        within = self._bounds.searchsorted(values, side="left")
-        counts, total = self._state
-        self._state = counts + np.bincount(within, minlength=len(counts)), total + float(values.sum())
-
-    def add_one(self, value: float) -> None:
-        counts, total = self._state
-        counts = counts.copy()
-        counts[bisect_left(self.bounds, value)] += 1
-        self._state = counts, total + value
-
-    def read(self) -> tuple[list[int], float]:
-        """Return cumulative counts, the last one of all values, and the sum."""
-        counts, total = self._state
-        return np.cumsum(counts).tolist(), total
+    def collect(self) -> list[HistogramMetricFamily]:
+        counts, total = self._counts_and_sum
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(bounds, np.cumsum(counts).tolist(), strict=True))
+        return [HistogramMetricFamily(self._name, self._documentation, buckets, total)]
 
 
-class LabelNames:
-    """Gives the first `most` names a label of their own, and all others `other`: senders choose names of topics."""
+class TopicLabels:
+    """Labels for topics that senders name: the first `limit` topics have their own label, all others `other`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: set[str] = set()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._labelled: set[str] = set()
 
-    def label(self, name: str) -> str:
-        if name not in self._known:
-            if len(self._known) >= self._most:
+    def label(self, topic: str) -> str:
+        if topic not in self._labelled:
+            if len(self._labelled) >= self._limit:
                 return OTHER
-            self._known.add(name)
-        return name
+            self._labelled.add(topic)
+        return topic
 
-    def labelled(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return counts by label; those of names without an own label are added up."""
+    def sums(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return counts of topics by label."""
         sums: dict[str, int] = {}
-        for name, count in counts.items():
-            label = self.label(name)
+        for topic, count in counts.items():
+            label = self.label(topic)
             sums[label] = sums.get(label, 0) + count
         return sums
+
+
+def gauge(
+    name: str, documentation: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> GaugeMetricFamily:
+    """Return a gauge with the values of one scrape."""
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", documentation, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
+
+
+def label_gauge(name: str, documentation: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    return gauge(name, documentation, [label], {(each,): value for each, value in values.items()})
+
+
+def partition_gauge(name: str, documentation: str, values: Mapping[Shard, float]) -> GaugeMetricFamily:
+    """Return a gauge with labels `topic` and `partition`."""
+    by_labels: dict[tuple[str, ...], float] = {
+        (shard.topic, str(shard.partition)): value for shard, value in values.items()
+    }
+    return gauge(name, documentation, ["topic", "partition"], by_labels)

@@ -1,19 +1,23 @@
 """Count the bridge's work after it is committed to Kafka, once per transaction instead of once per record.
 
-The loop's thread writes, any thread reads (bridge.observe.metric_types). One object serves the process through all its
-runs. Names and meanings of the metrics: bridge.observe.metric_definitions.
+The loop's thread writes, any thread reads. One object serves the process through all its runs. The values of each label
+are bounded.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import get_args
 
 import numpy as np
+import prometheus_client
+from prometheus_client import CollectorRegistry
 
 from bridge.loop.open_transactions import Hang
-from bridge.observe.metric_types import Histogram, LabelledSums, LabelNames
+from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from bridge.recovery.recover import RecoveryPlan
@@ -23,183 +27,295 @@ from schemas.origin import Shard
 from schemas.receipts import Kind
 from timer.format.body import Body
 
-MOST_TARGETS = 100
-"""Target topics with a label of their own."""
-LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
-WAITED_S = (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800)
-TRANSACTION_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-RECOVERY_S = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
+MAX_TARGETS = 100
+"""Target topics with their own label."""
 
 REFUSALS = (
     *("missing-time", "ambiguous-time", "bad-header", "too-far", "missing-topic", "missing-id", "unknown-action"),
     *("bad-target", "denied-target", "denied-action", "too-large", "not-ours", "quota-exceeded", "undecodable"),
 )
-"""Codes of requests that intake refuses."""
+"""Codes of requests that intake rejects."""
 PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
 """Codes of timers that their target does not accept."""
 PAUSES = ("disk", "wheel", "held", "rate", "undecodable")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
-_CODE = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """Lag of a timer partition. hidden: the part of it that an open transaction hides."""
+class Lag:
+    """Lag of a timer partition in offsets. hidden: those that an open transaction of a sender hides."""
 
     lag: int
     hidden: int
 
 
 class Metrics:
-    """now_s: seconds of a monotonic clock. traffic: counts recent traffic too."""
+    """Counters, histograms, and state that is read when Prometheus asks (bridge.observe.prometheus).
+
+    Attributes are named as their metrics.
+    """
 
     def __init__(self, now_s: Callable[[], float] = lambda: 0.0, traffic: TrafficMeter | None = None) -> None:
+        """now_s: seconds of a monotonic clock. traffic: counts recent traffic too."""
         self._now_s = now_s
+        self._recovery_began_s: dict[Shard, float] = {}
         self.traffic = traffic or TrafficMeter()
-        self.targets = LabelNames(MOST_TARGETS)
-        self.lateness = Histogram(LATENESS_S)
-        self.waited = Histogram(WAITED_S)
-        """Lateness of timers that waited for their target."""
-        self.transactions = Histogram(TRANSACTION_S)
-        self.aborts = LabelledSums(("refused", *get_args(AbortReason)))
-        self.retries = LabelledSums()
+        self.targets = TopicLabels(MAX_TARGETS)
+        self.registry = CollectorRegistry()
+        counter = partial(prometheus_client.Counter, namespace=NAMESPACE, registry=self.registry)
+        gauge = partial(prometheus_client.Gauge, namespace=NAMESPACE, registry=self.registry)
+        histogram = partial(prometheus_client.Histogram, namespace=NAMESPACE, registry=self.registry)
+
+        self.requests = counter(
+            "requests",
+            "Requests taken in, by timer `topic`: timers, cancels and refused ones, without the bridge's own copies. If"
+            " senders send more, check the lag and the pauses of intake.",
+            ["topic"],
+        )
+        self.deliveries = counter(
+            "deliveries",
+            "Timers delivered, by `target` topic: the first 100 of a process by name, all others as `other`.",
+            ["target"],
+        )
+        self.refused = counter(
+            "refused",
+            "Requests that intake rejected, by `code`. The sender has to fix them: docs/headers.md explains each code.",
+            ["code"],
+        )
+        self.parked = counter(
+            "parked",
+            "Due timers that were rejected, by `code`: their target topic did not take them, or they had expired. Fix"
+            " the target topic (docs/headers.md), then run `timer-bridge redrive`.",
+            ["code"],
+        )
+        self.receipts = counter(
+            "receipts",
+            "Receipts sent, by `kind`, as the setting `receipts` allows. If many are `too-late` or `not-found`, cancels"
+            " are sent late or to another partition than their timers.",
+            ["kind"],
+        )
+        self.lateness_seconds = BatchHistogram(
+            "lateness_seconds",
+            "How late timers were released: `timer-released-ms` minus `timer-deliver-ms`, without those in"
+            " `waited_seconds`. If it is high, check lag, pauses, transactions and recoveries, in this order (faq.md).",
+            (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
+            self.registry,
+        )
+        self.waited_seconds = BatchHistogram(
+            "waited_seconds",
+            "How late timers were released that had waited for their target topic: it was paused, over its rate or"
+            " unavailable (release.md).",
+            (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800),
+            self.registry,
+        )
+        self.transaction_seconds = histogram(
+            "transaction_seconds",
+            "Time from the begin of a transaction until it is committed, when consumers see its records. If it is long,"
+            " check the brokers and `broker_throttle_seconds`.",
+            buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+        )
+        self.transaction_aborts = counter(
+            "transaction_aborts",
+            "Aborted transactions, by `reason`: a topic `refused` a record, an `earlier` transaction was aborted, the"
+            " group has fenced this member (`stale-member`), or a passing `fault`. Each is retried. If there are faults"
+            " all the time, check the brokers and the log.",
+            ["reason"],
+        )
+        self.transaction_retries = counter("transaction_retries", "Aborted transactions that were sent again.")
+        self.rolled = counter(
+            "rolled",
+            "Copies written to timer topics: of timers due after the roll window, moved timers, and timers that waited"
+            " long for their target. Compared with the deliveries, the cost of long delays.",
+        )
+        self.landed = counter("landed", "Copies read again from timer topics. Follows `rolled`.")
+        self.rebalances = counter(
+            "rebalances",
+            "Rebalances that changed this instance's partitions. If it grows steadily, instances come and go, or turns"
+            " take longer than the session timeout.",
+        )
+        self.moved_partitions = counter(
+            "moved_partitions",
+            "Partitions that rebalances gave or took, by `change`: `assigned`, `revoked`, or `lost` because this"
+            " instance did not answer within the session timeout. If some are lost, check the machine and the network.",
+            ["change"],
+        )
+        self.recovery_seconds = histogram(
+            "recovery_seconds",
+            "Time from the assignment of a partition until its timers run. If it is long, see `recovery_work`, and keep"
+            " the data directory over a restart.",
+            buckets=(0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800),
+        )
+        self.recovery_work = counter(
+            "recovery_work",
+            "Timers and requests that recoveries had to read, by `source`: the local `directory`, or `kafka` alone. If"
+            " `kafka` grows though directories are kept, the log says why one was of no use.",
+            ["source"],
+        )
+        self.undecided_recoveries = counter(
+            "undecided_recoveries",
+            "Recoveries that waited for an open transaction of the partition's former owner, by timer `topic`: 10 s, or"
+            " without end if Kafka has lost its markers (docs/design/kafka-markers.md). If the partition stays"
+            " `recovering`, run `kafka-transactions.sh find-hanging`.",
+            ["topic"],
+        )
+        self.pauses = counter(
+            "pauses", "Pauses of a partition's intake, by `reason`. See `paused_partitions`.", ["reason"]
+        )
+        self.topic_partitions = gauge(
+            "topic_partitions",
+            "Partitions of each timer `topic` when this instance was started. If a topic has grown, restart the"
+            " instances one by one.",
+            ["topic"],
+        )
+        self.retention_seconds = gauge(
+            "retention_seconds",
+            "`retention.ms` of each timer and journal `topic`, checked every 10 minutes; +Inf if unlimited. Keep it"
+            " above `needed_retention_seconds`: a lost disk is rebuilt from these topics.",
+            ["topic"],
+        )
+        self.needed_retention_seconds = gauge(
+            "needed_retention_seconds", "The shortest retention that is safe: three roll windows."
+        )
+        # A series that starts at 0 shows its first event as an increase.
+        for labelled, values in (
+            (self.refused, REFUSALS),
+            (self.parked, PARKED),
+            (self.receipts, get_args(Kind)),
+            (self.transaction_aborts, ("refused", *get_args(AbortReason))),
+            (self.moved_partitions, ("assigned", "revoked", "lost")),
+            (self.recovery_work, ("directory", "kafka")),
+            (self.pauses, PAUSES),
+        ):
+            for value in values:
+                labelled.labels(value)
+
         self.last_commit_ms: int | None = None
-        """By the bridge's clock."""
-        self.requests = LabelledSums()
-        self.deliveries = LabelledSums()
-        self.refused = LabelledSums(REFUSALS)
-        self.parked = LabelledSums(PARKED)
-        self.receipts = LabelledSums(get_args(Kind))
-        self.rolled = LabelledSums()
-        self.landed = LabelledSums()
-        self.rebalances = LabelledSums()
-        self.moves = LabelledSums(("assigned", "revoked", "lost"))
-        self.recovery = Histogram(RECOVERY_S)
-        self.recovery_work = LabelledSums(("directory", "kafka"))
-        self.undecided = LabelledSums()
-        self.pauses = LabelledSums(PAUSES)
+        """Begin of the last committed transaction, by the bridge's clock."""
         self.paused: Mapping[Shard, str] = {}
-        """Partitions whose intake pauses, and why."""
-        self.ends: Mapping[Shard, End] = {}
-        self.hanging: Mapping[Shard, Hang] = {}
+        """Partitions whose intake is paused, with the reason."""
+        self.lags: Mapping[Shard, Lag] = {}
+        self.hanging_transactions: Mapping[Shard, Hang] = {}
         self.undecodable: Mapping[Shard, int] = {}
         """Partitions whose next record cannot be decoded, with its offset."""
-        self.skew_ms: Mapping[Shard, int] = {}
+        self.clock_skew_ms: Mapping[Shard, int] = {}
         """How far the clock of the broker that leads a journal partition is ahead of ours."""
         self.lost_to_retention: Mapping[Shard, int] = {}
         """Offsets from the oldest pending timer on that Kafka no longer holds."""
-        self.partitions: Mapping[str, int] = {}
-        """Number of partitions of each timer topic."""
-        self.retention_ms: Mapping[str, int] = {}
-        """Retention of timer topics and journals; -1: unlimited."""
-        self.needed_retention_ms = 0
-        self.decided_ms: dict[Shard, tuple[int, int]] = {}
+        self.journal_written_ms: dict[Shard, tuple[int, int]] = {}
         """Times (our clock) between which our newest committed journal record was written."""
-        self._began_s: dict[Shard, float] = {}
+
+    # -- topics
+
+    def topics_checked(self, partitions: Mapping[str, int]) -> None:
+        """partitions: number of them by timer topic."""
+        for topic, count in partitions.items():
+            self.topic_partitions.labels(topic).set(count)
+
+    def retention_checked(self, retention_ms: Mapping[str, int], needed_ms: int) -> None:
+        """retention_ms: by timer topic and journal; -1 is unlimited."""
+        self.needed_retention_seconds.set(needed_ms / 1000)
+        for topic, each_ms in retention_ms.items():
+            self.retention_seconds.labels(topic).set(math.inf if each_ms < 0 else each_ms / 1000)
 
     # -- transactions
 
-    def ended(self, fate: Committed | Aborted) -> None:
-        match fate:
-            case Committed():
-                self.transactions.add_one(fate.took_s)
-            case Aborted(refused):
-                self.aborts.add("refused" if refused else fate.why)
+    def requests_polled(self, requests: int, now_ms: int) -> None:
+        self.traffic.requests_polled(requests, now_ms)
 
-    def stands(self, parts: Sequence[tuple[OwnedPartition, FrozenDraft]], now_ms: int) -> None:
-        """Count a committed transaction."""
+    def transaction_ended(self, outcome: Committed | Aborted) -> None:
+        match outcome:
+            case Committed():
+                self.transaction_seconds.observe(outcome.took_s)
+            case Aborted(refused):
+                self.transaction_aborts.labels("refused" if refused else outcome.why).inc()
+
+    def transaction_committed(self, parts: Sequence[tuple[OwnedPartition, FrozenDraft]], now_ms: int) -> None:
+        """Count a transaction. Sums of all parts are added, as each call of a counter has a fixed cost."""
+        requests: Counter[str] = Counter()
+        receipts: Counter[str] = Counter()
+        copies = landed = 0
         for owned, frozen in parts:
-            self._count(owned, frozen, now_ms)
+            draft, shard = frozen.draft, owned.shard
+            self.last_commit_ms = frozen.at_ms
+            requests[shard.topic] += draft.requests
+            copies += len(draft.copies)
+            landed += len(draft.landed)
+            for kind, count in frozen.receipt_counts().items():
+                receipts[kind] += count
+            for refusal in draft.parked.values():
+                self.parked.labels(refusal.code).inc()
+            for _, refusal in draft.refused:
+                self.refused.labels(refusal.code).inc()
+            if frozen.journal is not None:
+                self.journal_written_ms[shard] = (frozen.at_ms, now_ms)
+        self.rolled.inc(copies)
+        self.landed.inc(landed)
+        for counter, counts in ((self.requests, requests), (self.receipts, receipts)):
+            for label, count in counts.items():
+                counter.labels(label).inc(count)
         self._count_deliveries([frozen for _, frozen in parts if frozen.draft.bodies], now_ms)
 
-    def _count(self, owned: OwnedPartition, frozen: FrozenDraft, now_ms: int) -> None:
-        draft, at_ms = frozen.draft, frozen.at_ms
-        self.last_commit_ms = at_ms
-        self.requests.add(owned.shard.topic, amount=draft.requests)
-        _add(self.parked, map(_CODE, draft.parked.values()))
-        _add(self.refused, (refusal.code for _, refusal in draft.refused))
-        for kind, count in frozen.receipt_counts().items():
-            self.receipts.add(kind, amount=count)
-        self.rolled.add(amount=len(draft.copies))
-        self.landed.add(amount=len(draft.landed))
-        if frozen.journal is not None:
-            self.decided_ms[owned.shard] = (at_ms, now_ms)
-
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
-        """Count the deliveries of all parts together, because each numpy call has a fixed cost."""
         delivered: list[Body] = []
         counts: list[int] = []
         waited: list[bool] = []
         for frozen in parts:
             draft = frozen.draft
-            bodies, out = draft.bodies, draft.parked
-            left = [body for row, body in enumerate(bodies) if row not in out] if out else bodies
-            delivered += left
-            counts.append(len(left))
-            late = draft.waited
-            waited += [body.origin in late for body in left] if late else [False] * len(left)
+            bodies = draft.bodies
+            if draft.parked:
+                bodies = [body for row, body in enumerate(bodies) if row not in draft.parked]
+            delivered += bodies
+            counts.append(len(bodies))
+            waited += [body.origin in draft.waited for body in bodies] if draft.waited else [False] * len(bodies)
         if not delivered:
             return
-        for target, count in self.targets.labelled(Counter(map(_TARGET, delivered))).items():
-            self.deliveries.add(target, amount=count)
+        for target, count in self.targets.sums(Counter(map(_TARGET, delivered))).items():
+            self.deliveries.labels(target).inc(count)
         due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
         late_s = np.maximum(np.repeat([frozen.at_ms for frozen in parts], counts) - due_ms, 0) / 1000
         if not any(waited):
-            self.lateness.add(late_s)
-            self.traffic.delivered(due_ms, now_ms)
+            self.lateness_seconds.observe(late_s)
+            self.traffic.timers_delivered(due_ms, now_ms)
             return
         has_waited = np.array(waited, np.bool_)
-        self.lateness.add(late_s[~has_waited])
-        self.waited.add(late_s[has_waited])
-        self.traffic.delivered(due_ms[~has_waited], now_ms, waited=int(has_waited.sum()))
+        self.lateness_seconds.observe(late_s[~has_waited])
+        self.waited_seconds.observe(late_s[has_waited])
+        self.traffic.timers_delivered(due_ms[~has_waited], now_ms, waited=int(has_waited.sum()))
 
-    def read(self, requests: int, now_ms: int) -> None:
-        """Count requests that were polled."""
-        self.traffic.took_in(requests, now_ms)
+    # -- partitions
 
-    # -- shards
+    def rebalanced(self, ownership: Ownership) -> None:
+        self.rebalances.inc()
+        self.moved_partitions.labels("assigned").inc(len(ownership.assigned))
+        self.moved_partitions.labels("revoked").inc(len(ownership.revoked))
+        self.moved_partitions.labels("lost").inc(len(ownership.lost))
 
-    def moved(self, ownership: Ownership) -> None:
-        """Count a rebalance."""
-        self.rebalances.add()
-        self.moves.add("assigned", amount=len(ownership.assigned))
-        self.moves.add("revoked", amount=len(ownership.revoked))
-        self.moves.add("lost", amount=len(ownership.lost))
+    def recovery_started(self, shard: Shard) -> None:
+        self.intake_resumed(shard)
+        self._recovery_began_s[shard] = self._now_s()
 
-    def recovering(self, shard: Shard) -> None:
-        self.goes_on(shard)
-        self._began_s[shard] = self._now_s()
+    def recovery_blocked(self, shard: Shard) -> None:
+        """Count a recovery that waits for the end of an open transaction of the former owner."""
+        self.undecided_recoveries.labels(shard.topic).inc()
 
-    def waits_for_former_owner(self, shard: Shard) -> None:
-        """Count a partition that waits, because its former owner's transaction is open."""
-        self.undecided.add(shard.topic)
+    def recovery_planned(self, plan: RecoveryPlan) -> None:
+        self.recovery_work.labels("kafka" if plan.found is None else "directory").inc(plan.work)
 
-    def looked(self, outlook: RecoveryPlan) -> None:
-        """Count the work of a recovery that starts."""
-        self.recovery_work.add("kafka" if outlook.found is None else "directory", amount=outlook.work)
+    def recovery_finished(self, shard: Shard) -> None:
+        if shard in self._recovery_began_s:
+            self.recovery_seconds.observe(self._now_s() - self._recovery_began_s.pop(shard))
 
-    def recovered(self, shard: Shard) -> None:
-        if shard in self._began_s:
-            self.recovery.add_one(self._now_s() - self._began_s.pop(shard))
-
-    def pauses_intake(self, shard: Shard, reason: str) -> None:
+    def intake_paused(self, shard: Shard, reason: str) -> None:
         if self.paused.get(shard) != reason:
             self.paused = {**self.paused, shard: reason}
-            self.pauses.add(reason)
+            self.pauses.labels(reason).inc()
 
-    def goes_on(self, shard: Shard) -> None:
-        """Note that intake goes on."""
+    def intake_resumed(self, shard: Shard) -> None:
         if shard in self.paused:
             self.paused = {each: reason for each, reason in self.paused.items() if each != shard}
 
-    def gone(self, shard: Shard) -> None:
-        """Forget a partition that is no longer owned."""
-        self.goes_on(shard)
-        self._began_s.pop(shard, None)
-        self.decided_ms.pop(shard, None)
-
-
-def _add(tally: LabelledSums, labels: Iterable[str]) -> None:
-    for label in labels:
-        tally.add(label)
+    def partition_closed(self, shard: Shard) -> None:
+        self.intake_resumed(shard)
+        self._recovery_began_s.pop(shard, None)
+        self.journal_written_ms.pop(shard, None)

@@ -1,52 +1,175 @@
-"""`/metrics` in Prometheus's text format or OpenMetrics: bridge.observe.metric_definitions, and the process's own."""
+"""`/metrics` in Prometheus's text format or OpenMetrics: all metrics of the bridge, and those of the process."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, get_args
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from bridge.observe.metric_definitions import AlertLimits, Facts, Metric, all_metrics
-from bridge.observe.metric_types import Histogram
-from bridge.observe.metrics import Metrics
-from bridge.observe.metrics_snapshot import NOTHING, MetricsSnapshot
-from bridge.observe.status import Status
+from bridge.loop.loop import Bridge
+from bridge.observe.metric_types import NAMESPACE, gauge, label_gauge, partition_gauge
+from bridge.observe.metrics import PAUSES, Metrics
+from bridge.observe.metrics_snapshot import store_metrics
+from bridge.observe.status import Phase, Status
+
+
+class AlertLimits(NamedTuple):
+    """Settings that alerts compare with, and the version."""
+
+    version: str
+    min_free_bytes: int
+    max_clock_skew_ms: int
 
 
 class Exposition(Collector):
-    """Renders a process's metrics. `seen` is the last snapshot: a bridge that waits for a broker makes no new one."""
+    """Renders the metrics of a process. While the loop does not answer, those of the stores are the last ones."""
 
     def __init__(self, metrics: Metrics, status: Status, limits: AlertLimits) -> None:
-        self.targets = metrics.targets
-        self.seen: MetricsSnapshot = NOTHING
-        self._facts = Facts(metrics, status, NOTHING, limits)
+        # For the process. Each counter would have a second metric, `_created`.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._metrics = metrics
+        self._status = status
+        self._limits = limits
+        self._store_metrics = store_metrics({}, {}, metrics.targets, 0, lambda: False)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+
+    def read_stores(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> None:
+        """Read the metrics of the stores. Only for the loop's thread. should_stop: see `store_metrics`."""
+        unavailable, targets = bridge.unavailable_targets(), self._metrics.targets
+        self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop)
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type, in the best format that `accept` allows."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def collect(self) -> Iterator[Family]:
-        facts = self._facts._replace(seen=self.seen)
-        for metric in all_metrics():
-            yield _family(metric, facts)
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics.registry.collect()
+        owned = {(shard.topic, str(shard.partition)) for shard in self._status.shards()}
+        for family in (*self._store_metrics, *self._loop_metrics()):
+            yield _without_others(family, owned)
+
+    def _loop_metrics(self) -> Iterator[Metric]:
+        """Yield what the loop's thread has noted in Metrics and Status."""
+        metrics, status, limits = self._metrics, self._status, self._limits
+        lags, hanging, committed_ms = metrics.lags, metrics.hanging_transactions, metrics.last_commit_ms
+        phases = Counter(each.phase for each in status.shards().values())
+        paused = Counter(metrics.paused.values())
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_last_transaction_timestamp_seconds",
+            "When the last committed transaction was begun. An idle bridge makes none. If it is old while timers are"
+            " due or requests wait, see in the log which broker the bridge waits for.",
+            None if committed_ms is None else committed_ms / 1000,
+        )
+        yield label_gauge(
+            "partitions",
+            "Partitions of timer topics that this instance owns, by `phase`: `running`, `recovering`, or `paused`"
+            " (intake only). If they recover for long, see `recovery_work`; if they are paused, `paused_partitions`.",
+            "phase",
+            {phase: phases[phase] for phase in get_args(Phase)},
+        )
+        yield partition_gauge(
+            "partition_owned",
+            "1 for each `partition` of a timer `topic` that this instance owns. If no instance owns a partition, start"
+            " an instance and check the consumer group.",
+            dict.fromkeys(status.shards(), 1),
+        )
+        yield partition_gauge(
+            "lag_offsets",
+            "Offsets of the timer `topic` and `partition` that are not read yet, with transaction markers. Checked"
+            " every 15 s. If it grows, intake is paused, a sender has a transaction open, or this instance is too"
+            " slow: add one.",
+            {shard: each.lag for shard, each in lags.items()},
+        )
+        yield partition_gauge(
+            "open_transaction_offsets",
+            "Offsets that a sender's open transaction hides, by `topic` and `partition`: all from its first record on."
+            " Checked every 15 s. See `hanging_transaction_seconds`.",
+            {shard: each.hidden for shard, each in lags.items()},
+        )
+        yield partition_gauge(
+            "hanging_transaction_seconds",
+            "How long the same transaction of a sender has been open, by `topic` and `partition`; 0 if none is. Checked"
+            " every 15 s. Find the sender, or abort it: `kafka-transactions.sh find-hanging`, then `abort`.",
+            dict.fromkeys(lags, 0.0)
+            | {shard: (each.seen_ms - each.since_ms) / 1000 for shard, each in hanging.items()},
+        )
+        yield partition_gauge(
+            "undecodable_offset",
+            "Offset of a record that the Kafka client cannot decode, by `topic` and `partition`; absent if there is"
+            " none. No later record of the partition is read. Run `timer-bridge skip TOPIC PARTITION OFFSET`"
+            " (operations.md, TimerBridgeUndecodableRecord).",
+            metrics.undecodable,
+        )
+        yield label_gauge(
+            "paused_partitions",
+            "Partitions whose intake is paused, by `reason`: `disk`, `wheel` or `held` is full (release.md), `rate` is"
+            " the setting max_requests_per_s, `undecodable` is a record (see `undecodable_offset`). Stored timers are"
+            " still delivered. If the disk is full, free some space.",
+            "reason",
+            {reason: paused[reason] for reason in PAUSES},
+        )
+        yield CounterMetricFamily(
+            f"{NAMESPACE}_broker_throttle_seconds",
+            "How long brokers have delayed answers because of quotas, summed over all clients. Raise the quotas of the"
+            " bridge's user.",
+            status.throttled_s,
+        )
+        yield partition_gauge(
+            "lost_to_retention_offsets",
+            "Offsets from the oldest pending timer on that Kafka no longer holds, by `topic` and `partition`. Checked"
+            " every 10 minutes. Raise retention.ms now and keep the disk: it has the only copy of these timers.",
+            metrics.lost_to_retention,
+        )
+        yield partition_gauge(
+            "clock_skew_seconds",
+            "How far the clock of the broker that leads the journal partition is ahead of ours, at least, by `topic`"
+            " and `partition`; negative if ours is ahead. Absent until that broker has written for us. Checked every"
+            " 15 s. Synchronize all clocks (NTP): timers leave by the bridge's clock, delays count from the broker's.",
+            {shard: skew_ms / 1000 for shard, skew_ms in metrics.clock_skew_ms.items()},
+        )
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_max_clock_skew_seconds",
+            "The setting `max_clock_skew`. A larger skew is logged as a warning.",
+            limits.max_clock_skew_ms / 1000,
+        )
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_disk_min_free_bytes",
+            "The setting `min_free_bytes`. Intake pauses below it; for timer topics with a small share of the store,"
+            " below half of it.",
+            limits.min_free_bytes,
+        )
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_live",
+            "1 while `/health/live` answers 200. If it is 0, restart the process.",
+            not status.live().reason,
+        )
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_ready",
+            "1 while `/health/ready` answers 200. It gives the reason if not.",
+            not status.ready().reason,
+        )
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_silence_seconds",
+            "Time since a turn of the loop ended or a wait for a broker was reported. Metrics of the stores are as old."
+            " If it is above 60 and no partition recovers, the loop hangs.",
+            status.silence_s(),
+        )
+        yield gauge("build_info", "1, with the `version` of the bridge.", ["version"], {(limits.version,): 1})
 
 
-def _family(metric: Metric, facts: Facts) -> Family:
-    found = metric.read(facts)
-    if isinstance(found, Histogram):
-        counts, total = found.read()
-        bounds = [*map(floatToGoString, found.bounds), "+Inf"]
-        buckets = list(zip(bounds, counts, strict=True))
-        return HistogramMetricFamily(metric.name, metric.tells, buckets, total)
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.tells, labels=metric.labels)
-    for labels, value in found:
-        family.add_metric(labels, value)
-    return family
+def _without_others(family: Metric, owned: set[tuple[str, str]]) -> Metric:
+    """Leave out partitions that are not ours now: values may be from before a rebalance, or from an earlier run."""
+    ours = Metric(family.name, family.documentation, family.type)
+    ours.samples = [
+        sample
+        for sample in family.samples
+        if "partition" not in sample.labels or (sample.labels["topic"], sample.labels["partition"]) in owned
+    ]
+    return ours

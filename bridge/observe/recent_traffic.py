@@ -2,8 +2,8 @@
 
     10 s slots, 30 of them:   | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
 
-Lateness is from a timer's due time to the end of its transaction, when readers see it, in steps of a tenth. Timers that
-waited for a paused or rate-limited target are left out.
+Lateness is the time from a timer's due time to the end of its transaction, when consumers see it, in steps of a tenth.
+Timers that waited for a paused or rate-limited target are left out.
 """
 
 import threading
@@ -21,19 +21,21 @@ SLOT_MS = 10_000
 _SLOTS = 30
 _RATE_SLOTS = 6
 _STEP = 1.1
-_MOST_STEPS = 264
+_STEPS = 264
 """The last step is a hundred days; later timers count as that."""
-_BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_MOST_STEPS)).astype(np.int64))
+_BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_STEPS)).astype(np.int64))
 
 
 class Traffic(BaseModel):
-    """`in_per_s`, `out_per_s`: requests read, timers delivered; over the last minute."""
+    """Requests read and timers delivered each second, over the last minute."""
 
     in_per_s: float
     out_per_s: float
-    late: dict[int, int] = Field(description="Delivered in the last 5 minutes: at most so many ms late, and how many.")
+    late: dict[int, int] = Field(
+        description="Timers delivered in the last 5 minutes, by lateness: upper bound in ms, number of timers."
+    )
 
-    def late_ms(self, share: float) -> int | None:
+    def lateness_ms(self, share: float) -> int | None:
         """Return the lateness that `share` of the deliveries did not exceed, or None without deliveries."""
         wanted, total = share * sum(self.late.values()), 0
         for bound_ms, count in sorted(self.late.items()):
@@ -70,21 +72,20 @@ class TrafficMeter:
         self._began_ms: int | None = None
         self._lock = threading.Lock()
 
-    def took_in(self, requests: int, now_ms: int) -> None:
+    def requests_polled(self, requests: int, now_ms: int) -> None:
         with self._lock:
             self._slot(now_ms).taken_in += requests
 
-    def delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
+    def timers_delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
         """Count deliveries. due_ms: of timers whose lateness counts. waited: number of others, which waited."""
-        late_ms = np.maximum(0, now_ms - due_ms)
-        at = np.minimum(np.searchsorted(_BOUNDS_MS, late_ms), len(_BOUNDS_MS) - 1)
-        bounds, counts = unique_counts(_BOUNDS_MS[at])
+        step = np.searchsorted(_BOUNDS_MS[:-1], now_ms - due_ms)
+        bounds, counts = unique_counts(_BOUNDS_MS[step])
         with self._lock:
             slot = self._slot(now_ms)
             slot.delivered += len(due_ms) + waited
             slot.late.update(dict(zip(bounds.tolist(), counts.tolist(), strict=True)))
 
-    def lately(self, now_ms: int) -> Traffic:
+    def recent(self, now_ms: int) -> Traffic:
         with self._lock:
             number = now_ms // SLOT_MS
             slots = [slot for slot in self._slots if number - _SLOTS < slot.number <= number]

@@ -18,14 +18,14 @@ LIVE_WITHIN_S = 60.0
 """Longer than any working turn, even with a slow disk or a transaction that a broker delays."""
 SPARE_AFTER_S = 10.0
 """Longer than a rebalance takes after a member has joined."""
-_WAIT_IS_OVER_S = 5.0
+_REPORT_VALID_S = 5.0
 """A wait is reported at each try, at least every 3 s."""
 
 Phase = Literal["recovering", "running", "paused"]
 
 
 class ShardStatus(NamedTuple):
-    """Status of one partition. If it is paused, `reason` says what is full, and `detail` is the error text."""
+    """Status of one partition. If its intake is paused, `reason` is a short code, and `detail` the error text."""
 
     phase: Phase
     reason: str = ""
@@ -33,7 +33,7 @@ class ShardStatus(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Result of a check. `reason` is empty if all is well, else one of a few texts; `detail` is for people."""
+    """Result of a check. `reason` is empty if it passed, else one of a few texts; `detail` is for people."""
 
     reason: str = ""
     detail: str = ""
@@ -59,60 +59,62 @@ class Status:
         self, now_s: Callable[[], float] = lambda: 0.0, redact: Callable[[str], str] = lambda text: text
     ) -> None:
         self.traffic = TrafficMeter()
+        self.unavailable_targets: Mapping[str, int] = {}
+        """Target topics that take no records, and since when (epoch ms). Other targets go on."""
+        self.throttled_s = 0.0
+        """Seconds for which brokers have delayed answers by quotas, summed over all clients."""
+        self._throttle_lock = Lock()
         self._now_s = now_s
         self._redact = redact
         self._shards: Mapping[Shard, ShardStatus] = {}
         self._had_shards = False
-        self._wait: _Report | None = None
-        self._error: _Report | None = None
+        self._broker_wait: _Report | None = None
+        self._connection_error: _Report | None = None
         self._sign_of_life_s = now_s()
         self._idle_since_s: float | None = None
         """Since when we are a member without partitions, or None."""
-        self.unavailable_targets: Mapping[str, int] = {}
-        """Target topics that accept no records, with the time (epoch ms) since when. Other targets go on."""
-        self._throttled = Lock()
-        self.throttled_s = 0.0
-        """Seconds for which brokers have delayed us by quotas, summed over all clients."""
 
     # -- written by the loop's thread
 
-    def turned(self) -> None:
-        """Note the end of a turn."""
+    def turn_ended(self) -> None:
         self._sign_of_life_s = self._now_s()
 
-    def waits(self, why: str | None) -> None:
-        """Note a wait for a broker, or, with None, its end. Threads that publish call this too."""
+    def waiting_for_broker(self, why: str) -> None:
+        """Note that a call waits for a broker. Threads that publish call this too."""
         self._sign_of_life_s = self._now_s()
-        self._wait = None if why is None else self._report(why)
+        self._broker_wait = self._report(why)
 
-    def hears(self, error: str) -> None:
+    def broker_wait_ended(self) -> None:
+        """Note the end of a wait for a broker. Threads that publish call this too."""
+        self._sign_of_life_s = self._now_s()
+        self._broker_wait = None
+
+    def connection_failed(self, error: str) -> None:
         """Note an error of a Kafka client's connection. It counts only while no partition is assigned."""
-        self._error = self._report(error)
+        self._connection_error = self._report(error)
 
-    def belongs(self, *, is_member: bool) -> None:
+    def polled(self, *, is_member: bool) -> None:
         """Note after each poll whether we are a member of the group."""
         if self._shards or not is_member:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = self._now_s()
 
-    def throttles(self, seconds: float) -> None:
+    def throttled(self, seconds: float) -> None:
         """Note a delay by a broker's quota. Any thread may call this."""
-        with self._throttled:
+        with self._throttle_lock:
             self.throttled_s += seconds
 
-    def recovering(self, shard: Shard) -> None:
+    def partition_recovering(self, shard: Shard) -> None:
         self._set(shard, ShardStatus("recovering"))
 
-    def running(self, shard: Shard) -> None:
+    def partition_running(self, shard: Shard) -> None:
         self._set(shard, ShardStatus("running"))
 
-    def paused(self, shard: Shard, reason: str, detail: str) -> None:
-        """Note that intake pauses, because `reason` is full."""
+    def intake_paused(self, shard: Shard, reason: str, detail: str) -> None:
         self._set(shard, ShardStatus("paused", reason, detail))
 
-    def gone(self, shard: Shard) -> None:
-        """Forget a partition that is no longer owned."""
+    def partition_closed(self, shard: Shard) -> None:
         self._shards = {each: status for each, status in self._shards.items() if each != shard}
 
     def _set(self, shard: Shard, status: ShardStatus) -> None:
@@ -126,24 +128,23 @@ class Status:
         return self._shards
 
     def in_recovery(self) -> list[Shard]:
-        """Return the partitions that recover, sorted."""
         return self._in("recovering")
 
-    def silent_s(self) -> float:
+    def silence_s(self) -> float:
         """Return the seconds since the last sign of life."""
         return self._now_s() - self._sign_of_life_s
 
     def live(self) -> Verdict:
-        silent_s = self.silent_s()
-        if silent_s <= LIVE_WITHIN_S or self.in_recovery():
+        silence_s = self.silence_s()
+        if silence_s <= LIVE_WITHIN_S or self.in_recovery():
             return Verdict()
-        return Verdict("the loop hangs", f"no turn has ended for {silent_s:.0f} s")
+        return Verdict("the loop hangs", f"no turn has ended for {silence_s:.0f} s")
 
     def ready(self) -> Verdict:
         live = self.live()
         if live.reason:
             return live
-        if why := self._recent(self._wait) or ("" if self._shards else self._recent(self._error)):
+        if why := self._recent(self._broker_wait) or ("" if self._shards else self._recent(self._connection_error)):
             return Verdict("waiting for the broker", why)
         if not self._shards and not self._is_spare():
             return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
@@ -161,7 +162,7 @@ class Status:
         return _Report(self._redact(text), self._now_s())
 
     def _recent(self, report: _Report | None) -> str:
-        return report.text if report is not None and self._now_s() - report.at_s <= _WAIT_IS_OVER_S else ""
+        return report.text if report is not None and self._now_s() - report.at_s <= _REPORT_VALID_S else ""
 
     def _in(self, phase: Phase) -> list[Shard]:
         return sorted(shard for shard, status in self._shards.items() if status.phase == phase)

@@ -109,7 +109,7 @@ class CommitPipeline:
                 owned.recheck(frozen, self._clock.now_ms())
             if not self._send(unit, group_metadata):
                 continue
-            self._metrics.retries.add()
+            self._metrics.transaction_retries.inc()
             match self._outcome_of(unit):
                 case Committed():
                     self._aborted.popleft()
@@ -140,14 +140,14 @@ class CommitPipeline:
         except BridgeError:
             self._in_flight.clear()
             raise
-        self._metrics.ended(outcome)
+        self._metrics.transaction_ended(outcome)
         return outcome
 
     def _advance(self, unit: _CommitUnit) -> None:
         now_ms = self._clock.now_ms()
         for owned, frozen in unit.parts:
             owned.committed(frozen)
-        self._metrics.stands(unit.parts, now_ms)
+        self._metrics.transaction_committed(unit.parts, now_ms)
         if self._breakers:
             for target in self._breakers.committed({record.topic for record in unit.outgoing}, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)

@@ -798,7 +798,7 @@ class FakeInstance:
         assert self.sink is not None
         self.sink.drift()
         self.bridge.turn()
-        self.status.turned()
+        self.status.turn_ended()
 
     def run(self, ms: int) -> None:
         """Run turns until `ms` have passed and no work is left."""

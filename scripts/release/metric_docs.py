@@ -1,40 +1,52 @@
-"""docs/metrics.md, written from bridge.observe.metric_definitions: `make docs`."""
+"""docs/metrics.md, written from the help texts of the metrics: `make docs`."""
 
 from collections.abc import Iterator
 
-from bridge.observe.metric_definitions import CHAPTERS, Metric
+from prometheus_client.metrics_core import Metric
+
+from bridge.observe.metrics import Metrics
+from bridge.observe.prometheus import AlertLimits, Exposition
+from bridge.observe.status import Status
 
 _OPENING = """\
 # Metrics
 
-`timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). This page is written
-from the code by `make docs`. What is counted stands in Kafka: a transaction that is aborted and repeated counts once.
-Names of topics that senders choose are labels for the first 100 of a process, the rest is `other`. Numbers of the store
-are those of the last answer where the bridge waits for a broker (`timer_bridge_silence_seconds`).
+`timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). `make docs` writes
+this page from the help texts. Counters count committed work: a transaction that is retried counts once. While the
+bridge waits for a broker (`timer_bridge_silence_seconds`), metrics of the stores keep their last values.
 
 Alert rules and dashboards: [compose/](../compose). What to do: [operations.md](operations.md). `process_*` (memory:
-`process_resident_memory_bytes`, CPU, open files, start) are those of every Prometheus client.
-"""
+`process_resident_memory_bytes`, CPU, open files, start) are those of every Prometheus client."""
+_CHAPTERS = {
+    "requests": "Work done",
+    "rebalances": "Rebalances, recoveries and pauses",
+    "topic_partitions": "Topics",
+    "pending_timers": "Stores",
+    "last_transaction_timestamp_seconds": "State",
+}
+"""First metric of each chapter, and its title."""
+_UNITS = ("timestamp_seconds", "seconds", "bytes")
 
 
 def page() -> str:
-    return "\n".join(_lines())
+    return "\n".join(_lines()) + "\n"
 
 
 def _lines() -> Iterator[str]:
     yield _OPENING
-    for chapter in CHAPTERS:
-        yield f"## {chapter.title}\n"
-        yield "| metric | type, unit | labels | what it tells | what to do |"
-        yield "|---|---|---|---|---|"
-        yield from map(_row, chapter.metrics)
-        yield ""
+    for metric in Exposition(Metrics(), Status(), AlertLimits("", 0, 0)).collect():
+        if title := _CHAPTERS.get(metric.name.removeprefix("timer_bridge_")):
+            yield f"\n## {title}\n"
+            yield "| metric | type, unit | meaning, and what to do |"
+            yield "|---|---|---|"
+        yield _row(metric)
 
 
 def _row(metric: Metric) -> str:
-    kind = f"{metric.kind}, {metric.unit.replace('_', ' ')}" if metric.unit else metric.kind
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.full_name}` | {kind} | {labels} | {metric.tells} | {metric.do} |"
+    unit = next((unit.replace("_", " ") for unit in _UNITS if metric.name.endswith(unit)), "")
+    kind = f"{metric.type}, {unit}" if unit else metric.type
+    name = metric.name + ("_total" if metric.type == "counter" else "")
+    return f"| `{name}` | {kind} | {metric.documentation} |"
 
 
 if __name__ == "__main__":

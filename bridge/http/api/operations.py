@@ -128,8 +128,8 @@ class Api:
         return Overview(
             at_ms=self._clock.now_ms(),
             pending=sum(each.pending or 0 for each in owned),
-            late_p50_ms=traffic.late_ms(0.5),
-            late_p99_ms=traffic.late_ms(0.99),
+            late_p50_ms=traffic.lateness_ms(0.5),
+            late_p99_ms=traffic.lateness_ms(0.99),
             in_per_s=traffic.in_per_s,
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
@@ -161,7 +161,7 @@ class Api:
             },
             paused_topics=sorted(paused),
             unavailable_topics=dict(self._status.unavailable_targets),
-            traffic=self._status.traffic.lately(now_ms),
+            traffic=self._status.traffic.recent(now_ms),
             disk=await asyncio.to_thread(disk_of, self._context.data_dir),
             resident_bytes=resident_bytes(),
         )

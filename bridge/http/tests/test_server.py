@@ -25,8 +25,7 @@ from bridge.http.known_hosts import KnownHosts
 from bridge.http.server import application, serving
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
-from bridge.observe.metric_definitions import AlertLimits
-from bridge.observe.prometheus import Exposition
+from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.origin import Shard
@@ -92,7 +91,7 @@ def test_probes(world: World, web: Web) -> None:
     well = {"status": "ok", "shards": {"timer.requests/0": "running"}}
     assert web.get("/health/live") == (200, well)
     assert web.get("/health/ready") == (200, well)
-    world.bridge.status.waits("committing: no broker")
+    world.bridge.status.waiting_for_broker("committing: no broker")
     assert web.get("/health/live")[0] == 200
     assert web.get("/health/ready") == (
         503,
@@ -217,7 +216,7 @@ def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Web)
     """A sender that sees nothing pending sends the message again, so it would arrive twice."""
     world.send(delay_ms=500, id_="a")
     world.bridge.run(10)
-    world.bridge.status.recovering(Shard("timer.requests", 3))
+    world.bridge.status.partition_recovering(Shard("timer.requests", 3))
     for id_, code, timers in (("a", 200, 1), ("b", 503, 0)):
         status, told = web.get(f"/pending?id={id_}")
         assert (status, len(told["timers"]), told["recovering"]) == (code, timers, ["timer.requests/3"])
@@ -249,7 +248,7 @@ def test_a_bridge_that_does_not_turn_is_no_trouble_but_for_who_asks(world: World
     query_queue = QueryQueue()
     with web_of(world, query_queue, answer_timeout_s=0.05) as web:
         assert web.get("/pending") == (503, {"reason": "the bridge is busy: ask again"})
-        world.bridge.status.waits("no broker")
+        world.bridge.status.waiting_for_broker("no broker")
         assert web.get("/pending") == (503, {"reason": "waiting for the broker"})
         assert web.get("/health/live")[0] == 200
     asked: list[Bridge] = []

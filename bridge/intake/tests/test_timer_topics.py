@@ -10,8 +10,8 @@ import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.intake.target_policy import Policy
-from bridge.observe.metric_types import LabelNames
-from bridge.observe.metrics_snapshot import see
+from bridge.observe.metric_types import TopicLabels
+from bridge.observe.metrics_snapshot import store_metrics
 from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.recovery.recover import read_checkpoint
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
@@ -426,8 +426,9 @@ def test_bytes_are_told_by_timer_topic() -> None:
     world.pass_time(ms=20)
     bridge = world.bridge.bridge
     assert bridge is not None
-    seen = see(bridge, LabelNames(10), world.now_ms, lambda: False)
-    pending = {shard.topic: each.pending_bytes for shard, each in seen.shards.items()}
+    metrics = store_metrics(bridge.shards, {}, TopicLabels(10), world.now_ms, lambda: False)
+    (family,) = (each for each in metrics if each.name == "timer_bridge_pending_bytes")
+    pending = {sample.labels["topic"]: sample.value for sample in family.samples}
     assert pending == {TIMERS: 3 * frame_bytes("x" * 100), PAYMENTS: frame_bytes("y" * 1000)}
     told = merge_pending(
         [pending_in_bridge(bridge, world.now_ms), pending_in_bridge(bridge, world.now_ms)]

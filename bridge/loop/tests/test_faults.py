@@ -308,11 +308,11 @@ def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is
     assert f"{TIMERS}/0: a sender's transaction has been open for 21 s: the 2 offsets behind its first" in caplog.text
     assert f"{TIMERS}/1: a sender" not in caplog.text
     assert instance.bridge is not None
-    assert instance.metrics.hanging.keys() == {Shard(TIMERS, 0)}
+    assert instance.metrics.hanging_transactions.keys() == {Shard(TIMERS, 0)}
     kafka.commit(hung)
     instance.run(1000)
     look()
-    assert instance.metrics.hanging == {}
+    assert instance.metrics.hanging_transactions == {}
     assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
 
 
@@ -1104,12 +1104,12 @@ def test_what_a_sender_aborted_is_no_lag() -> None:
     lags = []
     for _ in range(3):
         bridge.monitors.check_open_transactions()
-        lags.append(world.bridge.metrics.ends[SHARD].lag)
+        lags.append(world.bridge.metrics.lags[SHARD].lag)
     assert lags == [2_001, 0, 0]
     world.send("a", 0)
     world.bridge.run(100)
     bridge.monitors.check_open_transactions()
-    assert (world.delivered(), world.bridge.metrics.ends[SHARD].lag) == (["a"], 0)
+    assert (world.delivered(), world.bridge.metrics.lags[SHARD].lag) == (["a"], 0)
 
 
 def test_one_journal_record_tells_no_more_than_two_turns_decide() -> None:
@@ -1362,7 +1362,7 @@ def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pyt
         with pytest.raises(TopicGrownError):
             instance.run(100)
         assert shards[0] in instance.status.shards()
-        instance.metrics.pauses_intake(shards[0], "disk")
+        instance.metrics.intake_paused(shards[0], "disk")
         bridge.stop()
     assert instance.status.shards() == {}
     assert instance.metrics.paused == {}

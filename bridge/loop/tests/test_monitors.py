@@ -9,7 +9,7 @@ import pytest
 from bridge.config.loop_options import TurnOptions
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import SMALL, two_partitions
-from bridge.observe.metrics import End
+from bridge.observe.metrics import Lag
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance
 from bridge.testing.timer_world import TIMERS
@@ -77,7 +77,7 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
     instance.run(0)
     look = running(instance).monitors.check_open_transactions
     assert warnings(caplog, look) == []
-    assert instance.metrics.ends == {one: End(0, 0), other: End(0, 0)}
+    assert instance.metrics.lags == {one: Lag(0, 0), other: Lag(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
     senders = [kafka.begin(f"sender of {shard}") for shard in (one, other)]
     for sender, shard in zip(senders, (one, other), strict=True):
@@ -85,7 +85,7 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
         kafka.produce(TIMERS, b"hung", headers=headers, partition=shard.partition, transaction=sender)
     send(kafka, other, 50, count=2)
     assert warnings(caplog, look) == []
-    assert instance.metrics.ends == {one: End(2, 1), other: End(4, 3)}, "nothing is read yet"
+    assert instance.metrics.lags == {one: Lag(2, 1), other: Lag(4, 3)}, "nothing is read yet"
     instance.run(10_900)
 
     def told(shard: Shard, seconds: int, count: int, *, times: str = "") -> str:
@@ -96,13 +96,13 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
         )
 
     assert warnings(caplog, look) == [told(one, 10, 1), told(other, 10, 3)]
-    assert instance.metrics.ends == {one: End(1, 1), other: End(3, 3)}
+    assert instance.metrics.lags == {one: Lag(1, 1), other: Lag(3, 3)}
     assert warnings(caplog, look) == [], "each once a minute"
     kafka.commit(senders[0])
     instance.run(1000)
     assert warnings(caplog, look) == []
-    assert instance.metrics.ends == {one: End(1, 0), other: End(3, 3)}
-    assert instance.metrics.hanging.keys() == {other}
+    assert instance.metrics.lags == {one: Lag(1, 0), other: Lag(3, 3)}
+    assert instance.metrics.hanging_transactions.keys() == {other}
     again = kafka.begin("another sender")
     kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=again)
     assert warnings(caplog, look) == []
@@ -125,7 +125,7 @@ def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_ot
     look()
     instance.run(3000)
     assert len(warnings(caplog, look)) == 1
-    hanging, ends = instance.metrics.hanging[one], instance.metrics.ends[one]
+    hanging, ends = instance.metrics.hanging_transactions[one], instance.metrics.lags[one]
     real = FakeHistory.stable_and_end_offsets
     silent = {one}
 
@@ -135,12 +135,12 @@ def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_ot
     monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", stable_and_end_offsets)
     send(kafka, other, 10_000)
     look()
-    assert (instance.metrics.hanging[one], instance.metrics.ends[one]) == (hanging, ends)
-    assert instance.metrics.ends[other] == End(1, 0)
+    assert (instance.metrics.hanging_transactions[one], instance.metrics.lags[one]) == (hanging, ends)
+    assert instance.metrics.lags[other] == Lag(1, 0)
     instance.run(1000)
     silent.clear()
     look()
-    assert instance.metrics.hanging[one].since_ms == hanging.since_ms
+    assert instance.metrics.hanging_transactions[one].since_ms == hanging.since_ms
 
 
 def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer(
@@ -151,7 +151,7 @@ def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer
         send(kafka, shard, 50)
     instance.run(1000)
     running(instance).monitors.check_clocks()
-    known = dict(instance.metrics.skew_ms)
+    known = dict(instance.metrics.clock_skew_ms)
     assert known.keys() == {one, other}
     real = FakeHistory.newest_journal_times
     monkeypatch.setattr(
@@ -160,7 +160,7 @@ def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer
         lambda history, shards: {shard: ms for shard, ms in real(history, shards).items() if shard != one},
     )
     running(instance).monitors.check_clocks()
-    assert instance.metrics.skew_ms == known
+    assert instance.metrics.clock_skew_ms == known
 
 
 def test_without_a_partition_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def apart(kafka: FakeKafka, instance: FakeInstance, *skews_ms: int) -> None:
         journal.delete_before(journal.end)  # the claim, which bears another time
         send(kafka, Shard(TIMERS, number), 500)
         instance.run(100)
-    assert {stands - begun for begun, stands in instance.metrics.decided_ms.values()} == {DECIDING_MS}
+    assert {stands - begun for begun, stands in instance.metrics.journal_written_ms.values()} == {DECIDING_MS}
 
 
 def with_limit(max_clock_skew_ms: int) -> tuple[FakeKafka, list[Shard], FakeInstance]:
@@ -226,7 +226,7 @@ def test_the_clock_that_is_furthest_from_ours_is_told(
     assert warnings(caplog, look) == [], "nothing is decided yet"
     apart(kafka, instance, *skews_ms)
     assert warnings(caplog, look) == [told_clock(words)]
-    assert instance.metrics.skew_ms == dict(zip(shards, skews_ms, strict=True))
+    assert instance.metrics.clock_skew_ms == dict(zip(shards, skews_ms, strict=True))
 
 
 def test_a_clock_that_is_in_time_again_and_goes_wrong_once_more_is_told_at_once(
@@ -258,4 +258,4 @@ def test_what_a_transaction_that_is_under_way_has_written_tells_of_no_other_cloc
     running(instance).turn()
     assert not running(instance).is_idle
     assert warnings(caplog, running(instance).monitors.check_clocks) == []
-    assert instance.metrics.skew_ms == {one: 0, other: 0}
+    assert instance.metrics.clock_skew_ms == {one: 0, other: 0}

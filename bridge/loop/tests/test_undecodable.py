@@ -10,7 +10,7 @@ import pytest
 
 from bridge.loop.tests.test_histories import SHARD, SMALL, TROUBLE, Trouble, World, lose_disk, two_partitions
 from bridge.loop.tests.test_monitors import running
-from bridge.observe.metrics import End
+from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import Crash, FakeInstance
@@ -74,8 +74,8 @@ def test_the_partition_stops_status_and_log_name_it_and_all_others_go_on(
     assert instance.status.ready() == ("intake paused: undecodable", f"{one}: {remedy}")
     assert instance.metrics.undecodable == {one: offset}
     assert instance.metrics.paused == {one: "undecodable"}
-    assert instance.metrics.hanging == {}, "no sender has a transaction open"
-    assert instance.metrics.ends[one] == End(2, 0)
+    assert instance.metrics.hanging_transactions == {}, "no sender has a transaction open"
+    assert instance.metrics.lags[one] == Lag(2, 0)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING].count(remedy) == 1
     kafka.skip(one, offset)
     running(instance).wake()

@@ -1,4 +1,4 @@
-"""Log lines as whoever collects them gets them: on standard error, one line each, without secrets."""
+"""Log lines on standard error: one line each, without secrets."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ log = logging.getLogger("bridge.test")
 
 
 @pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     root, hook = logging.getLogger(), sys.excepthook
     handlers, level = list(root.handlers), root.level
     yield
@@ -57,7 +57,7 @@ def test_a_line_of_text_has_time_level_logger_and_message(capsys: pytest.Capture
     assert re.fullmatch(f"{TIME} INFO bridge.test timer.requests/3: recovered\n", capsys.readouterr().err)
 
 
-def test_a_line_of_json_tells_the_shard_as_fields_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_json_has_the_partition_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     log.info("%s: recovered to offset %d", SHARD, 40)
     log.warning("grüße\n%d%%", 7)
@@ -75,17 +75,17 @@ def test_a_line_of_json_tells_the_shard_as_fields_too(capsys: pytest.CaptureFixt
     assert "shard" not in second
 
 
-def test_what_lasts_is_told_with_its_shard(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lasting_fault_has_the_partition_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
-    complaints = LogThrottle(log)
+    throttle = LogThrottle(log)
     for now_ms in (0, 1000, 60_000):
-        complaints.say(now_ms, "full", "%s: intake pauses: %s", SHARD, "100% full")
+        throttle.warn(now_ms, "full", "%s: intake pauses: %s", SHARD, "100% full")
     first, second = lines(capsys)
     assert (first["message"], first["shard"]) == ("timer.requests/3: intake pauses: 100% full", "timer.requests/3")
     assert second["message"] == "timer.requests/3: intake pauses: 100% full (3 times so far)"
 
 
-def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_below_the_level_are_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json", "warning")
     log.info("quiet")
     log.warning("loud")
@@ -119,34 +119,23 @@ def test_signals_change_the_level_and_each_change_is_logged(
 
 
 @pytest.mark.thorough
-def test_a_running_bridge_heeds_them(tmp_path: Path) -> None:
-    """It waits for a broker meanwhile."""
-    call = [
-        sys.executable,
-        "-u",
-        "-c",
-        "from bridge.cli.app import main; main()",
-        "run",
-        "--data-dir",
-        str(tmp_path / "d"),
-    ]
-    given = ["--bootstrap-servers", f"{HOST}:1", "--log-level", "warning"]
-    with subprocess.Popen([*call, *given], stderr=subprocess.PIPE, text=True) as bridge:
+def test_signals_change_the_level_of_a_bridge_that_waits_for_a_broker(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-c", "from bridge.cli.app import main; main()", "run", "--log-level", "warning"]
+    options = ["--data-dir", str(tmp_path / "d"), "--bootstrap-servers", f"{HOST}:1"]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as bridge:
         assert bridge.stderr is not None
-        told = iter(bridge.stderr.readline, "")
-        assert any("waiting for a broker" in line for line in told)
+        logged = iter(bridge.stderr.readline, "")
+        assert any("waiting for a broker" in line for line in logged)
         for number, level in ((signal.SIGUSR1, "debug"), (signal.SIGUSR2, "warning")):
             bridge.send_signal(number)
-            assert any(f"log level: {level} from now on, by {number.name}" in line for line in told)
+            assert any(f"log level: {level} from now on, by {number.name}" in line for line in logged)
         bridge.terminate()
         bridge.stderr.read()
     assert bridge.returncode == 0
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
-def test_no_secret_is_in_any_line_though_a_library_quotes_it(
-    format_: logs.Format, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_that_a_library_quotes_are_removed(format_: logs.Format, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(format_, "debug", {**SECRETS, "sasl.username": "bridge", "client.id": "us"})
     for secret in SECRETS.values():
         log.debug("invalid value: %s", secret)
@@ -163,19 +152,19 @@ def test_no_secret_is_in_any_line_though_a_library_quotes_it(
     assert shown.count("bridge could not connect us") == 3
 
 
-def test_a_part_of_a_secret_is_none_the_less_one() -> None:
-    """As librdkafka says it: "Unrecognized sasl.oauthbearer.config beginning at: ..."."""
-    told = logs.without_secrets("beginning at: word2=b c", {"sasl.oauthbearer.config": "word1=a word2=b c"})
-    assert told == f"beginning at: {logs.HIDDEN} c"
+def test_each_word_of_a_secret_is_removed() -> None:
+    """librdkafka writes: "Unrecognized sasl.oauthbearer.config beginning at: ..."."""
+    shown = logs.without_secrets("beginning at: word2=b c", {"sasl.oauthbearer.config": "word1=a word2=b c"})
+    assert shown == f"beginning at: {logs.HIDDEN} c"
 
 
-def test_what_is_secret() -> None:
+def test_settings_that_are_secrets() -> None:
     secret = {*SECRETS, "ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.config", "ssl.key.pem"}
     assert all(map(logs.is_secret, secret))
     assert not any(map(logs.is_secret, ["sasl.mechanism", "ssl.ca.location", "ssl.key.location", "linger.ms"]))
 
 
-def test_a_mistake_of_ours_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unhandled_exception_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     try:
         raise RuntimeError("a bug")

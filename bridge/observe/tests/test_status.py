@@ -1,4 +1,4 @@
-"""Live or ready, as a bridge's history makes it; and why not."""
+"""Liveness and readiness, by the history of a bridge."""
 
 from dataclasses import replace
 from zlib import crc32
@@ -37,70 +37,70 @@ def status(clock: Clock) -> Status:
     return Status(clock)
 
 
-def test_at_first_it_is_alive_and_waits_to_be_given_partitions(status: Status) -> None:
+def test_a_new_process_is_live_and_not_ready(status: Status) -> None:
     assert status.live() == WELL
     assert status.ready() == Verdict("no partitions assigned yet")
 
 
-def test_it_is_alive_as_long_as_turns_end(status: Status, clock: Clock) -> None:
+def test_it_is_live_as_long_as_turns_end(status: Status, clock: Clock) -> None:
     for _ in range(5):
         clock.now_s += LIVE_WITHIN_S
         assert status.live() == WELL
-        status.turned()
-    status.running(SHARD)
+        status.turn_ended()
+    status.partition_running(SHARD)
     clock.now_s += LIVE_WITHIN_S + 1
     assert status.live() == status.ready() == Verdict("the loop hangs", "no turn has ended for 61 s")
-    status.turned()
+    status.turn_ended()
     assert status.live() == status.ready() == WELL
 
 
-def test_who_waits_for_a_broker_is_alive_and_not_ready(status: Status, clock: Clock) -> None:
-    status.running(SHARD)
+def test_while_it_waits_for_a_broker_it_is_live_and_not_ready(status: Status, clock: Clock) -> None:
+    status.partition_running(SHARD)
     for _ in range(100):
         clock.now_s += 3
-        status.waits("committing: Connection refused")
+        status.waiting_for_broker("committing: Connection refused")
         assert status.live() == WELL
         assert status.ready() == Verdict("waiting for the broker", "committing: Connection refused")
-    status.waits(None)
+    status.broker_wait_ended()
     assert status.ready() == WELL
 
 
-def test_a_wait_that_is_not_told_any_more_is_over_but_keeps_nobody_alive(status: Status, clock: Clock) -> None:
-    status.running(SHARD)
-    status.waits("reading: an open transaction")
+def test_a_wait_that_is_no_longer_reported_has_ended(status: Status, clock: Clock) -> None:
+    status.partition_running(SHARD)
+    status.waiting_for_broker("reading: an open transaction")
     clock.now_s += 6
     assert status.ready() == WELL
     clock.now_s += LIVE_WITHIN_S
     assert status.live().reason == "the loop hangs"
 
 
-def test_an_error_of_a_connection_matters_only_where_nothing_is_ours(status: Status, clock: Clock) -> None:
-    status.running(SHARD)
-    status.hears("1/1 brokers are down")
+def test_a_connection_error_counts_only_without_partitions(status: Status, clock: Clock) -> None:
+    status.partition_running(SHARD)
+    status.connection_failed("1/1 brokers are down")
     assert status.ready() == WELL
-    status.gone(SHARD)
+    status.partition_closed(SHARD)
     assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
     clock.now_s += 6
     assert status.ready() == Verdict("no partitions assigned")
 
 
-def test_what_others_say_is_told_without_secrets() -> None:
+def test_secrets_are_removed_from_errors() -> None:
     status = Status(redact=lambda text: text.replace("s3cr3t", "(hidden)"))
-    status.hears("wrong: s3cr3t")
+    status.connection_failed("wrong: s3cr3t")
     assert status.ready().detail == "wrong: (hidden)"
-    status.waits("logging in: s3cr3t")
+    status.waiting_for_broker("logging in: s3cr3t")
     assert status.ready().detail == "logging in: (hidden)"
 
 
-def test_a_shard_that_recovers_for_long_is_no_reason_to_begin_again(status: Status, clock: Clock) -> None:
-    status.running(SHARD)
-    status.recovering(OTHER)
+def test_a_long_recovery_is_live(status: Status, clock: Clock) -> None:
+    status.partition_running(SHARD)
+    status.partition_recovering(OTHER)
     clock.now_s += 100 * LIVE_WITHIN_S
     assert status.live() == WELL
     assert status.ready() == Verdict("recovering timer.requests/1")
 
 
-def test_intake_that_pauses_is_told_with_what_is_full() -> None:
+def test_a_full_disk_pauses_intake_until_there_is_room() -> None:
     world = World()
     assert world.bridge.status.ready() == WELL
     disk = world.bridge.disks[SHARD]
@@ -116,7 +116,7 @@ def test_intake_that_pauses_is_told_with_what_is_full() -> None:
     assert world.delivered() == ["m"]
 
 
-def test_intake_that_a_full_wheel_pauses_goes_on_when_the_tick_is_free() -> None:
+def test_a_full_wheel_pauses_intake_until_the_slot_is_free() -> None:
     """The settings refuse a roll window of more than a lap."""
     usual = World().options
     world = World(replace(usual, rules=usual.rules.model_copy(update={"roll_window_ms": 2 * LAP_MS})))
@@ -131,34 +131,26 @@ def test_intake_that_a_full_wheel_pauses_goes_on_when_the_tick_is_free() -> None
     assert sorted(world.delivered()) == ["a lap on", "m"]
 
 
-def test_a_shard_that_is_taken_away_is_no_longer_ours() -> None:
-    world = World()
-    world.group.move(SHARD, world.group.join("another"))
-    world.bridge.run(0)
-    assert world.bridge.status.ready() == Verdict("no partitions assigned")
-    assert world.bridge.status.shards() == {}
-
-
-def test_a_spare_is_ready_when_the_group_has_had_nothing_for_it_for_a_while(status: Status, clock: Clock) -> None:
+def test_a_member_without_partitions_is_a_spare_and_ready_after_a_while(status: Status, clock: Clock) -> None:
     not_yet = Verdict("no partitions assigned yet")
     clock.now_s += SPARE_AFTER_S + 1
-    status.belongs(is_member=False)
+    status.polled(is_member=False)
     assert status.ready() == not_yet
-    status.belongs(is_member=True)
+    status.polled(is_member=True)
     clock.now_s += SPARE_AFTER_S - 1
-    status.belongs(is_member=True)
+    status.polled(is_member=True)
     assert status.ready() == not_yet
     clock.now_s += 1
-    status.turned()
+    status.turn_ended()
     assert status.ready() == WELL
-    status.hears("1/1 brokers are down")
+    status.connection_failed("1/1 brokers are down")
     assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
     clock.now_s += 6
-    status.belongs(is_member=False)
+    status.polled(is_member=False)
     assert status.ready() == not_yet, "it was put out of the group"
 
 
-def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_behind_its_turn() -> None:
+def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_after_it_had_partitions() -> None:
     world = World()
     spare = FakeInstance(world.kafka, world.group, world.options, name="spare")
     spare.run(20_000)
@@ -174,21 +166,21 @@ def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_behind_its_turn() -> N
     assert spare.status.ready() == WELL
 
 
-def test_headers_that_are_none_under_a_checksum_that_fits_are_read_from_kafka_again() -> None:
-    """Nothing tells before they are wanted, in the middle of publishing, together with what another shard sends."""
+def test_headers_that_are_damaged_under_a_valid_checksum_are_read_from_kafka_again() -> None:
+    """They are found in the middle of publishing, in a transaction with another partition's timers."""
     kafka, shards, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
     for number in range(2):
         kafka.produce(TIMERS, b"%d" % number, partition=number, headers=headers)
     instance.run(100)
-    lie_about_headers(instance.disks[shards[0]])
+    damage_headers(instance.disks[shards[0]])
     instance.run(2000)
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"1"]
     assert instance.status.ready() == WELL
 
 
-def lie_about_headers(disk: SimDisk) -> None:
-    """Of the first body in each file."""
+def damage_headers(disk: SimDisk) -> None:
+    """Damage the headers of the first body in each file, and make its checksum valid."""
     for name in disk.names("body"):
         file = disk.open(f"body/{name}")
         frame = bytearray(file.read(0, HEAD.unpack_from(file.read(0, HEAD.size))[0]))

@@ -232,26 +232,26 @@ def test_a_long_value_is_cut_after_a_whole_character() -> None:
 def test_lateness_and_rates_are_those_of_the_last_minutes() -> None:
     meter = TrafficMeter()
     now_ms = 1_000_000
-    assert meter.lately(now_ms).late_ms(0.5) is None
-    meter.took_in(300, now_ms)
-    meter.delivered(np.array([now_ms - 1] * 98 + [now_ms - 500] * 2, np.int64), now_ms)
+    assert meter.recent(now_ms).lateness_ms(0.5) is None
+    meter.requests_polled(300, now_ms)
+    meter.timers_delivered(np.array([now_ms - 1] * 98 + [now_ms - 500] * 2, np.int64), now_ms)
     now_ms += 30_000
-    lately = meter.lately(now_ms)
+    lately = meter.recent(now_ms)
     assert (lately.in_per_s, round(lately.out_per_s, 2)) == (10, 3.33)
-    assert (lately.late_ms(0.5), 500 <= (lately.late_ms(0.99) or 0) <= 550) == (1, True)
+    assert (lately.lateness_ms(0.5), 500 <= (lately.lateness_ms(0.99) or 0) <= 550) == (1, True)
     assert joined_traffic([lately, lately]).out_per_s == 2 * lately.out_per_s
     now_ms += 60_000
-    assert (meter.lately(now_ms).out_per_s, meter.lately(now_ms).late_ms(0.5)) == (0, 1)
-    assert meter.lately(now_ms + 30 * SLOT_MS).late == {}
-    meter.took_in(1, now_ms - 100_000)
-    assert meter.lately(now_ms - 100_000).late == {}, "what a clock that went back has seen"
+    assert (meter.recent(now_ms).out_per_s, meter.recent(now_ms).lateness_ms(0.5)) == (0, 1)
+    assert meter.recent(now_ms + 30 * SLOT_MS).late == {}
+    meter.requests_polled(1, now_ms - 100_000)
+    assert meter.recent(now_ms - 100_000).late == {}, "what a clock that went back has seen"
 
 
 def test_a_bridge_counts_its_traffic(world: World) -> None:
     for _ in range(5):
         world.send(delay_ms=100)
     world.bridge.run(2000)
-    lately = world.bridge.status.traffic.lately(world.now_ms)
+    lately = world.bridge.status.traffic.recent(world.now_ms)
     assert sum(lately.late.values()) == 5
     assert lately.in_per_s > 0
 

@@ -36,8 +36,7 @@ from bridge.http.peer_client import PeerNetworks
 from bridge.http.peers import Peers
 from bridge.http.server import application, serving
 from bridge.loop.loop import Bridge
-from bridge.observe.metric_definitions import AlertLimits
-from bridge.observe.prometheus import Exposition
+from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.ports import Member
 from bridge.query.query_queue import QueryQueue
 from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
