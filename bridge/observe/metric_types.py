@@ -64,23 +64,20 @@ class TopicLabels:
         return sums
 
 
-def gauge(
+def gauge(name: str, documentation: str, value: float | None) -> GaugeMetricFamily:
+    """Return a gauge without labels; without a sample if `value` is None."""
+    return GaugeMetricFamily(f"{NAMESPACE}_{name}", documentation, value)
+
+
+def label_gauge(
     name: str, documentation: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
 ) -> GaugeMetricFamily:
-    """Return a gauge with the values of one scrape."""
     family = GaugeMetricFamily(f"{NAMESPACE}_{name}", documentation, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
 
 
-def label_gauge(name: str, documentation: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    return gauge(name, documentation, [label], {(each,): value for each, value in values.items()})
-
-
 def partition_gauge(name: str, documentation: str, values: Mapping[Shard, float]) -> GaugeMetricFamily:
-    """Return a gauge with labels `topic` and `partition`."""
-    by_labels: dict[tuple[str, ...], float] = {
-        (shard.topic, str(shard.partition)): value for shard, value in values.items()
-    }
-    return gauge(name, documentation, ["topic", "partition"], by_labels)
+    by_labels: dict[tuple[str, ...], float] = {(at.topic, str(at.partition)): value for at, value in values.items()}
+    return label_gauge(name, documentation, ["topic", "partition"], by_labels)

@@ -69,8 +69,7 @@ class Metrics:
 
         self.requests = counter(
             "requests",
-            "Requests taken in, by timer `topic`: timers, cancels and refused ones, without the bridge's own copies. If"
-            " senders send more, check the lag and the pauses of intake.",
+            "Requests taken in, by timer `topic`, without the bridge's own copies. Compare with those that are sent.",
             ["topic"],
         )
         self.deliveries = counter(
@@ -79,99 +78,84 @@ class Metrics:
             ["target"],
         )
         self.refused = counter(
-            "refused",
-            "Requests that intake rejected, by `code`. The sender has to fix them: docs/headers.md explains each code.",
-            ["code"],
+            "refused", "Requests rejected at intake, by `code`. The sender has to fix them (docs/headers.md).", ["code"]
         )
         self.parked = counter(
             "parked",
-            "Due timers that were rejected, by `code`: their target topic did not take them, or they had expired. Fix"
-            " the target topic (docs/headers.md), then run `timer-bridge redrive`.",
+            "Due timers rejected, by `code`. Fix the target topic (docs/headers.md), then run `timer-bridge redrive`.",
             ["code"],
         )
         self.receipts = counter(
             "receipts",
-            "Receipts sent, by `kind`, as the setting `receipts` allows. If many are `too-late` or `not-found`, cancels"
-            " are sent late or to another partition than their timers.",
+            "Receipts sent, by `kind`. Many `too-late`, `not-found`: cancels are late, or go to another partition.",
             ["kind"],
         )
         self.lateness_seconds = BatchHistogram(
             "lateness_seconds",
-            "How late timers were released: `timer-released-ms` minus `timer-deliver-ms`, without those in"
-            " `waited_seconds`. If it is high, check lag, pauses, transactions and recoveries, in this order (faq.md).",
+            "Time from due time to release, without timers of `waited_seconds`. If high: check lag, pauses,"
+            " transactions and recoveries, in this order (faq.md).",
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
             self.registry,
         )
         self.waited_seconds = BatchHistogram(
             "waited_seconds",
-            "How late timers were released that had waited for their target topic: it was paused, over its rate or"
+            "Time from due time to release, of timers that waited: their target topic was paused, over its rate or"
             " unavailable (release.md).",
             (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800),
             self.registry,
         )
         self.transaction_seconds = histogram(
             "transaction_seconds",
-            "Time from the begin of a transaction until it is committed, when consumers see its records. If it is long,"
-            " check the brokers and `broker_throttle_seconds`.",
+            "Time from begin to commit, when consumers see the records. If long: check brokers and quotas.",
             buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
         )
         self.transaction_aborts = counter(
             "transaction_aborts",
-            "Aborted transactions, by `reason`: a topic `refused` a record, an `earlier` transaction was aborted, the"
-            " group has fenced this member (`stale-member`), or a passing `fault`. Each is retried. If there are faults"
-            " all the time, check the brokers and the log.",
+            "Aborted and retried transactions, by `reason`: a topic `refused` a record, an `earlier` one was aborted,"
+            " the group fenced a `stale-member`, or a passing `fault`. Steady faults: check brokers and log.",
             ["reason"],
         )
         self.transaction_retries = counter("transaction_retries", "Aborted transactions that were sent again.")
         self.rolled = counter(
-            "rolled",
-            "Copies written to timer topics: of timers due after the roll window, moved timers, and timers that waited"
-            " long for their target. Compared with the deliveries, the cost of long delays.",
+            "rolled", "Copies written to timer topics, of timers that roll or were moved: the cost of long delays."
         )
         self.landed = counter("landed", "Copies read again from timer topics. Follows `rolled`.")
         self.rebalances = counter(
             "rebalances",
-            "Rebalances that changed this instance's partitions. If it grows steadily, instances come and go, or turns"
-            " take longer than the session timeout.",
+            "Rebalances. Steady increase: instances come and go, or turns take longer than the session timeout.",
         )
         self.moved_partitions = counter(
             "moved_partitions",
-            "Partitions that rebalances gave or took, by `change`: `assigned`, `revoked`, or `lost` because this"
-            " instance did not answer within the session timeout. If some are lost, check the machine and the network.",
+            "Partitions by `change`: `assigned`, `revoked`, or `lost`, as this instance missed the session timeout.",
             ["change"],
         )
         self.recovery_seconds = histogram(
             "recovery_seconds",
-            "Time from the assignment of a partition until its timers run. If it is long, see `recovery_work`, and keep"
-            " the data directory over a restart.",
+            "Time from the assignment of a partition until its timers run. If long: see `recovery_work`.",
             buckets=(0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800),
         )
         self.recovery_work = counter(
             "recovery_work",
-            "Timers and requests that recoveries had to read, by `source`: the local `directory`, or `kafka` alone. If"
-            " `kafka` grows though directories are kept, the log says why one was of no use.",
+            "Timers and requests read by recoveries, by `source`: the local `directory`, or `kafka` alone. If `kafka`"
+            " grows: keep the data directory over a restart; the log says why a directory could not be used.",
             ["source"],
         )
         self.undecided_recoveries = counter(
             "undecided_recoveries",
-            "Recoveries that waited for an open transaction of the partition's former owner, by timer `topic`: 10 s, or"
-            " without end if Kafka has lost its markers (docs/design/kafka-markers.md). If the partition stays"
-            " `recovering`, run `kafka-transactions.sh find-hanging`.",
+            "Recoveries that waited for an open transaction of the former owner, by timer `topic`. If the partition"
+            " stays `recovering`: run `kafka-transactions.sh find-hanging` (docs/design/kafka-markers.md).",
             ["topic"],
         )
-        self.pauses = counter(
-            "pauses", "Pauses of a partition's intake, by `reason`. See `paused_partitions`.", ["reason"]
-        )
+        self.pauses = counter("pauses", "Pauses of intake, by `reason`. See `paused_partitions`.", ["reason"])
         self.topic_partitions = gauge(
             "topic_partitions",
-            "Partitions of each timer `topic` when this instance was started. If a topic has grown, restart the"
-            " instances one by one.",
+            "Partitions of each timer `topic` at the start. If it has grown: restart the instances one by one.",
             ["topic"],
         )
         self.retention_seconds = gauge(
             "retention_seconds",
-            "`retention.ms` of each timer and journal `topic`, checked every 10 minutes; +Inf if unlimited. Keep it"
-            " above `needed_retention_seconds`: a lost disk is rebuilt from these topics.",
+            "`retention.ms` of each timer and journal `topic`, checked every 10 minutes; +Inf is unlimited. Keep it"
+            " above `needed_retention_seconds`: a lost disk is rebuilt from them.",
             ["topic"],
         )
         self.needed_retention_seconds = gauge(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client.core import GaugeMetricFamily
 
-from bridge.observe.metric_types import NAMESPACE, TopicLabels, gauge, label_gauge, partition_gauge
+from bridge.observe.metric_types import TopicLabels, gauge, label_gauge, partition_gauge
 from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
 from timer.index.due_counts import joined_ranges
@@ -49,69 +49,62 @@ def store_metrics(
             waiting[labels] += backlog.timers
             if backlog.since_ms is not None:
                 waiting_since_s[labels] = min(backlog.since_ms / 1000, waiting_since_s.get(labels, math.inf))
-    unavailable_since_s: dict[str, float] = {}
+    unavailable_since_s: dict[tuple[str, ...], float] = {}
     for target, since_ms in unavailable.items():
-        label = targets.label(target)
+        label = (targets.label(target),)
         unavailable_since_s[label] = min(since_ms / 1000, unavailable_since_s.get(label, math.inf))
     next_due_s = min(dues_ms) / 1000 if dues_ms and not any(answers) else None
     free_bytes = min((owned.disk.free_bytes() for owned in partitions.values()), default=None)
     return [
         label_gauge(
             "pending_timers",
-            "Pending timers by `target` topic, with copies in flight. `timer-bridge pending` shows when they are due.",
-            "target",
-            targets.sums(pending),
+            "Pending timers with copies in flight, by `target` topic. See `timer-bridge pending`.",
+            ["target"],
+            {(target,): count for target, count in targets.sums(pending).items()},
         ),
         partition_gauge(
             "partition_pending_timers",
-            "Pending timers by `topic` and `partition`, with copies in flight. If they are uneven, so are keys.",
+            "Pending timers with copies in flight, by `topic` and `partition`. If uneven: the keys are uneven.",
             {shard: store.pending + rolling[shard] for shard, store in stores.items()},
         ),
-        GaugeMetricFamily(
-            f"{NAMESPACE}_next_due_timestamp_seconds",
-            "Due time of the first pending timer whose target topic is not paused, over its rate or unavailable. Absent"
-            " if there is none, or if the search took longer than 5 ms. If it is seconds in the past, timers are late.",
+        gauge(
+            "next_due_timestamp_seconds",
+            "First due time of a target topic that is not paused, over its rate or unavailable. Absent without a"
+            " timer, or if the search takes more than 5 ms. In the past by seconds: timers are late.",
             next_due_s,
         ),
-        GaugeMetricFamily(
-            f"{NAMESPACE}_paused_targets",
-            "Target topics that are paused, with or without due timers. `timer-bridge resume` ends a pause.",
-            len(paused),
-        ),
-        gauge(
+        gauge("paused_targets", "Paused target topics. `timer-bridge resume` ends a pause.", len(paused)),
+        label_gauge(
             "waiting_timers",
             "Timers that wait for their `target` topic, by `reason`: `paused`, `limited` (over its rate) or"
-            " `unavailable` (it takes no records). Includes timers due later in this hour (UTC), as counts are kept by"
-            " the hour. If `limited` grows steadily, more timers fall due than `max_per_s` allows.",
+            " `unavailable` (it takes no records). Includes those due later in this hour (UTC). If `limited` grows"
+            " steadily: more timers fall due than `max_per_s` allows.",
             ["target", "reason"],
             waiting,
         ),
-        gauge(
+        label_gauge(
             "waiting_since_timestamp_seconds",
-            "Since when the first waiting timer has waited, by `target` and `reason`; since its last roll, if it has"
-            " waited for three quarters of the roll window. If it is old, resume the target or raise `max_per_s`.",
+            "Since when the first of the `waiting_timers` has waited, by `target` and `reason`; since its last roll if"
+            " it has rolled meanwhile. If old: resume the target, or raise `max_per_s`.",
             ["target", "reason"],
             waiting_since_s,
         ),
         label_gauge(
             "target_unavailable_since_timestamp_seconds",
-            "Since when the `target` topic has taken no records: it has no leader or too few in-sync replicas, or a"
-            " quota delays its records for longer than a transaction may last. Only its timers wait. Restore its"
-            " brokers; the bridge tries again at least once a minute.",
-            "target",
+            "Since when the `target` topic has taken no records: it has no leader, too few in-sync replicas, or a"
+            " quota that delays records for too long. Restore its brokers; it is tried again at least once a minute.",
+            ["target"],
             unavailable_since_s,
         ),
         partition_gauge(
             "held_timers",
-            "Out-of-order timers by `topic` and `partition`: a clock was set back, they were just rolled, or they were"
-            " overdue on arrival for a target that waits. If there are many and no clock was set back, check"
-            " `clock_skew_seconds`.",
+            "Out-of-order timers, by `topic` and `partition`: a clock was set back, they were just rolled, or they"
+            " were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
             {shard: store.held for shard, store in stores.items()},
         ),
         partition_gauge(
             "rolling_timers",
-            "Copies in flight by `topic` and `partition`: written to the timer topic and not read again yet. If there"
-            " are always many, check `lag_offsets`.",
+            "Copies in flight: written and not read again yet, by `topic` and `partition`. If many: check the lag.",
             rolling,
         ),
         partition_gauge(
@@ -121,18 +114,17 @@ def store_metrics(
         ),
         partition_gauge(
             "store_bytes",
-            "Size of the TimerLog and the body log on disk, by `topic` and `partition`. A file is deleted when none of"
-            " its timers is pending.",
+            "Size of the logs on disk, by `topic` and `partition`. A file goes when none of its timers is pending.",
             {shard: store.size_bytes for shard, store in stores.items()},
         ),
         partition_gauge(
             "pending_bytes",
-            "Bytes of the pending timers' bodies, by `topic` and `partition`, as `max_pending_bytes` counts them. The"
-            " sum by topic shows which one fills the disk; limit that one by `max_pending_bytes`.",
+            "Bytes of pending timers, by `topic` and `partition`, as `max_pending_bytes` counts them. The sum by topic"
+            " shows which one fills the disk: limit it.",
             {shard: store.pending_bytes for shard, store in stores.items()},
         ),
-        GaugeMetricFamily(
-            f"{NAMESPACE}_disk_free_bytes",
+        gauge(
+            "disk_free_bytes",
             "Free space on the disk of the data directory. Keep it above `disk_min_free_bytes`.",
             free_bytes,
         ),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -61,107 +61,97 @@ class Exposition(Collector):
         lags, hanging, committed_ms = metrics.lags, metrics.hanging_transactions, metrics.last_commit_ms
         phases = Counter(each.phase for each in status.shards().values())
         paused = Counter(metrics.paused.values())
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_last_transaction_timestamp_seconds",
-            "When the last committed transaction was begun. An idle bridge makes none. If it is old while timers are"
-            " due or requests wait, see in the log which broker the bridge waits for.",
+        yield gauge(
+            "last_transaction_timestamp_seconds",
+            "Begin of the last committed transaction; an idle bridge makes none. If old while there is work: the log"
+            " says which broker the bridge waits for.",
             None if committed_ms is None else committed_ms / 1000,
         )
         yield label_gauge(
             "partitions",
-            "Partitions of timer topics that this instance owns, by `phase`: `running`, `recovering`, or `paused`"
-            " (intake only). If they recover for long, see `recovery_work`; if they are paused, `paused_partitions`.",
-            "phase",
-            {phase: phases[phase] for phase in get_args(Phase)},
+            "Partitions that this instance owns, by `phase`: `running`, `recovering` (if for long, see"
+            " `recovery_work`) or `paused` (intake only, see `paused_partitions`).",
+            ["phase"],
+            {(phase,): phases[phase] for phase in get_args(Phase)},
         )
         yield partition_gauge(
             "partition_owned",
-            "1 for each `partition` of a timer `topic` that this instance owns. If no instance owns a partition, start"
-            " an instance and check the consumer group.",
+            "1 for each `topic` and `partition` that this instance owns. If no instance does: start one, check the"
+            " group.",
             dict.fromkeys(status.shards(), 1),
         )
         yield partition_gauge(
             "lag_offsets",
-            "Offsets of the timer `topic` and `partition` that are not read yet, with transaction markers. Checked"
-            " every 15 s. If it grows, intake is paused, a sender has a transaction open, or this instance is too"
-            " slow: add one.",
+            "Offsets not read yet, markers included, by `topic` and `partition`. Checked every 15 s. If it grows:"
+            " intake is paused, a sender has a transaction open, or this instance is too slow (add one).",
             {shard: each.lag for shard, each in lags.items()},
         )
         yield partition_gauge(
             "open_transaction_offsets",
-            "Offsets that a sender's open transaction hides, by `topic` and `partition`: all from its first record on."
-            " Checked every 15 s. See `hanging_transaction_seconds`.",
+            "Offsets that an open transaction of a sender hides, by `topic` and `partition`. Checked every 15 s. See"
+            " `hanging_transaction_seconds`.",
             {shard: each.hidden for shard, each in lags.items()},
         )
         yield partition_gauge(
             "hanging_transaction_seconds",
-            "How long the same transaction of a sender has been open, by `topic` and `partition`; 0 if none is. Checked"
-            " every 15 s. Find the sender, or abort it: `kafka-transactions.sh find-hanging`, then `abort`.",
+            "How long the same transaction of a sender has been open, by `topic` and `partition`, or 0. Checked every"
+            " 15 s. Find the sender, or abort it: `kafka-transactions.sh find-hanging`, then `abort`.",
             dict.fromkeys(lags, 0.0)
             | {shard: (each.seen_ms - each.since_ms) / 1000 for shard, each in hanging.items()},
         )
         yield partition_gauge(
             "undecodable_offset",
-            "Offset of a record that the Kafka client cannot decode, by `topic` and `partition`; absent if there is"
-            " none. No later record of the partition is read. Run `timer-bridge skip TOPIC PARTITION OFFSET`"
-            " (operations.md, TimerBridgeUndecodableRecord).",
+            "Offset of a record that the Kafka client cannot decode, by `topic` and `partition`. No later record is"
+            " read. Run `timer-bridge skip TOPIC PARTITION OFFSET` (operations.md, TimerBridgeUndecodableRecord).",
             metrics.undecodable,
         )
         yield label_gauge(
             "paused_partitions",
-            "Partitions whose intake is paused, by `reason`: `disk`, `wheel` or `held` is full (release.md), `rate` is"
-            " the setting max_requests_per_s, `undecodable` is a record (see `undecodable_offset`). Stored timers are"
-            " still delivered. If the disk is full, free some space.",
-            "reason",
-            {reason: paused[reason] for reason in PAUSES},
+            "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` (release.md)"
+            " is full, `rate` is max_requests_per_s, `undecodable` is a record. Stored timers are still delivered.",
+            ["reason"],
+            {(reason,): paused[reason] for reason in PAUSES},
         )
         yield CounterMetricFamily(
             f"{NAMESPACE}_broker_throttle_seconds",
-            "How long brokers have delayed answers because of quotas, summed over all clients. Raise the quotas of the"
-            " bridge's user.",
+            "How long brokers delayed answers by quotas, summed over all clients. Raise the quotas of the bridge's"
+            " user.",
             status.throttled_s,
         )
         yield partition_gauge(
             "lost_to_retention_offsets",
-            "Offsets from the oldest pending timer on that Kafka no longer holds, by `topic` and `partition`. Checked"
+            "Offsets from the oldest pending timer on that Kafka has deleted, by `topic` and `partition`. Checked"
             " every 10 minutes. Raise retention.ms now and keep the disk: it has the only copy of these timers.",
             metrics.lost_to_retention,
         )
         yield partition_gauge(
             "clock_skew_seconds",
-            "How far the clock of the broker that leads the journal partition is ahead of ours, at least, by `topic`"
-            " and `partition`; negative if ours is ahead. Absent until that broker has written for us. Checked every"
-            " 15 s. Synchronize all clocks (NTP): timers leave by the bridge's clock, delays count from the broker's.",
+            "How far the clock of the journal's broker is ahead of ours, at least, by `topic` and `partition`;"
+            " negative if ours is ahead. Checked every 15 s. Synchronize all clocks (NTP): timers leave by the bridge's"
+            " clock, delays count from the broker's.",
             {shard: skew_ms / 1000 for shard, skew_ms in metrics.clock_skew_ms.items()},
         )
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_max_clock_skew_seconds",
-            "The setting `max_clock_skew`. A larger skew is logged as a warning.",
+        yield gauge(
+            "max_clock_skew_seconds",
+            "Setting `max_clock_skew`. A larger skew is logged as a warning.",
             limits.max_clock_skew_ms / 1000,
         )
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_disk_min_free_bytes",
-            "The setting `min_free_bytes`. Intake pauses below it; for timer topics with a small share of the store,"
-            " below half of it.",
+        yield gauge(
+            "disk_min_free_bytes",
+            "Setting `min_free_bytes`. Intake pauses below it, or below half of it for a topic with a small store.",
             limits.min_free_bytes,
         )
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_live",
-            "1 while `/health/live` answers 200. If it is 0, restart the process.",
-            not status.live().reason,
+        yield gauge("live", "1 while `/health/live` answers 200. If 0: restart the process.", not status.live().reason)
+        yield gauge(
+            "ready", "1 while `/health/ready` answers 200. If 0: it gives the reason.", not status.ready().reason
         )
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_ready",
-            "1 while `/health/ready` answers 200. It gives the reason if not.",
-            not status.ready().reason,
-        )
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_silence_seconds",
-            "Time since a turn of the loop ended or a wait for a broker was reported. Metrics of the stores are as old."
-            " If it is above 60 and no partition recovers, the loop hangs.",
+        yield gauge(
+            "silence_seconds",
+            "Time since a turn of the loop ended or a wait for a broker was reported; metrics of the stores are as"
+            " old. Above 60 without a recovery: the loop hangs.",
             status.silence_s(),
         )
-        yield gauge("build_info", "1, with the `version` of the bridge.", ["version"], {(limits.version,): 1})
+        yield label_gauge("build_info", "1, with the `version` of the bridge.", ["version"], {(limits.version,): 1})
 
 
 def _without_others(family: Metric, owned: set[tuple[str, str]]) -> Metric:

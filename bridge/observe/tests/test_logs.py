@@ -32,17 +32,11 @@ log = logging.getLogger("bridge.test")
 
 @pytest.fixture(autouse=True)
 def restore_logging() -> Iterator[None]:
-    root, hook = logging.getLogger(), sys.excepthook
-    handlers, level = list(root.handlers), root.level
+    root = logging.getLogger()
+    handlers, level, hook = root.handlers[:], root.level, sys.excepthook
     yield
-    for handler in list(root.handlers):
-        if handler not in handlers:
-            root.removeHandler(handler)
-    for handler in handlers:
-        if handler not in root.handlers:
-            root.addHandler(handler)
+    root.handlers[:], sys.excepthook = handlers, hook
     root.setLevel(level)
-    sys.excepthook = hook
     for number in logs.SWITCHES:
         signal.signal(number, signal.SIG_DFL)
 

@@ -1,5 +1,6 @@
 """`/metrics` of a bridge in a simulated world, after what has happened there."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.loop.clock_skew import skew_ms
+from bridge.loop.open_transactions import Hang
 from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World
 from bridge.observe.metric_types import BatchHistogram
-from bridge.observe.metrics import MAX_TARGETS, Metrics
+from bridge.observe.metrics import MAX_TARGETS, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
 from bridge.release.target_rate_limits import TargetLimit
@@ -45,9 +47,6 @@ def samples(text: str) -> dict[str, float]:
 
 
 def metrics_of(world: TimerWorld) -> dict[str, float]:
-    assert world.bridge.bridge is not None
-    world.bridge.bridge.monitors.check_open_transactions()
-    world.bridge.bridge.monitors.check_clocks()
     return samples(text_of(world))
 
 
@@ -158,10 +157,9 @@ def test_requests_deliveries_and_lateness() -> None:
     assert found['pending_timers{target="orders"}'] == found[f"partition_pending_timers{{{PARTITION}}}"] == 1
     assert found["next_due_timestamp_seconds"] == (world.now_ms + 400) / 1000
     assert found["transaction_seconds_count"] > 0
-    assert found['partitions{phase="running"}'] == found[f"partition_owned{{{PARTITION}}}"] == 1
-    assert found["live"] == found["ready"] == found['build_info{version="1.2.3"}'] == 1
     assert found["process_resident_memory_bytes"] > 1_000_000
     assert found[f"store_bytes{{{PARTITION}}}"] > 0
+    assert found["disk_free_bytes"] == next(iter(world.bridge.disks.values())).free_bytes()
 
 
 def test_case_6_a_late_backlog_is_pending_and_then_counts_as_late() -> None:
@@ -329,7 +327,7 @@ def test_recovery_work_from_kafka_and_from_the_directory() -> None:
     assert metrics_of(world)['recovery_work_total{source="kafka"}'] == 10
 
 
-def test_a_revoked_partition_has_no_metrics() -> None:
+def test_rebalances_are_counted_and_a_revoked_partition_has_no_metrics() -> None:
     world = World()
     assert metrics_of(world)["rebalances_total"] == 1
     other = world.group.join("another")
@@ -340,6 +338,10 @@ def test_a_revoked_partition_has_no_metrics() -> None:
     assert found["rebalances_total"] == 2
     assert found['moved_partitions_total{change="revoked"}'] == 1
     assert [name for name in found if PARTITION in name] == []
+    world = World()
+    world.bridge.leave_the_group()
+    world.bridge.run(0)
+    assert metrics_of(world)['moved_partitions_total{change="lost"}'] == 1
 
 
 def test_an_old_reading_of_the_stores_shows_no_partition_of_others() -> None:
@@ -351,13 +353,6 @@ def test_an_old_reading_of_the_stores_shows_no_partition_of_others() -> None:
     assert PARTITION in exposition.text("")[0].decode()
     instance.stop()
     assert PARTITION not in exposition.text("")[0].decode()
-
-
-def test_a_partition_is_lost_if_the_group_removes_the_instance() -> None:
-    world = World()
-    world.bridge.leave_the_group()
-    world.bridge.run(0)
-    assert metrics_of(world)['moved_partitions_total{change="lost"}'] == 1
 
 
 def test_a_recovery_that_waits_for_the_former_owner_is_counted() -> None:
@@ -375,42 +370,6 @@ def test_a_recovery_that_waits_for_the_former_owner_is_counted() -> None:
     assert (found[waited], found[recovering]) == (1, 0)
 
 
-def test_case_38_a_hanging_transaction_of_a_sender_names_its_partition() -> None:
-    world = World()
-    names = [f"{name}{{{PARTITION}}}" for name in ("hanging_transaction_seconds", "open_transaction_offsets")]
-    hanging = world.kafka.begin("sender")
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"5")]
-    world.kafka.produce(TIMERS, b"hidden", headers=headers, transaction=hanging)
-    world.send()
-    world.bridge.run(1000)
-    found = metrics_of(world)
-    assert [found[name] for name in names] == [0, 2]
-    assert found[f"lag_offsets{{{PARTITION}}}"] == 2
-    world.bridge.run(5000)
-    assert metrics_of(world)[names[0]] == 5
-    world.kafka.commit(hanging)
-    world.bridge.run(1000)
-    found = metrics_of(world)
-    assert [found[name] for name in names] == [0, 0]
-
-
-def test_case_27_a_full_disk_pauses_intake() -> None:
-    world = World()
-    disk = next(iter(world.bridge.disks.values()))
-    free, disk.free = disk.free, 5
-    world.send()
-    world.bridge.run(50)
-    found = metrics_of(world)
-    assert found['paused_partitions{reason="disk"}'] == found['pauses_total{reason="disk"}'] == 1
-    assert found['partitions{phase="paused"}'] == found[f"backlog_requests{{{PARTITION}}}"] == 1
-    assert (found["ready"], found["disk_free_bytes"], found["disk_min_free_bytes"]) == (0, 5, 1 << 30)
-    disk.free = free
-    world.bridge.run(50)
-    found = metrics_of(world)
-    assert found['paused_partitions{reason="disk"}'] == found[f"backlog_requests{{{PARTITION}}}"] == 0
-    assert found['pauses_total{reason="disk"}'] == 1
-
-
 def test_intake_over_the_rate_of_a_timer_topic_is_paused() -> None:
     world = World(replace(World().options, max_requests_per_s=1))
     for _ in range(3):
@@ -424,35 +383,42 @@ def test_intake_over_the_rate_of_a_timer_topic_is_paused() -> None:
     assert (found['paused_partitions{reason="rate"}'], found['pauses_total{reason="rate"}']) == (0, 1)
 
 
-def test_delays_by_quotas_add_up() -> None:
-    world = World()
-    world.bridge.status.throttled(0.25)
-    world.bridge.status.throttled(0.5)
-    assert metrics_of(world)["broker_throttle_seconds_total"] == 0.75
-
-
-def test_offsets_lost_to_retention() -> None:
-    world = World()
-    world.send()
-    world.send()
-    world.bridge.run(100)
-    world.kafka.topics[TIMERS].partitions[0].delete_before(2)
-    assert world.bridge.bridge is not None
-    world.bridge.bridge.monitors.check_retention()
-    assert metrics_of(world)[f"lost_to_retention_offsets{{{PARTITION}}}"] == 2
-
-
-def test_the_offset_of_an_undecodable_record_is_shown_until_it_is_skipped() -> None:
-    world, name = World(), f"undecodable_offset{{{PARTITION}}}"
-    assert name not in metrics_of(world)
-    world.kafka.produce(TIMERS, b"zeros", is_undecodable=True)
-    world.bridge.run(10)
-    found = metrics_of(world)
-    assert (found[name], found['paused_partitions{reason="undecodable"}']) == (0, 1)
-    world.kafka.skip(Shard(TIMERS, 0), 0)
-    world.bridge.run(10)
-    found = metrics_of(world)
-    assert (name in found, found['refused_total{code="undecodable"}']) == (False, 1)
+def test_state_that_the_loop_has_noted() -> None:
+    metrics, status = Metrics(), Status()
+    shard, other = Shard(TIMERS, 0), Shard(TIMERS, 1)
+    status.partition_running(other)
+    status.intake_paused(shard, "disk", "full")
+    metrics.lags = {shard: Lag(5, 2), other: Lag(0, 0)}
+    metrics.hanging_transactions = {shard: Hang(shard, offset=3, since_ms=1000, waiting=2, seen_ms=6000)}
+    metrics.undecodable = {shard: 7}
+    metrics.clock_skew_ms = {shard: -1500}
+    metrics.lost_to_retention = {shard: 4}
+    metrics.topics_checked({TIMERS: 2})
+    metrics.retention_checked({TIMERS: -1, "timer.journal": 60_000}, needed_ms=30_000)
+    status.throttled(0.25)
+    status.throttled(0.5)
+    found = samples(Exposition(metrics, status, AlertLimits("1.2.3", 1 << 30, 1000)).text("")[0].decode())
+    assert {name.partition("{")[0]: value for name, value in found.items() if PARTITION in name} == {
+        "partition_owned": 1,
+        "lag_offsets": 5,
+        "open_transaction_offsets": 2,
+        "hanging_transaction_seconds": 5,
+        "undecodable_offset": 7,
+        "lost_to_retention_offsets": 4,
+        "clock_skew_seconds": -1.5,
+    }
+    assert found[f"hanging_transaction_seconds{{{PARTITION.replace('0', '1')}}}"] == 0
+    assert {name: found[name] for name in found if name.startswith(("partitions{", "retention", "topic_"))} == {
+        'partitions{phase="running"}': 1,
+        'partitions{phase="recovering"}': 0,
+        'partitions{phase="paused"}': 1,
+        'retention_seconds{topic="timer.requests"}': math.inf,
+        'retention_seconds{topic="timer.journal"}': 60,
+        'topic_partitions{topic="timer.requests"}': 2,
+    }
+    assert (found["needed_retention_seconds"], found["broker_throttle_seconds_total"]) == (30, 0.75)
+    assert (found["live"], found["ready"], found['build_info{version="1.2.3"}']) == (1, 0, 1)
+    assert (found["disk_min_free_bytes"], found["max_clock_skew_seconds"]) == (1 << 30, 1)
 
 
 # -- clocks
@@ -463,19 +429,3 @@ def test_the_offset_of_an_undecodable_record_is_shown_until_it_is_skipped() -> N
 )
 def test_a_skew_is_only_what_is_certain(stamped_ms: int, skew: int) -> None:
     assert skew_ms(stamped_ms, begun_ms=1000, stands_ms=1012) == skew
-
-
-@pytest.mark.parametrize(("skew", "words"), [(5000, "5000 ms ahead"), (-5000, "5000 ms behind"), (900, "")])
-def test_clock_skew_is_measured_and_logged_if_it_is_large(
-    skew: int, words: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World()
-    for topic in ("timer.journal", TIMERS):
-        world.kafka.topics[topic].partitions[0].skew_ms = skew
-    world.kafka.topics["timer.journal"].partitions[0].delete_before(2)  # the claim, which bears another time
-    assert f"clock_skew_seconds{{{PARTITION}}}" not in metrics_of(world), "nothing was written yet"
-    world.send()
-    world.bridge.run(100)
-    assert metrics_of(world)[f"clock_skew_seconds{{{PARTITION}}}"] == skew / 1000
-    assert (f"a broker's clock is {words} of ours" in caplog.text) == bool(words)
-    assert ("broker's clock" in caplog.text) == bool(words)
