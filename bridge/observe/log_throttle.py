@@ -8,7 +8,7 @@ _INTERVAL_MS = 60_000
 
 
 class LogThrottle:
-    """Logs one line for many equal faults, told apart by their key."""
+    """Logs one line a minute for faults with the same key."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -43,7 +43,7 @@ def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[st
     """Configure logging of the process, replacing an earlier configuration. kafka: librdkafka settings, see rule 2."""
     hide(kafka or {})
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_json() if format_ == "json" else _text())
+    handler.setFormatter(_formatter(format_))
     handler.addFilter(_FieldsAndSecrets())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     sys.excepthook = _log_unhandled if format_ == "json" else sys.__excepthook__
@@ -73,17 +73,13 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def _text() -> logging.Formatter:
-    return _in_utc(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+def _formatter(format_: Format) -> logging.Formatter:
+    if format_ == "json":
+        from pythonjsonlogger.json import JsonFormatter  # here, as commands of clients do not need it
 
-
-def _json() -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter  # here, as commands of clients do not need it
-
-    return _in_utc(JsonFormatter(list(_FIELDS), rename_fields=_FIELDS, json_ensure_ascii=False))
-
-
-def _in_utc(formatter: logging.Formatter) -> logging.Formatter:
+        formatter: logging.Formatter = JsonFormatter(list(_FIELDS), rename_fields=_FIELDS, json_ensure_ascii=False)
+    else:
+        formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
     return formatter
