@@ -215,29 +215,27 @@ class Metrics:
                 self.transaction_aborts.labels("refused" if refused else outcome.why).inc()
 
     def transaction_committed(self, parts: Sequence[tuple[OwnedPartition, FrozenDraft]], now_ms: int) -> None:
-        """Count a transaction. Sums of all parts are added, as each call of a counter has a fixed cost."""
-        requests: Counter[str] = Counter()
-        receipts: Counter[str] = Counter()
+        """Count a transaction. Each counter is called once with the sum of all parts: a call costs a microsecond."""
+        sums: Counter[tuple[prometheus_client.Counter, str]] = Counter()
         copies = landed = 0
         for owned, frozen in parts:
             draft, shard = frozen.draft, owned.shard
             self.last_commit_ms = frozen.at_ms
-            requests[shard.topic] += draft.requests
+            sums[self.requests, shard.topic] += draft.requests
             copies += len(draft.copies)
             landed += len(draft.landed)
             for kind, count in frozen.receipt_counts().items():
-                receipts[kind] += count
+                sums[self.receipts, kind] += count
             for refusal in draft.parked.values():
-                self.parked.labels(refusal.code).inc()
+                sums[self.parked, refusal.code] += 1
             for _, refusal in draft.refused:
-                self.refused.labels(refusal.code).inc()
+                sums[self.refused, refusal.code] += 1
             if frozen.journal is not None:
                 self.journal_written_ms[shard] = (frozen.at_ms, now_ms)
         self.rolled.inc(copies)
         self.landed.inc(landed)
-        for counter, counts in ((self.requests, requests), (self.receipts, receipts)):
-            for label, count in counts.items():
-                counter.labels(label).inc(count)
+        for (counter, label), count in sums.items():
+            counter.labels(label).inc(count)
         self._count_deliveries([frozen for _, frozen in parts if frozen.draft.bodies], now_ms)
 
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
