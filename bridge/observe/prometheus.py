@@ -29,7 +29,7 @@ class Exposition(Collector):
     """Renders the metrics of a process. While the loop does not answer, those of the stores are the last ones."""
 
     def __init__(self, metrics: Metrics, status: Status, limits: AlertLimits) -> None:
-        # For the process. Each counter would have a second metric, `_created`.
+        # Holds for the process. Each counter would have a second metric, `_created`.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._metrics = metrics
         self._status = status
@@ -76,8 +76,7 @@ class Exposition(Collector):
         )
         yield partition_gauge(
             "partition_owned",
-            "1 for each `topic` and `partition` that this instance owns. If no instance does: start one, check the"
-            " group.",
+            "1 for each `topic` and `partition` that this instance owns. If no instance does: start one.",
             dict.fromkeys(status.shards(), 1),
         )
         yield partition_gauge(
@@ -114,8 +113,7 @@ class Exposition(Collector):
         )
         yield CounterMetricFamily(
             f"{NAMESPACE}_broker_throttle_seconds",
-            "How long brokers delayed answers by quotas, summed over all clients. Raise the quotas of the bridge's"
-            " user.",
+            "Delays by brokers' quotas, summed over all clients. Raise the quotas of the bridge's user.",
             status.throttled_s,
         )
         yield partition_gauge(
