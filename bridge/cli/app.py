@@ -1,41 +1,32 @@
 """`timer-bridge`: the commands. Exit codes: 0 well, 1 trouble outside, 2 a wrong setting or call, 3 a bad audit.
 
-`run` has one option for each field of `Settings`; there is no second list of them.
+The options of `run` are made of the fields of `Settings` (shared_options.py).
 """
 
 import logging
-import os
 import signal
 import sys
 import threading
-from dataclasses import make_dataclass
 from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic.fields import FieldInfo
 
-from bridge.cli.client_commands import Kafka, kafka_settings
-from bridge.cli.client_commands import register as register_client_commands
-from bridge.cli.option_groups import with_groups
-from bridge.cli.pending_command import register as register_pending_command
-from bridge.cli.redrive_commands import register as register_redrive
-from bridge.cli.store_commands import register as register_store_commands
+from bridge.cli import client_commands, pending_command, redrive_command, store_commands
+from bridge.cli.shared_options import RunOptions, command_with
 from bridge.config import report as config_report
 from bridge.config.secret_file import new_token
-from bridge.config.settings import Layers, Settings, load
+from bridge.config.settings import validated
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.observe import logs
 
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
-register_client_commands(app)
-register_pending_command(app)
-register_store_commands(app)
-register_redrive(app)
+for module in (client_commands, pending_command, store_commands, redrive_command):
+    app.add_typer(module.commands)
 
 
 def main() -> None:
@@ -63,38 +54,12 @@ def _options(
     """Delayed messages for an existing Kafka."""
 
 
-def _option(name: str, field: FieldInfo) -> Any:
-    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-    shown = f"default: {'none' if default in (None, '') else default}"
-    help_ = f"{field.description} [{'required' if field.is_required() else shown}]"
-    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)]
-
-
-_TABLES = ("kafka", "topics", "targets")
-"""Settings that are TOML tables, so they have no option of their own."""
-_OPTIONS = {
-    "config": Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")],
-    **{name: _option(name, field) for name, field in Settings.model_fields.items() if name not in _TABLES},
-    "kafka": Kafka,
-}
-
-
-class Flags(make_dataclass("Flags", [(name, kind, None) for name, kind in _OPTIONS.items()])):  # type: ignore[misc]
-    """One option for each setting, and --config."""
-
-    def layers(self) -> Layers:
-        """Return the flags, the environment and the config. Raises SettingsError."""
-        given: dict[str, Any] = {**vars(self), "kafka": kafka_settings(self.kafka)}
-        return Layers(given, os.environ, given.pop("config"))
-
-
-@app.command()
-@with_groups
-def run(flags: Flags) -> None:
+@app.command(cls=command_with(RunOptions))
+def run(context: typer.Context) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.process import run as run_bridge
 
-    settings = load(*flags.layers())
+    settings = validated(context.obj.given())
     logs.configure(settings.log_format, settings.log_level, settings.kafka)
     try:
         run_bridge(settings)
@@ -106,15 +71,14 @@ def run(flags: Flags) -> None:
         raise typer.Exit(error.exit_code) from error
 
 
-@app.command("check-config")
-@with_groups
-def check_config(flags: Flags) -> None:
+@app.command("check-config", cls=command_with(RunOptions))
+def check_config(context: typer.Context) -> None:
     """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
-    layers = flags.layers()
-    settings = load(*layers)
+    given = context.obj.given()
+    settings = validated(given)
     logs.hide(settings.kafka)
     config_report.check(settings)
-    typer.echo(config_report.report(settings, layers))
+    typer.echo(config_report.report(settings, given))
 
 
 @app.command()

@@ -53,16 +53,16 @@ def act_on(
     token = None if token_file is None else read_token(token_file)
     api = ApiClient(url, "--page true", token, timeout_s=_TIMEOUT_S)
     asked: dict[str, Any] = {"selector": selector.model_dump(exclude_none=True)}
-    first = api.post(f"{API}/selection/count", asked, Counted)
-    _require_all_partitions(first)
+    parts = [_count(api, asked, None)]
     if action is None or not apply:
-        _show_count(first, action)
+        _show_count(parts[0], action)
         return
+    while parts[-1].after is not None:  # all parts are counted first, so timers that arrive meanwhile are in no part
+        parts.append(_count(api, asked, parts[-1].after))
     later = without_id = 0
-    for after, counted in _count_parts(api, asked, first):
-        done = api.post(
-            f"{API}/selection/{action}", {**asked, **more, "after": after, "token": counted.token}, ActedOnSelection
-        )
+    for after, counted in zip([None, *(part.after for part in parts)], parts, strict=False):
+        body = {**asked, **more, "after": after, "token": counted.token}
+        done = api.post(f"{API}/selection/{action}", body, ActedOnSelection)
         _show_result(action, done)
         later += max(0, done.left - (counted.matching - counted.taken))
         without_id += done.without_id
@@ -73,18 +73,16 @@ def act_on(
         raise BridgeError("; ".join(left))
 
 
-def _count_parts(api: ApiClient, asked: dict[str, Any], first: Counted) -> list[tuple[str | None, Counted]]:
-    """Return each part with its `after`.
-
-    All parts are counted before the first action, so timers that arrive meanwhile are in no part.
-    """
-    parts: list[tuple[str | None, Counted]] = [(None, first)]
-    while parts[-1][1].after is not None:
-        after = parts[-1][1].after
-        counted = api.post(f"{API}/selection/count", {**asked, "after": after}, Counted)
-        _require_all_partitions(counted)
-        parts.append((after, counted))
-    return parts
+def _count(api: ApiClient, asked: dict[str, Any], after: str | None) -> Counted:
+    """Count the next part of the matching timers. Raises BridgeError if a partition is missing."""
+    counted = api.post(f"{API}/selection/count", {**asked, "after": after}, Counted)
+    if counted.missing:
+        first = counted.missing[0]
+        raise BridgeError(
+            f"{len(counted.missing)} partitions have not answered; {first.partition}: {first.why}. Nothing was done:"
+            f" run it again when all answer"
+        )
+    return counted
 
 
 def _show_result(action: str, done: ActedOnSelection) -> None:
@@ -92,15 +90,6 @@ def _show_result(action: str, done: ActedOnSelection) -> None:
     typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
     if done.unanswered:
         typer.echo(f"{done.unanswered} without a receipt so far: they are done when the bridge reads them", err=True)
-
-
-def _require_all_partitions(counted: Counted) -> None:
-    if counted.missing:
-        first = counted.missing[0]
-        raise BridgeError(
-            f"{len(counted.missing)} partitions have not answered; {first.partition}: {first.why}. Nothing was done:"
-            f" run it again when all answer"
-        )
 
 
 def _show_count(counted: Counted, action: str | None) -> None:

@@ -7,26 +7,41 @@
 """
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from bridge.cli.output import escaped
-from bridge.cli.pending_sources import PendingSource, RunningInstances, StoppedBridge
+from bridge.cli.api_client import Answer, ApiClient
+from bridge.cli.offline_stores import for_each_store, locked_stores
+from bridge.cli.output import escaped, table
 from bridge.config.durations import instant_text
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
-from bridge.query.summary import Bucket, Named, Pending, parse_bucket_ms
+from bridge.query.summary import (
+    InstanceNamed,
+    InstancePending,
+    Named,
+    OfInstance,
+    Pending,
+    Timer,
+    merge_pending,
+    named_in_store,
+    parse_bucket_ms,
+    pending_in_store,
+)
 from schemas.kafka_settings import PREFIX, from_environment
+from schemas.origin import Shard
+from timer.inspect.offline_store import StoppedStore
 
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"
+_PATH = "/pending"
+_STOP_OR_ASK = "ask it by its --http-port (or --url); where it was started without one, stop it first"
 _ROWS = 24
 _BAR = 40
-_BUCKET = "1h"
 _INSTEAD = {
     "topic": "say it as --select topic=...",
     "id": "`timer-bridge cancel`, `move` and `release` take an id",
@@ -37,21 +52,76 @@ _INSTEAD = {
 """Options that --select does not combine with, each with the remedy."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("pending")(pending)
+commands = typer.Typer()
 
 
+class RunningInstances:
+    """All instances of a group, so all its partitions. Raises BridgeError.
+
+    token: needed for a question by id. unread_partitions: those that the last answer lacks, as they still recover.
+    """
+
+    def __init__(self, urls: list[str], token: str | None = None) -> None:
+        self._bridges = [ApiClient(url, "--http-port", token) for url in urls]
+        self.unread_partitions: list[str] = []
+
+    def pending(self, bucket_ms: int, topic: str | None) -> Pending:
+        asked = {"bucket": str(bucket_ms)} | ({} if topic is None else {"topic": topic})
+        found = [each.get(_PATH, asked, InstancePending) for each in self._bridges]
+        self._note(found)
+        return merge_pending(found)
+
+    def named(self, id_: str) -> Named:
+        found = [each.get(_PATH, {"id": id_}, InstanceNamed) for each in self._bridges]
+        self._note(found)
+        return Named(at_ms=found[0].at_ms, id=id_, timers=[timer for each in found for timer in each.timers])
+
+    def _note(self, found: Iterable[OfInstance]) -> None:
+        self.unread_partitions = sorted({name for each in found for name in each.recovering})
+
+
+class StoppedBridge:
+    """The stores of a stopped bridge, as of their checkpoints, read only. Raises BridgeError and SettingsError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.unread_partitions: list[str] = []
+
+    def pending(self, bucket_ms: int, topic: str | None) -> Pending:
+        now_ms = _now_ms()
+        nothing = Pending(at_ms=now_ms, pending=0, topics={}, shards={})
+        found = self._each(lambda shard, store: pending_in_store(shard, store, now_ms, bucket_ms, topic))
+        return merge_pending([nothing, *found])
+
+    def named(self, id_: str) -> Named:
+        now_ms = _now_ms()
+        found = self._each(lambda shard, store: named_in_store(shard, store, id_, now_ms))
+        return Named(at_ms=now_ms, id=id_, timers=[timer for each in found for timer in each.timers])
+
+    def _each(self, look: Callable[[Shard, StoppedStore], Answer]) -> list[Answer]:
+        """Return the result of `look` for each store that is not empty."""
+        found: list[Answer] = []
+        with locked_stores(self._folder, remedy=_STOP_OR_ASK) as stores:
+            unfinished = for_each_store(stores, lambda shard, store: found.append(look(shard, store)))
+        self.unread_partitions = [*map(str, unfinished)]
+        return found
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@commands.command()
 def pending(
     url: Annotated[list[str] | None, typer.Option("--url", help="Of a running bridge; one for each instance.")] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", help=f"Of a running bridge on 127.0.0.1. [env var: {_HTTP_PORT}]")
+        int | None, typer.Option("--http-port", help=f"Of a running bridge on 127.0.0.1. (env var: {_HTTP_PORT})")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Of a stopped bridge; it is only read.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this real topic.")] = None,
     id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
     bucket: Annotated[
-        str | None, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d. [default: 1h]")
+        str | None, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d. (default: 1h)")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; times are epoch ms.")] = False,
     select: Annotated[
@@ -82,23 +152,22 @@ def pending(
     if len(actions) > 1:
         raise SettingsError("--cancel, --move-by, --release: give one of them")
     if select:
-        _refuse_beside_select(
-            {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
-        )
-        action, more = actions[0] if actions else None, {} if move_by is None else {"by": move_by}
-        _act_on(select, url or [], http_port, token_file, action, more, apply=apply)
+        given = {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
+        _refuse_beside_select(given)
+        more = {} if move_by is None else {"by": move_by}
+        _act_on(select, _urls(url, http_port), token_file, actions[0] if actions else None, more, apply=apply)
         return
     if actions or apply:
         raise SettingsError(
             "--cancel, --move-by, --release and --apply are about what --select names: give it, such as"
             " --select topic=orders"
         )
-    source = _source(url or [], http_port, data_dir, token_file)
+    source = _source(url, http_port, data_dir, token_file)
     if id_ is not None:
         _show_named(source, id_, as_json=as_json)
         return
     try:
-        bucket_ms = parse_bucket_ms(_BUCKET if bucket is None else bucket)
+        bucket_ms = parse_bucket_ms("1h" if bucket is None else bucket)
     except ValueError as error:
         raise SettingsError(f"--bucket: {error}") from error
     found = source.pending(bucket_ms, topic)
@@ -110,19 +179,20 @@ def pending(
         typer.echo(f"note: {_unread_text(source)}", err=True)
 
 
-def _show_named(source: PendingSource, id_: str, *, as_json: bool) -> None:
+def _show_named(source: RunningInstances | StoppedBridge, id_: str, *, as_json: bool) -> None:
     named = source.named(id_)
     if as_json:
         typer.echo(named.model_dump_json(indent=2))
     elif named.timers:
-        Console().print(_timers(named))
+        columns = ("state", "partition", "origin", "offset", "target", "due", "rolls")
+        Console().print(table(columns, map(_row, named.timers), title=named.id))
     if not named.timers and source.unread_partitions:
         raise BridgeError(f"nothing was found under {id_!r}, but {_unread_text(source)}")
     if not named.timers:
         raise BridgeError(f"no timer is pending under {id_!r} there")
 
 
-def _unread_text(source: PendingSource) -> str:
+def _unread_text(source: RunningInstances | StoppedBridge) -> str:
     names = ", ".join(source.unread_partitions)
     return f"{names} could not be looked into, as not recovered yet: ask again when the bridge is ready"
 
@@ -137,7 +207,6 @@ def _refuse_beside_select(given: Mapping[str, object]) -> None:
 def _act_on(
     select: list[str],
     urls: list[str],
-    http_port: int | None,
     token_file: Path | None,
     action: str | None,
     more: Mapping[str, str],
@@ -147,28 +216,30 @@ def _act_on(
     from bridge.cli.bulk_command import act_on, parse_selector  # only here: it needs the API's models
 
     selector = parse_selector(select)
-    asked = _urls(urls, http_port)
-    if not asked:
+    if not urls:
         raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
-    act_on(asked[0], token_file, selector, action, more, apply=apply)
+    act_on(urls[0], token_file, selector, action, more, apply=apply)
 
 
-def _source(urls: list[str], http_port: int | None, data_dir: Path | None, token_file: Path | None) -> PendingSource:
-    if urls and data_dir is not None:
+def _source(
+    url: list[str] | None, http_port: int | None, data_dir: Path | None, token_file: Path | None
+) -> RunningInstances | StoppedBridge:
+    if url and data_dir is not None:
         raise SettingsError("--url asks a running bridge, --data-dir reads a stopped one: give one of them")
     if data_dir is not None:
         return StoppedBridge(data_dir)
-    asked = _urls(urls, http_port)
-    if not asked:
+    urls = _urls(url, http_port)
+    if not urls:
         raise SettingsError("give --http-port or --url of a running bridge, or --data-dir of a stopped one")
-    token = None if token_file is None else read_token(token_file)
-    return RunningInstances(asked, token)
+    return RunningInstances(urls, None if token_file is None else read_token(token_file))
 
 
-def _urls(urls: list[str], http_port: int | None) -> list[str]:
-    """Return `urls`, else that of the bridge on this machine if its port is given."""
-    port = http_port if urls or http_port is not None else _port_of_environment()
-    return urls or ([f"http://127.0.0.1:{port}"] if port else [])
+def _urls(url: list[str] | None, http_port: int | None) -> list[str]:
+    """Return `url`, else that of the bridge on this machine if its port is given."""
+    if url:
+        return url
+    port = _port_of_environment() if http_port is None else http_port
+    return [f"http://127.0.0.1:{port}"] if port else []
 
 
 def _port_of_environment() -> int | None:
@@ -188,41 +259,21 @@ def _show(found: Pending, console: Console) -> None:
     if not found.topics:
         return
     console.print(f"next due: {instant_text(min(each.first_due_ms for each in found.topics.values()))}")
-    table = Table()
-    for column in ("topic", "pending", "first due", "last due"):
-        table.add_column(column, justify="right" if column == "pending" else "left", overflow="fold")
-    for topic, own in found.topics.items():
-        first, last = instant_text(own.first_due_ms), instant_text(own.last_due_ms)
-        table.add_row(escaped(topic), str(own.pending), first, last)
-    console.print(table)
-    console.print(_histogram(found))
-
-
-def _histogram(found: Pending) -> Table:
-    """Return the first buckets of all topics together; the caption counts the rest."""
+    rows = [
+        (topic, own.pending, instant_text(own.first_due_ms), instant_text(own.last_due_ms))
+        for topic, own in found.topics.items()
+    ]
+    console.print(table(("topic", ">pending", "first due", "last due"), rows))
     buckets = found.histogram()
     first, rest = buckets[:_ROWS], buckets[_ROWS:]
-    table = Table(caption=f"{sum(each.timers for each in rest)} later" if rest else None)
-    table.add_column("due from")
-    table.add_column("timers", justify="right")
-    table.add_column("")
     most = max(each.timers for each in first)
-    for each in first:
-        table.add_row(instant_text(each.from_ms), str(each.timers), _bar(each, most))
-    return table
+    bars = [(instant_text(each.from_ms), each.timers, "#" * max(1, each.timers * _BAR // most)) for each in first]
+    console.print(table(("due from", ">timers", ""), bars))
+    if rest:
+        console.print(f"{sum(each.timers for each in rest)} later")
 
 
-def _bar(bucket: Bucket, most: int) -> str:
-    return "#" * max(1, bucket.timers * _BAR // most)
-
-
-def _timers(named: Named) -> Table:
-    table = Table(title=escaped(named.id), title_justify="left")
-    for column in ("state", "partition", "origin", "offset", "target", "due", "rolls"):
-        table.add_column(column, overflow="fold")
-    for timer in named.timers:
-        target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
-        offset = "" if timer.offset is None else str(timer.offset)
-        due = instant_text(timer.due_ms)
-        table.add_row(timer.state, timer.shard, str(timer.origin), offset, escaped(target), due, str(timer.rolls))
-    return table
+def _row(timer: Timer) -> tuple[object, ...]:
+    target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
+    offset = "" if timer.offset is None else timer.offset
+    return timer.state, timer.shard, timer.origin, offset, target, instant_text(timer.due_ms), timer.rolls

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
-from bridge.cli.output import escaped
+from bridge.cli.output import table
 from bridge.cli.parquet_export import pending_file
 from bridge.config.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
@@ -35,14 +35,10 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, o
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 ForceRead = Annotated[bool, typer.Option("--force-read", help="Read although a bridge is running on it.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the three commands to `app`."""
-    app.command("inspect")(inspect)
-    app.command("verify")(verify)
-    app.command("export")(export)
+commands = typer.Typer()
 
 
+@commands.command()
 def inspect(
     folder: Folder,
     limit: Annotated[int, typer.Option(min=0, help="How many timers and ticks to show of each store.")] = 10,
@@ -68,13 +64,21 @@ def inspect(
         raise BridgeError(f"no timer is pending under {id_!r} in {folder}, as of the last checkpoint")
 
 
+@commands.command()
 def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
     """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
     reports: list[dict[str, Any]] = []
     with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
         for shard, path in stores:
-            result = _verify(path)
-            reports.append({"store": str(shard), **_result_json(result)})
+            try:
+                with store_errors(path):
+                    result = verify_store(ReadOnlyDisk(path))
+            except EmptyStoreError as empty:
+                reports.append({"store": str(shard), "empty": str(empty)})
+                if not as_json:
+                    typer.echo(f"{shard}: {empty}")
+                continue
+            reports.append({"store": str(shard), **asdict(result)})
             if not as_json:
                 _print_result(shard, result)
     if as_json:
@@ -87,22 +91,7 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
         raise typer.Exit(1)
 
 
-def _verify(path: Path) -> Verified | EmptyStoreError:
-    try:
-        with store_errors(path):
-            return verify_store(ReadOnlyDisk(path))
-    except EmptyStoreError as empty:
-        return empty
-
-
-def _result_json(result: Verified | EmptyStoreError) -> dict[str, Any]:
-    return {"empty": str(result)} if isinstance(result, EmptyStoreError) else asdict(result)
-
-
-def _print_result(shard: Shard, result: Verified | EmptyStoreError) -> None:
-    if isinstance(result, EmptyStoreError):
-        typer.echo(f"{shard}: {result}")
-        return
+def _print_result(shard: Shard, result: Verified) -> None:
     for note in result.notes:
         typer.echo(f"{shard}: note: {note}", err=True)
     if result.fault is None:
@@ -112,6 +101,7 @@ def _print_result(shard: Shard, result: Verified | EmptyStoreError) -> None:
         typer.echo(f"{shard}: FAULT: {result.fault}", err=True)
 
 
+@commands.command()
 def export(
     folder: Folder,
     out: Annotated[
@@ -158,10 +148,9 @@ def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
 
 def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any]:
     """Return what `inspect` prints of one store."""
-    timers = store.soonest(limit) if id_ is None else store.with_id(id_.encode())
-    checkpoint = store.checkpoint
     if id_ is not None:
-        return {"timers": [_timer(timer) for timer in timers]}
+        return {"timers": [_timer(timer) for timer in store.with_id(id_.encode())]}
+    checkpoint = store.checkpoint
     visit_ms, origin = checkpoint.progress.settled
     return {
         "closed": store.closed,
@@ -182,7 +171,7 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
         },
         "files": [file._asdict() for file in store.files()],
         "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],
-        "timers": [_timer(timer) for timer in timers],
+        "timers": [_timer(timer) for timer in store.soonest(limit)],
     }
 
 
@@ -209,61 +198,42 @@ def _show(reports: list[dict[str, Any]], console: Console) -> None:
             console.print(one["empty"])
             continue
         if "checkpoint" in one:
-            console.print(_summary(one))
-            console.print(
-                _table("next ticks", [(instant_text(tick["from_ms"]), str(tick["timers"])) for tick in one["ticks"]])
-            )
+            console.print(table(("", "", ""), _checkpoint_rows(one), title="checkpoint"))
+            ticks = [(instant_text(tick["from_ms"]), tick["timers"]) for tick in one["ticks"]]
+            console.print(table(("", ""), ticks, title="next ticks"))
         if one["timers"]:
-            console.print(_timers(one["timers"]))
+            columns = ("origin", "due", "target", "id", "rolls", "bytes")
+            rows = map(_timer_row, one["timers"])
+            console.print(table(columns, rows, title="timers", unbroken=("origin", "due")))
 
 
-def _summary(one: dict[str, Any]) -> Table:
-    checkpoint, settled = one["checkpoint"], one["checkpoint"]["settled"]
-    rows: list[tuple[str, ...]] = [
-        ("C, next offset", str(checkpoint["next_offset"]), ""),
-        ("K, settled up to", *_key(settled["visit_ms"], settled["origin"])),
-        ("L, lowest live offset", str(checkpoint["low_offset"]), ""),
-        ("pending", str(checkpoint["pending"]), f"{len(checkpoint['held'])} held"),
-        ("copies on their way", str(len(checkpoint["flights"])), f"{len(checkpoint['ended_flights'])} of them ended"),
-        ("wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""),
-        ("closed cleanly", "yes" if one["closed"] else "no", ""),
-    ]
-    for folder, ends in (
-        (UNITS, f"{checkpoint['units_end']} units"),
-        (IDS, ""),
-        (BODIES, f"to {checkpoint['body_end']}"),
-    ):
+def _checkpoint_rows(one: dict[str, Any]) -> Iterator[tuple[object, object, object]]:
+    checkpoint = one["checkpoint"]
+    settled = checkpoint["settled"]["visit_ms"], checkpoint["settled"]["origin"]
+    is_nothing = settled == NOTHING_SETTLED
+    yield "C, next offset", checkpoint["next_offset"], ""
+    yield (
+        "K, settled up to",
+        *(("nothing yet", "") if is_nothing else (instant_text(settled[0]), f"origin {settled[1]}")),
+    )
+    yield "L, lowest live offset", checkpoint["low_offset"], ""
+    yield "pending", checkpoint["pending"], f"{len(checkpoint['held'])} held"
+    yield "copies on their way", len(checkpoint["flights"]), f"{len(checkpoint['ended_flights'])} of them ended"
+    yield "wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""
+    yield "closed cleanly", "yes" if one["closed"] else "no", ""
+    ends = {UNITS: f"{checkpoint['units_end']} units", IDS: "", BODIES: f"to {checkpoint['body_end']}"}
+    for folder, end in ends.items():
         sizes = [file["size"] for file in one["files"] if file["name"].startswith(f"{folder}/")]
-        rows.append((f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", ends))
-    return _table("checkpoint", rows)
+        yield f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", end
 
 
-def _key(visit_ms: int, origin: int) -> tuple[str, str]:
-    if (visit_ms, origin) == NOTHING_SETTLED:
-        return "nothing yet", ""
-    return instant_text(visit_ms), f"origin {origin}"
-
-
-def _table(title: str, rows: list[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _timers(timers: list[dict[str, Any]]) -> Table:
-    table = Table(title="timers", title_justify="left")
-    for column in ("origin", "due", "target", "id", "rolls", "bytes"):
-        table.add_column(column, no_wrap=column in ("origin", "due"), overflow="fold")
-    for timer in timers:
-        sizes = sum(timer[part] or 0 for part in ("key_bytes", "value_bytes", "header_bytes"))
-        is_rolled = timer["visit_ms"] < timer["due_ms"]
-        table.add_row(
-            str(timer["origin"]),
-            instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else ""),
-            timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
-            escaped(timer["id"] or ""),
-            str(timer["rolls"]),
-            str(sizes),
-        )
-    return table
+def _timer_row(timer: dict[str, Any]) -> tuple[object, ...]:
+    is_rolled = timer["visit_ms"] < timer["due_ms"]
+    return (
+        timer["origin"],
+        Text(instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else "")),
+        timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
+        timer["id"] or "",
+        timer["rolls"],
+        sum(timer[part] or 0 for part in ("key_bytes", "value_bytes", "header_bytes")),
+    )

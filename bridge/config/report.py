@@ -9,27 +9,25 @@ Librdkafka settings that may be secrets are hidden, and so are the contents of `
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from pydantic import BaseModel
 
 from bridge.config.durations import milliseconds
-from bridge.config.settings import Layers, Settings
+from bridge.config.settings import TABLES, Given, Settings
 from bridge.observe.logs import HIDDEN, is_secret, without_secrets
-from schemas.kafka_settings import IN_A_FILE, PREFIX, by_full_name
+from schemas.kafka_settings import IN_A_FILE
 
 
-class SettingRow(NamedTuple):
-    setting: str
-    value: str
-    source: str
-
-
-def report(settings: Settings, layers: Layers) -> str:
-    settings_rows = (*_plain(settings, layers), *_tables(settings, layers), *_kafka(settings, layers))
-    rows = [SettingRow("setting", "value", "source"), *settings_rows]
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    lines = (f"{row.setting:{widths[0]}}  {row.value:{widths[1]}}  {row.source}" for row in rows)
+def report(settings: Settings, given: Mapping[str, Given]) -> str:
+    """Return the lines. given: what the settings were made of, by `collect`."""
+    rows = [
+        ("setting", "value", "source"),
+        *_plain(settings, given),
+        *_tables(settings, given),
+        *_kafka(settings, given),
+    ]
+    name_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = (f"{name:{name_width}}  {value:{value_width}}  {source}" for name, value, source in rows)
     return without_secrets("\n".join(lines), settings.kafka)
 
 
@@ -43,52 +41,34 @@ def check(settings: Settings) -> None:
     ConfluentTopics(settings.connection(), Retrier())
 
 
-def _plain(settings: Settings, layers: Layers) -> Iterator[SettingRow]:
+def _plain(settings: Settings, given: Mapping[str, Given]) -> Iterator[tuple[str, str, str]]:
     for name in Settings.model_fields:
-        if name not in ("kafka", "topics", "targets"):
-            yield SettingRow(name, _shown(settings, name), _source(layers, name))
+        if name not in TABLES:
+            yield name, _shown(settings, name), given[name].source if name in given else "default"
 
 
-def _tables(settings: Settings, layers: Layers) -> Iterator[SettingRow]:
+def _tables(settings: Settings, given: Mapping[str, Given]) -> Iterator[tuple[str, str, str]]:
     """Yield the tables of timer topics and targets, with defaults filled in."""
-    resolved = settings.timer_topics()
-    tables: dict[str, tuple[BaseModel, BaseModel]] = {
-        f'topics."{name}"': (given, resolved[name]) for name, given in settings.topics.items()
-    }
-    tables |= {f'targets."{pattern}"': (given, given) for pattern, given in settings.targets.items()}
-    for table, (given, effective) in tables.items():
-        for key in type(given).model_fields:
-            source = f"file {layers.file}" if key in given.model_fields_set else "default"
-            yield SettingRow(f"{table}.{key}", _shown(effective, key), source)
+    effective: dict[str, Mapping[str, BaseModel]] = {"topics": settings.timer_topics(), "targets": settings.targets}
+    for tables, of_name in effective.items():
+        for name, in_file in getattr(settings, tables).items():
+            for key in type(in_file).model_fields:
+                source = given[tables].source if key in in_file.model_fields_set else "default"
+                yield f'{tables}."{name}".{key}', _shown(of_name[name], key), source
 
 
-def _kafka(settings: Settings, layers: Layers) -> Iterator[SettingRow]:
-    given = {source: _table(layer.get("kafka")) for source, layer in layers.by_source().items()}
+def _kafka(settings: Settings, given: Mapping[str, Given]) -> Iterator[tuple[str, str, str]]:
     for name, value in sorted(settings.kafka.items()):
-        source = next(source for source in reversed(given) if name in given[source])
-        raw = given[source][name]
-        shown = f"{HIDDEN}, {raw}" if raw.startswith(IN_A_FILE) else HIDDEN if is_secret(name) else value
-        yield SettingRow(f"kafka.{name}", shown, _named(source, f"kafka_{name.replace('.', '_')}", f"kafka {name}=..."))
-
-
-def _table(given: object) -> dict[str, str]:
-    return by_full_name(given) if isinstance(given, Mapping) else {}
-
-
-def _source(layers: Layers, name: str) -> str:
-    by_source = layers.by_source()
-    source = next((source for source in reversed(by_source) if by_source[source].get(name) is not None), "default")
-    return _named(source, name, name.replace("_", "-"))
-
-
-def _named(source: str, variable: str, option: str) -> str:
-    named = {"environment": f"environment {PREFIX}{variable.upper()}", "flag": f"flag --{option}"}
-    return named.get(source, source)
+        raw, source = given[f"kafka.{name}"]
+        shown = HIDDEN if is_secret(name) else value
+        if str(raw).startswith(IN_A_FILE):
+            shown = f"{HIDDEN}, {raw}"
+        yield f"kafka.{name}", shown, source
 
 
 def _shown(model: BaseModel, name: str) -> str:
     value = getattr(model, name)
     if isinstance(value, tuple):
-        return ",".join(value) or "none"
+        return ",".join(map(str, value)) or "none"
     is_duration = any(getattr(each, "func", None) is milliseconds for each in type(model).model_fields[name].metadata)
     return f"{value} ms" if is_duration else "none" if value is None else str(value)

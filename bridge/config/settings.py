@@ -8,7 +8,7 @@ Only bootstrap_servers is required. The value `file:/run/secrets/password` is re
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
@@ -18,9 +18,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from bridge.config.kafka_config import RESERVED, Connection
 from bridge.config.loop_options import Delivery, TurnOptions
-from bridge.config.target_settings import TargetSettings, check_pattern
 from bridge.config.topic_requirements import TopicState, fetch_limits
-from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
+from bridge.config.topic_settings import (
+    Duration,
+    Limit,
+    Names,
+    Patterns,
+    TargetSettings,
+    TopicSettings,
+    as_list,
+    check_target_pattern,
+    check_timer_topics,
+)
 from bridge.errors import SettingsError
 from bridge.intake.target_policy import ACTIONS
 from bridge.observe.logs import Format, Level
@@ -34,8 +43,6 @@ from schemas.receipts import Mode
 from timer.options import StoreOptions
 
 DAY_MS = 86_400_000
-_TIMER_TOPIC = f"{PREFIX}TIMER_TOPIC"
-
 
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
@@ -47,10 +54,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _by_full_name(table: object) -> object:
-    return by_full_name(table) if isinstance(table, Mapping) else table
 
 
 class Settings(BaseModel):
@@ -145,9 +148,7 @@ class Settings(BaseModel):
     )
     log_format: Format = Field("text", description="Of log lines: text or json.")
     log_level: Level = Field("info", description="debug, info, warning or error.")
-    kafka: Annotated[dict[str, str], BeforeValidator(_by_full_name)] = Field(
-        default_factory=dict, description="librdkafka settings, passed through.", repr=False
-    )
+    kafka: dict[str, str] = Field(default_factory=dict, description="librdkafka settings, passed through.", repr=False)
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
@@ -156,9 +157,9 @@ class Settings(BaseModel):
         if self.slots * self.tick_ms <= 2 * self.roll_window:
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
-        self._check_topics()
+        self.own_topics()
         for pattern in self.targets:
-            check_pattern(pattern)
+            check_target_pattern(pattern)
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         self._check_page()
@@ -201,8 +202,8 @@ class Settings(BaseModel):
         """Return the journal topic of each timer topic."""
         return {name: topic.journal_topic for name, topic in self.timer_topics().items()}
 
-    def _check_topics(self) -> frozenset[str]:
-        """Check all topics; return the bridge's own. Raises ValueError."""
+    def own_topics(self) -> frozenset[str]:
+        """Return the bridge's own topics; records to others are deliveries. Raises ValueError if topics do not fit."""
         if self.timer_topic in self.topics:
             raise ValueError(
                 f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
@@ -224,7 +225,7 @@ class Settings(BaseModel):
 
         found: state of each timer topic.
         """
-        own, topics = self._check_topics(), self.timer_topics()
+        own, topics = self.own_topics(), self.timer_topics()
         each = [self._options_of(name, topic, found[name], own) for name, topic in topics.items()]
         main, *others = [replace(options, era_ms=era_ms) for options in each]
         return replace(main, topics=dict(zip(self.topics, others, strict=True)))
@@ -265,13 +266,9 @@ class Settings(BaseModel):
             targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
         )
 
-    def own_topics(self) -> frozenset[str]:
-        """Return the bridge's own topics. Records to other topics are deliveries."""
-        return self._check_topics()
-
     def rules(self) -> dict[str, Rules]:
         """Return the rules for reading requests, by timer topic."""
-        own = self._check_topics()
+        own = self.own_topics()
         return {name: self._rules_of(topic, own) for name, topic in self.timer_topics().items()}
 
     def _rules_of(self, topic: TopicSettings, own: frozenset[str]) -> Rules:
@@ -297,94 +294,106 @@ class Settings(BaseModel):
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
-class Layers(NamedTuple):
-    """Sources of settings. A value of None counts as not given."""
+TABLES = ("kafka", "topics", "targets")
+"""Settings that are TOML tables, so they have no option of their own name."""
 
-    flags: Mapping[str, object]
-    environment: Mapping[str, str]
-    file: Path | None
 
-    def by_source(self) -> dict[str, Mapping[str, object]]:
-        """Return the settings of each source; later ones override earlier ones. Raises SettingsError."""
-        in_file = {} if self.file is None else {f"file {self.file}": _from_file(self.file)}
-        return {**in_file, "environment": from_environment(self.environment), "flag": self.flags}
+class Given(NamedTuple):
+    """A setting as it was given. source: `flag --tick-ms`, `environment TIMER_BRIDGE_TICK_MS` or `file x.toml`."""
+
+    value: object
+    source: str
+
+
+def collect(
+    flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None, *, about_topic: bool = False
+) -> dict[str, Given]:
+    """Return the given settings by name, librdkafka's as `kafka.NAME`. A value of None is not given.
+
+    about_topic: True for a command about one timer topic. If that topic has a table in the file, the flag or variable
+    does not make it the main one. Raises SettingsError.
+    """
+    try:
+        in_file = {} if file is None else from_file(file)
+    except ValueError as wrong:
+        raise SettingsError(f"config {wrong}") from wrong
+    tables = in_file.get("topics")
+    others = tables if about_topic and isinstance(tables, Mapping) else {}
+    found: dict[str, Given] = {}
+    for origin, layer in ((f"file {file}", in_file), ("environment", from_environment(environment)), ("flag", flags)):
+        for name, value in layer.items():
+            if value is None or (name == "timer_topic" and layer is not in_file and value in others):
+                continue
+            values = by_full_name({name: value}) if name == "kafka" else {name: value}
+            found |= {each: Given(values[each], _source(origin, each)) for each in values}
+    return found
+
+
+def _source(origin: str, name: str) -> str:
+    if origin == "environment":
+        return f"environment {PREFIX}{name.upper().replace('.', '_')}"
+    if origin == "flag":
+        is_kafka = name.startswith("kafka.")
+        return f"flag --kafka {name.removeprefix('kafka.')}=..." if is_kafka else f"flag --{name.replace('_', '-')}"
+    return origin
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
     """Return the settings. Raises SettingsError, which names the setting, the value and the remedy."""
-    layers = list(Layers(flags, environment, file).by_source().values())
-    given = {name: value for layer in layers for name, value in layer.items() if value is not None}
-    if "kafka" in given:
-        given["kafka"] = _merged([layer["kafka"] for layer in layers if layer.get("kafka") is not None])
-    for name in given:
-        if name not in Settings.model_fields:
-            near = difflib.get_close_matches(name, Settings.model_fields, n=1)
-            raise SettingsError(f"there is no setting {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    return validated(collect(flags, environment, file))
+
+
+def validated(given: Mapping[str, Given]) -> Settings:
+    """Return the settings, with the contents of `file:` values. Raises SettingsError as `load` does."""
+    values = {name: value for name, (value, _) in given.items() if not name.startswith("kafka.")}
+    kafka = {name.removeprefix("kafka."): value for name, (value, _) in given.items() if name.startswith("kafka.")}
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate({"kafka": merged([kafka]), **values})
     except ValidationError as wrong:
-        raise SettingsError("; ".join(_error_text(error) for error in wrong.errors())) from wrong
-
-
-def load_around(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
-    """As `load`, for a command about one timer topic: a topic with a table in the file does not become the main one."""
-    tables = {} if file is None else _from_file(file).get("topics")
-    own = tables if isinstance(tables, Mapping) else {}
-    if flags.get("timer_topic") in own:
-        flags = {**flags, "timer_topic": None}
-    if environment.get(_TIMER_TOPIC) in own:
-        environment = {name: value for name, value in environment.items() if name != _TIMER_TOPIC}
-    return load(flags, environment, file)
-
-
-def _from_file(file: Path) -> dict[str, object]:
-    try:
-        return from_file(file)
-    except ValueError as wrong:
-        raise SettingsError(f"config {wrong}") from wrong
-
-
-def _merged(tables: Sequence[object]) -> object:
-    """Merge the tables key by key. A value that is no table is returned, so that validation reports it."""
-    found: list[Mapping[str, object]] = []
-    for table in tables:
-        if not isinstance(table, Mapping):
-            return table
-        found.append(table)
-    try:
-        return merged(found)
+        raise SettingsError("; ".join(map(_error_text, wrong.errors()))) from wrong
     except ValueError as wrong:
         raise SettingsError(str(wrong)) from wrong
 
 
 def _error_text(error: Any) -> str:
-    if error["loc"][:1] == ("topics",):
-        return _table_error_text(error, TopicSettings, "NAME", "timer topic")
-    if error["loc"][:1] == ("targets",):
-        return _table_error_text(error, TargetSettings, "PATTERN", "limit")
-    name = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "missing":
-        return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
-    if name.startswith("kafka"):  # its values may be secrets
+    place = [str(part) for part in error["loc"]]
+    name, text = ".".join(place), error["msg"].removeprefix("Value error, ")
+    if not place:
+        return str(text)
+    if place[0] in _NAMED_TABLES:
+        return _table_error_text(*place, error=error, text=text)
+    if place[0] == "kafka":  # its values may be secrets
         return (
             f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
             f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
         )
-    text = str(error["msg"]).removeprefix("Value error, ")
-    return f"{name} = {error['input']!r}: {text}" if name else text
-
-
-def _table_error_text(error: Any, kind: type[BaseModel], name: str, meaning: str) -> str:
-    tables, *place = (str(part) for part in error["loc"])
     if error["type"] == "missing":
-        return f'{tables}."{place[0]}".{place[1]} is missing: give it, or take the table out'
+        return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
     if error["type"] == "extra_forbidden":
-        table, key = place[0], place[1]
-        near = difflib.get_close_matches(key, kind.model_fields, n=1)
-        remedy = (
-            f"did you mean {near[0]!r}?" if near else f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
-        )
-        return f'{tables}."{table}" has no key {key!r}: {remedy}'
-    if len(place) < 2:
-        return f'{tables}: write a table [{tables}."{name}"] for each {meaning} in the config'
-    return f'{tables}."{place[0]}".{place[1]} = {error["input"]!r}: {str(error["msg"]).removeprefix("Value error, ")}'
+        near = _near(name, Settings)
+        return f"there is no setting {name!r}" + (f": {near}" if near else "")
+    return f"{name} = {error['input']!r}: {text}"
+
+
+_NAMED_TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
+    "topics": (TopicSettings, "NAME", "timer topic"),
+    "targets": (TargetSettings, "PATTERN", "limit"),
+}
+
+
+def _table_error_text(tables: str, table: str = "", key: str = "", *_: str, error: Any, text: str) -> str:
+    kind, placeholder, meaning = _NAMED_TABLES[tables]
+    name = f'{tables}."{table}"'
+    if error["type"] == "missing":
+        return f"{name}.{key} is missing: give it, or take the table out"
+    if error["type"] == "extra_forbidden":
+        in_quotes = f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
+        return f"{name} has no key {key!r}: {_near(key, kind) or in_quotes}"
+    if not key:
+        return f'{tables}: write a table [{tables}."{placeholder}"] for each {meaning} in the config'
+    return f"{name}.{key} = {error['input']!r}: {text}"
+
+
+def _near(name: str, kind: type[BaseModel]) -> str:
+    near = difflib.get_close_matches(name, kind.model_fields, n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

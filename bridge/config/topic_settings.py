@@ -2,6 +2,7 @@
 
     timer.requests            the main one: timer_topic, journal_topic, allow_targets, deny_targets, profiles, ...
     [topics."timer.payments"] a table for each other: allow, deny, actions, profiles, max_requests_per_s, ...
+    [targets."orders.*"]      rate limits of the target topics that match the pattern
 
 Checked together: no two settings may name the same topic, and no pattern or profile may be without effect.
 """
@@ -12,7 +13,8 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bridge.config.durations import milliseconds
-from bridge.intake.target_policy import ACTIONS, Policy, check_policy
+from bridge.intake.target_policy import ACTIONS, PATTERN, Policy, check_policy
+from bridge.release.target_rate_limits import TargetLimit
 from schemas.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
 
@@ -61,15 +63,33 @@ class TopicSettings(BaseModel):
         return Policy(self.allow, self.deny, self.actions)
 
 
-def check_profiles(names: tuple[str, ...], setting: str = "profiles") -> None:
-    """Raise ValueError if a profile is unknown or duplicate, or native is missing."""
+class TargetSettings(BaseModel):
+    """The keys of `[targets."PATTERN"]`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_per_s: Annotated[float, Field(gt=0, le=1_000_000)]
+    fresh_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    fresh: Annotated[Duration, Field(gt=0)] = 10_000
+
+    def of_each(self, partitions: int) -> TargetLimit:
+        """Return the limit of one of the timer topic's `partitions`."""
+        return TargetLimit(self.max_per_s / partitions, self.fresh_share, self.fresh)
+
+
+def check_target_pattern(pattern: str) -> None:
+    if not PATTERN.fullmatch(pattern):
+        raise ValueError(f'targets."{pattern}" fits no topic: write a name, with * for any characters and ? for one')
+
+
+def _check_profiles(names: tuple[str, ...], setting: str) -> None:
     for name in names:
         if name != NATIVE and name not in PROFILES:
             raise ValueError(f"{setting}: {name!r} is none: write a list of {', '.join((NATIVE, *PROFILES))}")
     if NATIVE not in names:
         raise ValueError(f"{setting}: native has to be among them, as the bridge's own copies are native")
     if len(set(names)) < len(names):
-        raise ValueError(f"{setting}: one stands twice: name each once")
+        raise ValueError(f"{setting}: duplicate profile in {', '.join(names)}: name each once")
 
 
 def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: Mapping[str, str]) -> frozenset[str]:
@@ -89,13 +109,12 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
         meant[name] = setting
     own = frozenset(meant)
     for name, topic in topics.items():
+        table = f'topics."{name}".'
+        names = [f"{table}{key}" for key in ("profiles", "allow", "deny", "actions")]
         if name == main:
-            check_profiles(topic.profiles or ())
-            check_policy(topic.policy, own, "allow_targets", "deny_targets", "allow_actions")
-        else:
-            table = f'topics."{name}"'
-            check_profiles(topic.profiles or (), f"{table}.profiles")
-            check_policy(topic.policy, own, f"{table}.allow", f"{table}.deny", f"{table}.actions")
+            names = ["profiles", "allow_targets", "deny_targets", "allow_actions"]
+        _check_profiles(topic.profiles or (), names[0])
+        check_policy(topic.policy, own, *names[1:])
     return own
 
 

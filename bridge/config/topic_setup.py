@@ -40,6 +40,10 @@ class OwnTopics:
         self._metrics = metrics
         self._journals = settings.journal_topics()
         self._window_ms = settings.roll_window
+        self._write_only = [settings.rejected_topic] + [settings.receipts_topic] * (settings.receipts != "none")
+        allows_compressed = settings.compressed_requests == "allow"
+        self._demands_uncompressed_of = None if allows_compressed else settings.bootstrap_servers
+        """Bootstrap servers for the command in a refusal; None if timer topics may be compressed."""
         self._journal_bytes = journal_bytes(
             settings.max_poll_records, settings.max_due_records, MOST_PAUSED + MOST_LIMITED * bool(settings.targets)
         )
@@ -54,7 +58,7 @@ class OwnTopics:
         found: dict[str, TopicState] = {}
         journals: dict[str, int] = {}
         for name, journal in self._journals.items():
-            wanted = timer_topic(self._window_ms, is_compressed=settings.compressed_requests == "allow")
+            wanted = timer_topic(self._window_ms, is_compressed=self._demands_uncompressed_of is None)
             partitions = self._made(name, settings.partitions, wanted)
             if settings.fix_topics and not is_running:
                 self._fix(name)
@@ -63,7 +67,7 @@ class OwnTopics:
         largest = max(each.max_message_bytes for each in found.values())
         partitions = found[settings.timer_topic].partitions
         self._made(settings.rejected_topic, partitions, rejected_topic(largest))
-        if settings.receipts != "none":
+        if settings.receipts_topic in self._write_only:
             self._made(settings.receipts_topic, partitions, receipts_topic())
         if (count := self._made(settings.control_topic, 1, control_topic())) != 1:
             raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
@@ -102,12 +106,6 @@ class OwnTopics:
         except BridgeError as unknown:
             log.warning("topics could not be checked: %s", unknown)
 
-    @property
-    def _demands_uncompressed_of(self) -> str | None:
-        """Return the bootstrap servers for the command in a refusal, or None if timer topics may be compressed."""
-        settings = self._settings
-        return None if settings.compressed_requests == "allow" else settings.bootstrap_servers
-
     def _fix(self, name: str) -> None:
         """Set compression.type=uncompressed: brokers then decompress each record that is sent to the timer topic."""
         servers = self._demands_uncompressed_of
@@ -141,7 +139,7 @@ class OwnTopics:
 
         Raises BridgeError if the bridge's user lacks an operation that will be needed later.
         """
-        needed = dict.fromkeys(self._filled(), FILLED) | {self._settings.control_topic: FOLLOWED}
+        needed = dict.fromkeys(self._write_only, FILLED) | {self._settings.control_topic: FOLLOWED}
         for name, journal in self._journals.items():
             needed |= {name: LOGGED, journal: LOGGED}
         found = {topic: self._topics.allowed(topic) for topic in needed}
@@ -150,28 +148,21 @@ class OwnTopics:
             raise BridgeError("; ".join(filter(None, missing)))
         return found
 
-    def _filled(self) -> list[str]:
-        """Return the topics that are only written to."""
-        settings = self._settings
-        return [settings.rejected_topic] + [settings.receipts_topic] * (settings.receipts != "none")
-
     def _check_filled(self, allowed: Mapping[str, frozenset[str] | None], largest: int) -> None:
         """Warn of faults in write-only topics if our user may read their configuration. These faults lose no timer."""
-        for name in self._filled():
+        for name in self._write_only:
             may = allowed[name]
             if may is not None and "DESCRIBE_CONFIGS" not in may:
                 continue
             config = self._topics.config(name)
-            wrong = clock_faults(name, config)
-            if name == self._settings.rejected_topic:
-                wrong += rejected_faults(name, config, largest)
-            for each in wrong:
+            room = rejected_faults(name, config, largest) if name == self._settings.rejected_topic else []
+            for each in clock_faults(name, config) + room:
                 log.warning("%s", each)
 
     def _grow(self, name: str, before: int, partitions: int) -> None:
-        log.warning(
+        text = (
             "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
-            " sent before may not meet it",
-            *(name, before, partitions),
+            " sent before may not meet it"
         )
+        log.warning(text, name, before, partitions)
         self._topics.grow(self._journals[name], partitions)

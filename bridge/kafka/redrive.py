@@ -27,8 +27,8 @@ from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.ports import Outgoing
 from bridge.redrive.rules import (
     Parked,
+    RedriveFilter,
     RedrivePlan,
-    Selection,
     all_markers,
     chunks,
     marker_key,
@@ -85,7 +85,7 @@ class ConfluentRedrive:
             )
         self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._retrier)
 
-    def look(self, selection: Selection) -> RedrivePlan:
+    def look(self, selection: RedriveFilter) -> RedrivePlan:
         """Return what `apply` would send, up to the last stable offset as of now."""
         count = self._topics.partitions(self._rejected_topic)
         if count is None:

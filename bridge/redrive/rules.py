@@ -117,7 +117,7 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RedriveFilter:
     """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking."""
 
     timer_topics: frozenset[str]
@@ -170,7 +170,7 @@ def read_markers(log: RejectedLog, place: Shard, from_offset: int, to_offset: in
 class RedrivePlan:
     """The records to send, collected from the rejected topic. `markers`: those of records sent again before."""
 
-    def __init__(self, selection: Selection, markers: Container[bytes]) -> None:
+    def __init__(self, selection: RedriveFilter, markers: Container[bytes]) -> None:
         self._selection = selection
         self._markers = markers
         self._parked: Counter[tuple[str, str]] = Counter()
@@ -238,7 +238,7 @@ def marker_key(record: Parked) -> bytes:
 
 
 def marker_of(record: Parked) -> bytes:
-    """The value of the record's mark: the same bytes for the same record."""
+    """Return the value of the record's marker: the same bytes for the same record."""
     marker = {
         "v": 1,
         "parked": marker_key(record).decode(),

@@ -10,7 +10,7 @@ import pytest
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import ConfluentRedrive, Retrier
-from bridge.redrive.rules import Parked, Selection
+from bridge.redrive.rules import Parked, RedriveFilter
 from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
@@ -57,8 +57,8 @@ class Place:
         return sent
 
     @property
-    def everything(self) -> Selection:
-        return Selection(frozenset({self.timers}))
+    def everything(self) -> RedriveFilter:
+        return RedriveFilter(frozenset({self.timers}))
 
     def sent(self) -> list[Any]:
         return self.cluster.read(self.timers)

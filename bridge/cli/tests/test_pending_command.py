@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from bridge.cli import pending_command
+from bridge.cli.app import app
 from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
@@ -29,10 +28,6 @@ FLIGHTS = (
     CopyInFlight(9, 1, START_MS + 10 * HOUR_MS, "bills", "", ""),
     CopyInFlight(11, 1, START_MS - 90_000, "ended", id_hash(b"ended"), ""),
 )
-
-app = typer.Typer()
-pending_command.register(app)
-app.callback()(lambda: None)
 
 
 def run(*arguments: object, **environment: str | None) -> Result:

@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from bridge.cli import parquet_export as pending_export
-from bridge.cli import store_commands
+from bridge.cli.app import app
 from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
@@ -29,9 +28,6 @@ from timer.format.checkpoint import NAME, Checkpoint
 from timer.inspect.offline_store import StoppedStore
 from timer.inspect.tests.test_verify import START_MS, History, full_history
 from timer.inspect.tests.test_verify import body as body_of
-
-app = typer.Typer()
-store_commands.register(app)
 
 
 def run(*arguments: object) -> Result:

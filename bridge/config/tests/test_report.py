@@ -50,11 +50,13 @@ def told(*given: str, **environment: str) -> str:
 
 
 def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None:
-    found = rows(told("--config", str(config), "--tick-ms", "2000", TIMER_BRIDGE_GROUP="of-env"))
+    given = ("--config", str(config), "--tick-ms", "2000", "--peer-networks", "10.1.0.0/16")
+    found = rows(told(*given, TIMER_BRIDGE_GROUP="of-env"))
     in_file = f"file {config}"
     assert found["bootstrap_servers"] == ("from-file:9092", in_file)
     assert found["group"] == ("of-env", "environment TIMER_BRIDGE_GROUP")
     assert found["tick_ms"] == ("2000", "flag --tick-ms")
+    assert found["peer_networks"] == ("10.1.0.0/16", "flag --peer-networks")
     assert found["roll_window"] == ("259200000 ms", in_file)
     assert found["max_delay"] == (f"{366 * 86_400_000} ms", "default")
     assert found["allow_targets"] == ("*", "default")

@@ -1,6 +1,5 @@
-"""The bridge's own topics on a cluster that is a dictionary: what is made, and what is said of what stands."""
+"""The bridge's own topics on a fake cluster: which are created, and which faults are reported."""
 
-import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import cast
@@ -8,15 +7,24 @@ from typing import cast
 import pytest
 
 from bridge.config.settings import load
+from bridge.config.topic_requirements import REASON_BYTES, fetch_limits, journal_bytes
 from bridge.config.topic_setup import OwnTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
+from bridge.intake.copies_in_flight import id_hash
+from bridge.intake.decide import MOST_LIMITED, MOST_PAUSED
 from bridge.kafka import ConfluentTopics
 from bridge.observe.metrics import Metrics
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
+from schemas.headers import MAX_INT64, Rules
+from schemas.journal import END, CopyInFlight, JournalRecord, Wait
+from schemas.progress import Key
+from timer.schedule.target_backlog import MAX_EXTRA_KEY_RANGES
+
+TOPICS = ("timer.requests", "timer.journal", "timer.rejected", "timer.receipts", "timer.control")
 
 
 class Cluster:
-    """`rights`: of the bridge's user, by topic; none told where a topic is not among them."""
+    """rights: of the bridge's user, by topic; a topic that is missing there tells none."""
 
     def __init__(self) -> None:
         self.topics: dict[str, tuple[int, dict[str, str]]] = {}
@@ -40,7 +48,7 @@ class Cluster:
 
     def config(self, topic: str, *, once: bool = False) -> dict[str, str]:
         if self.is_down:
-            assert once, "it is waited for, without end"
+            assert once, "a running bridge must not wait for brokers"
             raise BrokerUnavailableError("no broker answers")
         return self.topics[topic][1]
 
@@ -53,10 +61,118 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_partitions_that_were_added_get_journals_and_the_limits_are_shared_out_again(
+def own(cluster: Cluster, config: Path | None = None, **flags: str) -> OwnTopics:
+    flags = {"bootstrap_servers": "here:1", "partitions": "3", "allow_targets": "orders*", **flags}
+    return OwnTopics(load(flags, {}, config), cast(ConfluentTopics, cluster), Metrics())
+
+
+def test_missing_topics_are_created(cluster: Cluster) -> None:
+    own(cluster, receipts="none").prepare()
+    assert cluster.topics.keys() == {*TOPICS} - {"timer.receipts"}
+    own(cluster).prepare()
+    assert {name: count for name, (count, _) in cluster.topics.items()} == {**dict.fromkeys(TOPICS, 3), TOPICS[-1]: 1}
+    assert {config["message.timestamp.type"] for _, config in cluster.topics.values()} == {"LogAppendTime"}
+    assert cluster.topics["timer.control"][1]["cleanup.policy"] == "compact"
+    assert cluster.topics["timer.rejected"][1]["max.message.bytes"] == str(1_048_588 + REASON_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "value", "told"),
+    [
+        ("timer.requests", "cleanup.policy", "compact", "cleanup.policy is compact: set it to delete"),
+        ("timer.requests", "message.timestamp.type", "CreateTime", "is CreateTime: set it to LogAppendTime"),
+        ("timer.requests", "retention.bytes", "5", "retention.bytes is 5: set it to -1"),
+        ("timer.requests", "retention.ms", "1000", "retention.ms is 1000, but a roll window of 172800000 ms needs"),
+        (
+            "timer.requests",
+            "compression.type",
+            "producer",
+            "so a record of 3 KB may become 100 MB when it is read; start once with --fix-topics true, or run"
+            " kafka-configs.sh --bootstrap-server here:1 --alter --entity-type topics --entity-name timer.requests"
+            " --add-config compression.type=uncompressed; if your brokers do not allow that, set compressed_requests",
+        ),
+        ("timer.journal", "max.message.bytes", "1048588", "max.message.bytes is 1048588, but one transaction may need"),
+    ],
+)
+def test_a_topic_that_may_lose_timers_stops_a_start_but_not_a_running_bridge(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, topic: str, key: str, value: str, told: str
+) -> None:
+    topics = own(cluster)
+    topics.prepare()
+    topics.complain()
+    assert caplog.text == ""
+    cluster.set_config(topic, key, value)
+    with pytest.raises(SettingsError) as refused:
+        topics.prepare()
+    assert str(refused.value).startswith(f"{topic}: {key} is {value}")
+    assert told in str(refused.value)
+    cluster.grow("timer.requests", 5)
+    assert topics.prepare(is_running=True)["timer.requests"].partitions == 5
+    assert f"timers may be lost: {refused.value}" in caplog.text
+    assert cluster.topics["timer.journal"][0] == 5
+    cluster.is_down = True
+    topics.complain()
+    assert "topics could not be checked: no broker answers" in caplog.text
+
+
+def test_compressed_requests_are_allowed_or_fixed_by_a_setting(cluster: Cluster) -> None:
+    own(cluster, compressed_requests="allow").prepare()
+    assert "compression.type" not in cluster.topics["timer.requests"][1], "brokers may not let it be set"
+    for topic in ("timer.requests", "timer.journal"):
+        cluster.set_config(topic, "compression.type", "producer")
+    own(cluster, compressed_requests="allow", fix_topics="true").prepare()
+    assert cluster.topics["timer.requests"][1]["compression.type"] == "producer"
+    own(cluster, fix_topics="true").prepare()
+    own(cluster).prepare()
+    assert cluster.topics["timer.requests"][1]["compression.type"] == "uncompressed"
+    assert cluster.topics["timer.journal"][1]["compression.type"] == "producer", "only bridges write to it"
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "value"),
+    [
+        ("timer.rejected", "max.message.bytes", "1000"),
+        ("timer.rejected", "message.timestamp.type", "CreateTime"),
+        ("timer.receipts", "message.timestamp.type", "CreateTime"),
+    ],
+)
+def test_faults_of_a_topic_that_is_only_written_are_warnings(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, topic: str, key: str, value: str
+) -> None:
+    own(cluster).prepare()
+    cluster.set_config(topic, key, value)
+    cluster.rights[topic] = frozenset({"WRITE"})
+    own(cluster).prepare()
+    assert caplog.text == "", "its configuration may not be read"
+    cluster.rights[topic] = frozenset({"WRITE", "DESCRIBE_CONFIGS"})
+    own(cluster).prepare()
+    assert f"{topic}: {key} is {value}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("topic", "rights", "missing"),
+    [
+        ("timer.control", {"WRITE", "DESCRIBE"}, "READ"),
+        ("timer.journal", {"READ", "DESCRIBE_CONFIGS"}, "WRITE"),
+        ("timer.requests", {"DESCRIBE_CONFIGS"}, "READ and WRITE"),
+    ],
+)
+def test_a_missing_right_stops_the_start(cluster: Cluster, topic: str, rights: set[str], missing: str) -> None:
+    cluster.rights[topic] = frozenset(rights)
+    with pytest.raises(BridgeError, match=rf"{topic}: the bridge's user may not {missing}: give it the right"):
+        own(cluster).prepare()
+
+
+def test_a_control_topic_with_several_partitions_stops_the_start(cluster: Cluster) -> None:
+    cluster.create("timer.control", 2, 1, {})
+    with pytest.raises(SettingsError, match=r"timer\.control: 2 partitions, control_topic needs 1; name another"):
+        own(cluster).prepare()
+
+
+def test_new_partitions_get_journals_and_a_share_of_the_limits(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = load({"bootstrap_servers": "127.0.0.1:1", "partitions": 3, "max_pending": 6}, {}, None)
+    settings = load({"bootstrap_servers": "here:1", "partitions": 3, "max_pending": 6}, {}, None)
     topics = OwnTopics(settings, cast(ConfluentTopics, cluster), Metrics())
     before = settings.turn_options(topics.prepare())
     growth = PartitionGrowth(topics, settings.turn_options, before)
@@ -71,127 +187,19 @@ def test_partitions_that_were_added_get_journals_and_the_limits_are_shared_out_a
     assert (before.max_pending, growth.options.max_pending, growth.options.partitions) == (2, 1, 6)
     assert cluster.topics["timer.journal"][0] == 6
     cluster.grow("timer.requests", 7)
-    watch = BackgroundChecks(growth.check)
-    watch.close()
-    watch.check()
+    checks = BackgroundChecks(growth.check)
+    checks.close()
+    checks.check()
     assert "new partitions of a timer topic: not prepared as they should be: max_pending = 6" in caplog.text
     assert growth.options.partitions == 6
 
 
-def own(cluster: Cluster, **flags: str) -> OwnTopics:
-    flags = {"allow_targets": "orders*", **flags}
-    settings = load({"bootstrap_servers": "127.0.0.1:1", "partitions": 3, **flags}, {}, None)
-    return OwnTopics(settings, cast(ConfluentTopics, cluster), Metrics())
-
-
-def test_what_is_missing_is_made_and_no_receipts_where_none_are_told(cluster: Cluster) -> None:
-    own(cluster, receipts="none").prepare()
-    assert cluster.topics.keys() == {"timer.requests", "timer.journal", "timer.rejected", "timer.control"}
-    own(cluster).prepare()
-    made = dict.fromkeys(("timer.requests", "timer.journal", "timer.rejected", "timer.receipts"), 3)
-    assert {name: partitions for name, (partitions, _) in cluster.topics.items()} == made | {"timer.control": 1}
-    _, control = cluster.topics["timer.control"]
-    assert (control["cleanup.policy"], control["message.timestamp.type"]) == ("compact", "LogAppendTime")
-
-
-def test_a_control_topic_that_cannot_be_followed_ends_the_start(cluster: Cluster) -> None:
-    cluster.create("timer.control", 2, 1, {})
-    with pytest.raises(SettingsError, match=r"timer\.control: 2 partitions, control_topic needs 1; name another"):
-        own(cluster).prepare()
-    cluster.topics["timer.control"] = 1, {}
-    cluster.rights["timer.control"] = frozenset({"WRITE", "DESCRIBE"})
-    with pytest.raises(BridgeError, match=r"timer\.control: the bridge's user may not READ: give it the right"):
-        own(cluster).prepare()
-
-
-def test_what_is_made_has_the_brokers_time_as_the_audit_compares_it(cluster: Cluster) -> None:
-    own(cluster).prepare()
-    assert {config["message.timestamp.type"] for _, config in cluster.topics.values()} == {"LogAppendTime"}
-
-
-def test_a_retention_that_loses_timers_ends_a_start_but_no_running_bridge_whose_topic_grows(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    own(cluster).prepare()
-    cluster.topics["timer.requests"] = 5, {**cluster.topics["timer.requests"][1], "retention.ms": "1000"}
-    with pytest.raises(SettingsError, match=r"timer\.requests: retention\.ms is 1000"):
-        own(cluster).prepare()
-    with caplog.at_level(logging.WARNING):
-        assert own(cluster).prepare(is_running=True)["timer.requests"].partitions == 5
-    assert "timers may be lost: timer.requests: retention.ms is 1000" in caplog.text
-    assert cluster.topics["timer.journal"][0] == 5
-
-
-def test_a_missing_right_ends_the_start(cluster: Cluster) -> None:
-    cluster.rights["timer.journal"] = frozenset({"READ", "DESCRIBE_CONFIGS"})
-    with pytest.raises(BridgeError, match=r"timer\.journal: the bridge's user may not WRITE"):
-        own(cluster).prepare()
-
-
-def test_a_rejected_topic_with_little_room_is_told_where_it_may_be_looked_at(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    own(cluster).prepare()
-    cluster.topics["timer.rejected"][1]["max.message.bytes"] = "1000"
-    with caplog.at_level(logging.WARNING):
-        own(cluster).prepare()
-        assert "timer.rejected: max.message.bytes is 1000" in caplog.text
-        caplog.clear()
-        cluster.rights["timer.rejected"] = frozenset({"WRITE"})
-        own(cluster).prepare()
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("topic", ["timer.rejected", "timer.receipts"])
-def test_a_topic_with_the_bridges_own_time_is_told(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture, topic: str
-) -> None:
-    own(cluster).prepare()
-    assert caplog.text == ""
-    cluster.topics[topic][1]["message.timestamp.type"] = "CreateTime"
-    own(cluster).prepare()
-    assert f"{topic}: message.timestamp.type is CreateTime: set it to LogAppendTime" in caplog.text
-
-
-def test_a_topic_that_would_lose_timers_ends_a_start_and_is_told_while_it_runs(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    topics = own(cluster)
-    topics.prepare()
-    topics.complain()
-    assert caplog.text == ""
-    cluster.topics["timer.requests"][1]["cleanup.policy"] = "compact"
-    with pytest.raises(SettingsError, match=r"cleanup\.policy is compact"):
-        topics.prepare()
-    topics.complain()
-    assert "timers may be lost: timer.requests: cleanup.policy is compact" in caplog.text
-    cluster.is_down = True
-    topics.complain()
-    assert "topics could not be checked: no broker answers" in caplog.text
-
-
-def test_compressed_requests_end_a_start_unless_they_are_fixed_or_allowed(cluster: Cluster) -> None:
-    own(cluster, compressed_requests="allow").prepare()
-    assert "compression.type" not in cluster.topics["timer.requests"][1], "brokers may not let it be set"
-    for topic in ("timer.requests", "timer.journal"):
-        cluster.topics[topic][1]["compression.type"] = "producer"
-    with pytest.raises(SettingsError, match=r"timer\.requests: compression\.type is producer.*--fix-topics true"):
-        own(cluster).prepare()
-    own(cluster, compressed_requests="allow", fix_topics="true").prepare()
-    assert cluster.topics["timer.requests"][1]["compression.type"] == "producer", "allowed, so there is nothing to fix"
-    own(cluster, fix_topics="true").prepare()
-    own(cluster).prepare()
-    assert cluster.topics["timer.requests"][1]["compression.type"] == "uncompressed"
-    assert cluster.topics["timer.journal"][1]["compression.type"] == "producer", "only bridges write there"
-
-
-def test_a_policy_that_lets_every_topic_through_is_told_at_start_with_its_setting(
+def test_a_policy_that_allows_every_topic_is_a_warning_at_start(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "bridge.toml"
     config.write_text('[topics.payments]\n[topics.bills]\nallow = ["orders"]\n[topics.mails]\ndeny = ["orders"]\n')
-    settings = load({"bootstrap_servers": "127.0.0.1:1"}, {}, config)
-    topics = OwnTopics(settings, cast(ConfluentTopics, cluster), Metrics())
+    topics = own(cluster, config, allow_targets="*")
     topics.prepare()
     told = "its senders may send to every topic that the bridge may write to; set"
     assert caplog.messages == [
@@ -201,3 +209,35 @@ def test_a_policy_that_lets_every_topic_through_is_told_at_start_with_its_settin
     caplog.clear()
     topics.prepare(is_running=True)
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("waits", [MOST_PAUSED, MOST_PAUSED + MOST_LIMITED])
+def test_a_journal_record_of_the_largest_transaction_fits(waits: int) -> None:
+    flight = CopyInFlight(MAX_INT64, 2**31 - 1, MAX_INT64, "x" * 249, id_hash(b"i" * 1024), "f" * 32)
+    key_range = Key(MAX_INT64, MAX_INT64), END
+    more_ranges = -(-MAX_EXTRA_KEY_RANGES // waits)
+    largest = JournalRecord(
+        from_offset=0,
+        next_offset=MAX_INT64,
+        rules=Rules(max_delay_ms=1, roll_window_ms=1, own_topics=frozenset(["x" * 249, "y" * 249])),
+        refused=(MAX_INT64,) * 2000,
+        ended=(MAX_INT64,) * 4000,
+        rolled=(flight,) * 4000,
+        waits=tuple(
+            Wait("x" * 249, True, (key_range,) * (1 + more_ranges * (number < MAX_EXTRA_KEY_RANGES)))
+            for number in range(waits)
+        ),
+    )
+    room = journal_bytes(max_poll_records=2000, max_due_records=4000, most_waits=waits)
+    assert 1_500_000 < len(largest.to_bytes()) < room < 8 << 20, "the size of a journal that the bridge creates"
+
+
+def test_a_reader_holds_at_least_one_batch_and_at_most_four_times_the_largest_record() -> None:
+    usual = fetch_limits(1 << 20, is_compressed=False)
+    assert usual == {"fetch.max.bytes": str(16 << 20), "receive.message.max.bytes": str(17 << 20)}
+    large = fetch_limits(10 << 20, is_compressed=True)
+    assert large == {
+        "fetch.max.bytes": str(40 << 20),
+        "receive.message.max.bytes": str(41 << 20),
+        "max.partition.fetch.bytes": "1",
+    }

@@ -10,7 +10,7 @@ from bridge.errors import BridgeError
 from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
 from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
 from bridge.redrive.marker_index import MarkerIndex, MarkerReader
-from bridge.redrive.rules import Parked, Selection
+from bridge.redrive.rules import Parked, RedriveFilter
 from bridge.redrive.session import redrive_session
 
 _WAIT_S = 10.0
@@ -74,7 +74,7 @@ class ConfluentKafkaPort:
         chosen = {(each.place, each.offset) for each in records}
         if not chosen:
             return RedriveCount(0, ())
-        selection = Selection(
+        selection = RedriveFilter(
             timer_topics=frozenset(self._settings.timer_topics()),
             codes=frozenset(each.code for each in records),
             origins=frozenset(each.origin_text for each in records),

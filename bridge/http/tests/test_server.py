@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.cli.pending_sources import RunningInstances
+from bridge.cli.pending_command import RunningInstances
 from bridge.config.advertised_address import known_names
 from bridge.config.settings import load
 from bridge.dev.embedded_kafka import free_port

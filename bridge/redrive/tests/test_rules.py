@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bridge.cli import redrive_commands
+from bridge.cli import redrive_command
 from bridge.cli.app import app
 from bridge.errors import BridgeError
 from bridge.intake.copies_in_flight import copy_of
@@ -18,8 +18,8 @@ from bridge.publish.records import bare, park, refuse
 from bridge.redrive.rules import (
     Parked,
     PlanRow,
+    RedriveFilter,
     RedrivePlan,
-    Selection,
     chunks,
     in_send_order,
     marker_of,
@@ -34,7 +34,7 @@ from schemas.profiles import read
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "rocketmq"))
 TIMERS = Shard("timer.requests", 2)
 PLACE = Shard("timer.rejected", 0)
-ALL = Selection(timer_topics=frozenset({"timer.requests"}))
+ALL = RedriveFilter(timer_topics=frozenset({"timer.requests"}))
 ASKED: Headers = [("trace", b"1"), ("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("timer-id", b"a")]
 UNKNOWN = Refusal("unknown-topic", "")
 
@@ -73,7 +73,7 @@ def seen(record: Record, place: Shard = PLACE) -> Parked:
     return found
 
 
-def look(*records: Record, selection: Selection = ALL, markers: tuple[bytes, ...] = ()) -> RedrivePlan:
+def look(*records: Record, selection: RedriveFilter = ALL, markers: tuple[bytes, ...] = ()) -> RedrivePlan:
     found = RedrivePlan(selection, markers)
     for record in records:
         found.add(parked(PLACE, record, {TIMERS.topic: RULES}))
@@ -166,29 +166,29 @@ def test_a_senders_mistake_is_selected_only_by_its_code() -> None:
         PlanRow("bad-header", "orders", 1, 0, 0),
         PlanRow("unknown-topic", "orders", 1, 0, 1),
     ]
-    chosen = Selection(ALL.timer_topics, codes=frozenset({"bad-header"}))
+    chosen = RedriveFilter(ALL.timer_topics, codes=frozenset({"bad-header"}))
     assert [each.code for each in look(*records, selection=chosen).selected] == ["bad-header"]
 
 
 @pytest.mark.parametrize(
     ("selection", "taken"),
     [
-        (Selection(ALL.timer_topics, targets=frozenset({"orders"})), 1),
-        (Selection(ALL.timer_topics, targets=frozenset({"bills"})), 0),
-        (Selection(ALL.timer_topics, origins=frozenset({"timer.requests/2/7"})), 1),
-        (Selection(ALL.timer_topics, origins=frozenset({"timer.requests/2/8"})), 0),
-        (Selection(ALL.timer_topics, from_ms=2_000, to_ms=2_001), 1),
-        (Selection(ALL.timer_topics, from_ms=2_001), 0),
-        (Selection(ALL.timer_topics, to_ms=2_000), 0),
+        (RedriveFilter(ALL.timer_topics, targets=frozenset({"orders"})), 1),
+        (RedriveFilter(ALL.timer_topics, targets=frozenset({"bills"})), 0),
+        (RedriveFilter(ALL.timer_topics, origins=frozenset({"timer.requests/2/7"})), 1),
+        (RedriveFilter(ALL.timer_topics, origins=frozenset({"timer.requests/2/8"})), 0),
+        (RedriveFilter(ALL.timer_topics, from_ms=2_000, to_ms=2_001), 1),
+        (RedriveFilter(ALL.timer_topics, from_ms=2_001), 0),
+        (RedriveFilter(ALL.timer_topics, to_ms=2_000), 0),
     ],
 )
-def test_filters(selection: Selection, taken: int) -> None:
+def test_filters(selection: RedriveFilter, taken: int) -> None:
     assert len(look(undelivered(), selection=selection).selected) == taken
 
 
 def test_records_of_another_timer_topic_are_counted_and_not_sent() -> None:
     """A writer to the rejected topic must not be able to send to any topic."""
-    found = look(undelivered(), selection=Selection(frozenset({"others"})))
+    found = look(undelivered(), selection=RedriveFilter(frozenset({"others"})))
     assert (found.other_topics, found.selected) == ({"timer.requests": 1}, [])
 
 
@@ -231,7 +231,7 @@ class Work:
     def begin(self, copies: int) -> None:
         del copies
 
-    def look(self, selection: Selection) -> RedrivePlan:
+    def look(self, selection: RedriveFilter) -> RedrivePlan:
         found = RedrivePlan(selection, ())
         whole = refuse(PLACE.topic, TIMERS, request(), UNKNOWN, 2_000)
         for record in (undelivered(), rejected(bare(whole))):
@@ -249,7 +249,7 @@ class Work:
 
 def redrive(monkeypatch: pytest.MonkeyPatch, outcome: RedriveResult | BridgeError, *more: str) -> tuple[int, str, str]:
     """Return the exit code, 1 after an exception, and the output."""
-    monkeypatch.setattr(redrive_commands, "redrive_session", lambda settings: nullcontext(Work(outcome)))
+    monkeypatch.setattr(redrive_command, "redrive_session", lambda settings: nullcontext(Work(outcome)))
     asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
     ended = CliRunner().invoke(app, asked)
     error = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)

@@ -16,7 +16,7 @@ from bridge.kafka import ConfluentRedrive, Retrier
 from bridge.kafka.redrive import RedriveResult
 from bridge.kafka.transactions.producer import TransactionContents
 from bridge.ports import Outgoing, Record
-from bridge.redrive.rules import Parked, RedrivePlan, Selection
+from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from schemas.origin import Shard
 
 
@@ -135,7 +135,7 @@ class Work:
     def begin(self, copies: int) -> None:
         del copies
 
-    def look(self, selection: Selection) -> RedrivePlan:
+    def look(self, selection: RedriveFilter) -> RedrivePlan:
         found = RedrivePlan(selection, ())
         for record in self._records:
             found.add(record)
@@ -188,7 +188,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
             self._producer = made[0]  # type: ignore[assignment]
             begun.set()
 
-        def look(self, selection: Selection) -> RedrivePlan:
+        def look(self, selection: RedriveFilter) -> RedrivePlan:
             found = RedrivePlan(selection, ())
             found.add(record)
             return found

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.cli.pending_sources import RunningInstances
+from bridge.cli.pending_command import RunningInstances
 from bridge.client import Sent
 from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError

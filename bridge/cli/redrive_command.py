@@ -1,37 +1,47 @@
 """`timer-bridge redrive`: list records of the rejected topic; with --apply, send them again."""
 
 import json
-import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from bridge.cli.client_commands import Config, Kafka, Servers, TimerTopic, kafka_settings
-from bridge.cli.output import escaped
+from bridge.cli.output import escaped, table
+from bridge.cli.shared_options import ClusterOptions, command_with
 from bridge.config.durations import parse_instant_ms
-from bridge.config.settings import Settings, load_around
+from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
-from bridge.observe import logs
-from bridge.redrive.rules import UNDELIVERABLE, Parked, RedrivePlan, Selection
+from bridge.redrive.rules import UNDELIVERABLE, Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.session import redrive_session
 
 if TYPE_CHECKING:
     from bridge.kafka.redrive import RedriveResult
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(redrive)
+commands = typer.Typer()
 
 
+@dataclass(frozen=True, kw_only=True)
+class RedriveOptions(ClusterOptions):
+    """The bridge's group and topics."""
+
+    group: Annotated[str | None, typer.Option("--group", help="The bridge's; timer-bridge if not given.")] = None
+    rejected_topic: Annotated[
+        str | None, typer.Option("--rejected-topic", help="Where they are; timer.rejected if not given.")
+    ] = None
+    redriven_topic: Annotated[
+        str | None, typer.Option("--redriven-topic", help="Where is marked what was sent; timer.redriven if not given.")
+    ] = None
+
+
+@commands.command(cls=command_with(RedriveOptions))
 def redrive(
-    bootstrap_servers: Servers = None,
+    context: typer.Context,
     code: Annotated[
         list[str] | None,
         typer.Option(
-            "--code", help=f"Parked with this code; may repeat. [default: {', '.join(sorted(UNDELIVERABLE))}]"
+            "--code", help=f"Parked with this code; may repeat. (default: {', '.join(sorted(UNDELIVERABLE))})"
         ),
     ] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="For this real topic; may repeat.")] = None,
@@ -46,36 +56,18 @@ def redrive(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    group: Annotated[str | None, typer.Option("--group", help="The bridge's; timer-bridge if not given.")] = None,
-    timer_topic: TimerTopic = None,
-    rejected_topic: Annotated[
-        str | None, typer.Option("--rejected-topic", help="Where they are; timer.rejected if not given.")
-    ] = None,
-    redriven_topic: Annotated[
-        str | None, typer.Option("--redriven-topic", help="Where is marked what was sent; timer.redriven if not given.")
-    ] = None,
-    config: Config = None,
-    kafka: Kafka = None,
 ) -> None:
-    """Send parked records again, from the rejected topic to their timer topic: by default, only say which.
+    """Send parked records again, from the rejected topic to their timer topic. By default, only list them.
 
-    Mend first what kept them from their real topic. Each goes to its own partition as it was first sent, and is read
-    anew: an absolute time that is past means at once, a relative delay or a level counts from now, and an id ends what
+    First fix what kept them from their real topic. Each goes to its own partition as it was first sent, and is read
+    again: an absolute time that is past means at once, a relative delay or a level counts from now, and an id ends what
     is pending under it by now. Each record is sent once, however often this is run: what was sent is marked in the same
-    transaction. Records that their sender has to mend (bad-header and others) are sent only where --code names them.
+    transaction. Records that their sender has to fix (bad-header and others) are sent only if --code names them.
     """
-    flags: dict[str, object] = {
-        "bootstrap_servers": bootstrap_servers,
-        "group": group,
-        "timer_topic": timer_topic,
-        "rejected_topic": rejected_topic,
-        "redriven_topic": redriven_topic,
-        "kafka": kafka_settings(kafka),
-    }
-    settings = load_around(flags, os.environ, config)
-    logs.hide(settings.kafka)
-    selection = Selection(
-        timer_topics=frozenset({timer_topic} if timer_topic else settings.timer_topics()),
+    chosen: RedriveOptions = context.obj
+    settings, _ = chosen.chosen()
+    selection = RedriveFilter(
+        timer_topics=frozenset({chosen.timer_topic} if chosen.timer_topic else settings.timer_topics()),
         codes=frozenset(code or ()),
         targets=frozenset(topic or ()),
         origins=frozenset(origin or ()),
@@ -102,7 +94,7 @@ def redrive(
         record, why = sent.refused[0]
         raise BridgeError(
             f"{len(sent.refused)} were not sent, as {record.shard.topic} does not take them ({why}); the first is at"
-            f" {record.place}/{record.offset}: mend the topic, then run it again"
+            f" {record.place}/{record.offset}: fix the topic, then run it again"
         )
 
 
@@ -129,12 +121,7 @@ def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, An
 
 
 def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) -> None:
-    table = Table("code", "real topic")
-    for name in ("parked", "sent before", "selected"):
-        table.add_column(name, justify="right")
-    for row in found.rows():
-        table.add_row(row.code, escaped(row.topic), *map(str, row[2:]))
-    Console().print(table)
+    Console().print(table(("code", "real topic", ">parked", ">sent before", ">selected"), found.rows()))
     for topic, count in sorted(found.other_topics.items()):
         doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
         typer.echo(f"{count} more are of {escaped(topic)}: give --timer-topic {escaped(topic)}{doubt}", err=True)
