@@ -87,7 +87,6 @@ class Polled:
 class Clock(Protocol):
     def now_ms(self) -> int:
         """Return epoch ms. It may jump either way."""
-        ...
 
 
 class Source(Protocol):
@@ -98,35 +97,27 @@ class Source(Protocol):
 
         An assigned partition returns records only after `start`.
         """
-        ...
 
     def serve_rebalance(self) -> Polled:
         """Apply pending changes of ownership without taking records: `records` is empty. Called after an abort."""
-        ...
 
     def start(self, shard: Shard, offset: int) -> None:
         """Make `poll` return the partition's records from `offset` on."""
-        ...
 
     def rewind(self, shard: Shard, offset: int) -> None:
         """Start a started partition again, because it has returned nothing for too long."""
-        ...
 
     def pause(self, shard: Shard) -> None:
         """Make `poll` return no records of the partition. No record is lost. Idempotent."""
-        ...
 
     def resume(self, shard: Shard) -> None:
         """Go on where `pause` stopped."""
-        ...
 
     def wake(self) -> None:
         """End a waiting `poll` soon. May be called from a signal handler."""
-        ...
 
     def close(self) -> None:
         """Leave the group."""
-        ...
 
 
 class BackgroundRecovery(Protocol):
@@ -134,16 +125,13 @@ class BackgroundRecovery(Protocol):
 
     def is_done(self) -> bool:
         """Return True if the work has ended, with or without success. The loop then recovers the store again."""
-        ...
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
         """The error of the disk that ended the work, or None. The loop would meet the same error."""
-        ...
 
     def give_up(self) -> None:
         """Stop, because the partition is no longer ours. After the return nothing writes to its directory."""
-        ...
 
 
 class History(Protocol):
@@ -158,34 +146,27 @@ class History(Protocol):
 
         Raises schemas.progress.ForeignProgressError if another program committed the offset.
         """
-        ...
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         """Return the timer partition's first kept offset and its last stable offset."""
-        ...
 
     def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
         """Return the partitions whose progress or journal is hidden by an open transaction. Waits for a moment."""
-        ...
 
     def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         """Return the first kept offset of each timer partition. Asks once; leaves out those without an answer."""
-        ...
 
     def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
         """Return last stable offset and end of each timer partition. Asks once; leaves out those without an answer."""
-        ...
 
     def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
         """Return the broker's timestamp (epoch ms) of the newest record of each journal partition.
 
         Asks once; leaves out partitions without an answer or without records.
         """
-        ...
 
     def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
         """Return the first offset of the timer partition with this timestamp or a later one, or its end."""
-        ...
 
     def requests(
         self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
@@ -194,30 +175,24 @@ class History(Protocol):
 
         skipped: offsets to leave out if their records cannot be decoded.
         """
-        ...
 
     def journal_end(self, shard: Shard) -> int:
         """Return the next offset of the journal partition; 0 if it was never written to."""
-        ...
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
         """Return the journal partition's first kept offset and its last stable offset."""
-        ...
 
     def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         """Yield values of committed journal records from `from_offset`, else `since_ms` (broker's time), else all."""
-        ...
 
     def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
         """Return key and value of each partition's committed journal records within the last `look_back` offsets.
 
         Reads up to the last stable offset, in order; does not wait for open transactions.
         """
-        ...
 
     def journal_key(self, shard: Shard) -> bytes:
         """Return the key of journal records that our group writes about this partition."""
-        ...
 
 
 class Control(Protocol):
@@ -225,14 +200,12 @@ class Control(Protocol):
 
     def poll(self) -> Iterable[Record]:
         """Return records that have arrived. Does not wait."""
-        ...
 
     def catch_up(self) -> Iterable[Record]:
         """Return all further records up to the topic's end as of now.
 
         Raises bridge.errors.BrokerUnavailableError if that takes longer than a few seconds.
         """
-        ...
 
 
 @dataclass(slots=True)
@@ -287,11 +260,9 @@ class SubmittedTransaction(Protocol):
 
     def is_done(self) -> bool:
         """Return True if `wait` would return or raise at once."""
-        ...
 
     def wait(self) -> Committed | Aborted:
         """Wait for the outcome. May be called again. Raises the errors of `Sink.submit`."""
-        ...
 
 
 class Sink(Protocol):
@@ -307,8 +278,6 @@ class Sink(Protocol):
         The caller keeps at most `MAX_IN_FLIGHT` in flight. After an abort it waits for all before it submits another.
         Raises bridge.errors.FencedError if another process uses the same transactional.id: this process must end.
         """
-        ...
 
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
-        ...

@@ -19,7 +19,7 @@ language, as long as the number of partitions stays the same: docs/growing.md sa
 
 import hmac
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from operator import index
@@ -66,6 +66,7 @@ RETRY_OF = "timer-retry-of"
 """Header: topic/partition/offset where the message failed first."""
 _RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANYTHING = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
 
@@ -84,24 +85,19 @@ class Outbox(Protocol):
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> "Future[Sent]":
         """Send a record; partition -1: chosen by the key. The future raises BridgeError if the broker refuses it."""
-        ...
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions. Raises BridgeError if there is no such topic, or no broker answers."""
-        ...
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait for all acknowledgements. Raises BridgeError if a record since the last flush was refused."""
-        ...
 
     @property
     def is_broken(self) -> bool:
         """True if it can send nothing more."""
-        ...
 
     def close(self) -> None:
         """Send what is queued, as far as possible, and close."""
-        ...
 
 
 class Message(Protocol):
@@ -158,7 +154,7 @@ def headers_for(
     if delivered_key is not None:
         ours.append((KEY, _bytes(delivered_key)))
     if expire_at is not None:
-        ours.append((EXPIRE_MS, b"%d" % _instant_ms("expire_at", expire_at)))
+        ours.append((EXPIRE_MS, _ms("expire_at", expire_at, parse_instant_ms)))
     return _checked(ours) + _user_headers(headers)
 
 
@@ -479,50 +475,29 @@ def _user_headers(headers: Pairs) -> Headers:
 def _due_header(
     at: datetime | str | int | None, delay: timedelta | str | int | None, level: int | None
 ) -> tuple[str, bytes | None]:
-    if (at is not None) + (delay is not None) + (level is not None) != 1:
+    if [at, delay, level].count(None) != 2:
         raise ValueError("when: give one of at, delay and level")
     if at is not None:
-        return DELIVER_MS, b"%d" % _instant_ms("at", at)
-    if delay is None:
-        return DELAY_LEVEL, b"%d" % (level or 0)
-    try:
-        return DELAY_MS, b"%d" % _delay_ms(delay)
-    except ValueError as error:
-        raise ValueError(f"delay: {error}") from error
+        return DELIVER_MS, _ms("at", at, parse_instant_ms)
+    if delay is not None:
+        return DELAY_MS, _ms("delay", delay, parse_duration_ms)
+    return DELAY_LEVEL, b"%d" % (level or 0)
 
 
-def _instant_ms(name: str, at: datetime | str | int) -> int:
+def _ms(name: str, given: datetime | timedelta | str | int, parse_text: Callable[[str], int]) -> bytes:
+    """Return whole milliseconds, rounded up so that nothing is early. Raises ValueError."""
     try:
-        return _at_ms(at)
+        if isinstance(given, datetime):
+            if given.tzinfo is None:
+                raise ValueError(f"{given} has no zone: give it one, such as datetime.UTC")
+            given -= _EPOCH
+        if isinstance(given, timedelta):
+            return b"%d" % -(-given // timedelta(milliseconds=1))
+        return b"%d" % (parse_text(given) if isinstance(given, str) else index(given))
+    except TypeError:  # a float: it would be cut off, and so be early
+        raise ValueError(f"{name}: {given!r} is no int: give whole milliseconds, rounded up") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-
-
-def _at_ms(at: datetime | str | int) -> int:
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise ValueError(f"{at} has no zone: give it one, such as datetime.UTC")
-        return _whole_ms(at - datetime(1970, 1, 1, tzinfo=UTC))
-    return parse_instant_ms(at) if isinstance(at, str) else _whole_number(at)
-
-
-def _delay_ms(delay: timedelta | str | int) -> int:
-    if isinstance(delay, timedelta):
-        return _whole_ms(delay)
-    return parse_duration_ms(delay) if isinstance(delay, str) else _whole_number(delay)
-
-
-def _whole_number(ms: int) -> int:
-    """Return an int as it is. Raises ValueError for a float, which would be cut off and so be early."""
-    try:
-        return index(ms)
-    except TypeError:
-        raise ValueError(f"{ms!r} is no int: give whole milliseconds, rounded up") from None
-
-
-def _whole_ms(span: timedelta) -> int:
-    """Return whole milliseconds, rounded up so that nothing is early."""
-    return -(-span // timedelta(milliseconds=1))
 
 
 def _retry_count(value: bytes | None) -> int:
