@@ -56,7 +56,7 @@ class Found(BaseModel):
 
 
 def content(raw: bytes | None) -> Content | None:
-    """At most its first MOST_SHOWN_BYTES."""
+    """Return the bytes as text or base64, at most the first MAX_SHOWN_BYTES."""
     if raw is None:
         return None
     shown, is_cut = raw[:MAX_SHOWN_BYTES], len(raw) > MAX_SHOWN_BYTES

@@ -7,7 +7,7 @@
 A timer whose copy is in flight (rolling) is counted too. Times are epoch ms.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Self
 
@@ -158,23 +158,18 @@ def pending_in_bridge(
     bucket_ms: whole hours. should_stop: ends the search for the exact first and last due time.
     """
     pending = _pending(at_ms, bridge.due_ranges(should_stop), bridge.due_hours(), bridge.pending, bucket_ms, topic)
-    return pending.model_copy(update={"timer_topics": _merge_bytes(map(_bytes_of, bridge.shards.values()))})
+    stores = [(shard.topic, owned.store) for shard, owned in bridge.shards.items()]
+    sizes = ((timer_topic, store.pending_bytes, store.size_bytes) for timer_topic, store in stores)
+    return pending.model_copy(update={"timer_topics": _add_up_bytes(sizes)})
 
 
-def _bytes_of(owned: OwnedPartition) -> dict[str, TimerTopicBytes]:
-    store = owned.store
-    return {owned.shard.topic: TimerTopicBytes(pending_bytes=store.pending_bytes, store_bytes=store.size_bytes)}
-
-
-def _merge_bytes(parts: Iterable[Mapping[str, TimerTopicBytes]]) -> dict[str, TimerTopicBytes]:
-    sums: dict[str, TimerTopicBytes] = {}
-    for part in parts:
-        for topic, own in part.items():
-            other = sums.get(topic, TimerTopicBytes(pending_bytes=0, store_bytes=0))
-            sums[topic] = TimerTopicBytes(
-                pending_bytes=own.pending_bytes + other.pending_bytes, store_bytes=own.store_bytes + other.store_bytes
-            )
-    return dict(sorted(sums.items()))
+def _add_up_bytes(parts: Iterable[tuple[str, int, int]]) -> dict[str, TimerTopicBytes]:
+    """Add up timer topic, pending bytes and store bytes of each part."""
+    pending, stores = Counter[str](), Counter[str]()
+    for topic, pending_bytes, store_bytes in parts:
+        pending[topic] += pending_bytes
+        stores[topic] += store_bytes
+    return {each: TimerTopicBytes(pending_bytes=pending[each], store_bytes=stores[each]) for each in sorted(stores)}
 
 
 def pending_in_store(
@@ -201,7 +196,10 @@ def _pending(
             pending=own.pending,
             first_due_ms=own.first_ms,
             last_due_ms=own.last_ms,
-            histogram=_histogram(hours[target], bucket_ms),
+            histogram=merge_buckets(
+                Bucket(from_ms=hour_ms // bucket_ms * bucket_ms, timers=count)
+                for hour_ms, count in hours[target].items()
+            ),
         )
         for target, own in sorted(ranges.items())
         if topic in (None, target)
@@ -210,36 +208,28 @@ def _pending(
     return Pending(at_ms=at_ms, pending=total, topics=topics, shards={str(s): n for s, n in sorted(shards.items())})
 
 
-def _histogram(counts: Mapping[int, int], bucket_ms: int) -> list[Bucket]:
-    return merge_buckets(
-        Bucket(from_ms=at_ms // bucket_ms * bucket_ms, timers=count) for at_ms, count in counts.items()
-    )
-
-
 def merge_pending(parts: Iterable[Pending]) -> Pending:
     """Merge at least one summary; all have the same bucket width."""
-    first, *others = all_ = list(parts)
-    topics, shards = dict(first.topics), dict(first.shards)
-    for part in others:
-        shards |= part.shards
+    merged = list(parts)
+    of_topic: dict[str, list[TopicPending]] = defaultdict(list)
+    for part in merged:
         for target, own in part.topics.items():
-            topics[target] = _merge_topic(topics[target], own) if target in topics else own
-    total = sum(each.pending for each in topics.values())
+            of_topic[target].append(own)
+    sizes = [(topic, own.pending_bytes, own.store_bytes) for part in merged for topic, own in part.timer_topics.items()]
     return Pending(
-        at_ms=first.at_ms,
-        pending=total,
-        topics=dict(sorted(topics.items())),
-        shards=shards,
-        timer_topics=_merge_bytes(part.timer_topics for part in all_),
-    )
-
-
-def _merge_topic(one: TopicPending, other: TopicPending) -> TopicPending:
-    return TopicPending(
-        pending=one.pending + other.pending,
-        first_due_ms=min(one.first_due_ms, other.first_due_ms),
-        last_due_ms=max(one.last_due_ms, other.last_due_ms),
-        histogram=merge_buckets(one.histogram + other.histogram),
+        at_ms=merged[0].at_ms,
+        pending=sum(own.pending for some in of_topic.values() for own in some),
+        topics={
+            target: TopicPending(
+                pending=sum(own.pending for own in some),
+                first_due_ms=min(own.first_due_ms for own in some),
+                last_due_ms=max(own.last_due_ms for own in some),
+                histogram=merge_buckets(bucket for own in some for bucket in own.histogram),
+            )
+            for target, some in sorted(of_topic.items())
+        },
+        shards={shard: count for part in merged for shard, count in part.shards.items()},
+        timer_topics=_add_up_bytes(sizes),
     )
 
 
@@ -261,14 +251,12 @@ def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
 
 def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
     """Look up an id; return each timer with its body, None while it is rolling."""
-    return [found for shard, owned in bridge.shards.items() for found in _named_in_partition(shard, owned, id_, at_ms)]
-
-
-def _named_in_partition(shard: Shard, owned: OwnedPartition, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
-    leaving = (body for body in owned.leaving() if body.id == id_)
-    return timers_with_bodies(
-        shard, owned, at_ms, leaving, owned.store.find([id_]).values(), owned.flights.with_id(id_)
-    )
+    found = []
+    for shard, owned in bridge.shards.items():
+        leaving = (body for body in owned.leaving() if body.id == id_)
+        rows = owned.store.find([id_]).values()
+        found += timers_with_bodies(shard, owned, at_ms, leaving, rows, owned.flights.with_id(id_))
+    return found
 
 
 def timers_with_bodies(
