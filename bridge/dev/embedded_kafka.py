@@ -139,10 +139,13 @@ class EmbeddedKafka:
         self._write_files()
         self._format(java, jars, timeout_s)
         command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
-        self._broker = ChildProcess(command, self.folder, READY_LINE)
+        self._broker = broker = ChildProcess(command, self.folder, READY_LINE)
         atexit.register(self.kill)
         try:
-            self._await_ready(self._broker, timeout_s)
+            if not broker.ready_or_ended.wait(timeout_s):
+                raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._log_tails()}")
+            if not broker.ready:
+                raise EmbeddedKafkaError(f"Kafka ended while it started.\n{self._log_tails()}")
         except BaseException:
             self.kill()
             raise
@@ -170,15 +173,11 @@ class EmbeddedKafka:
         self._broker = None
         atexit.unregister(self.kill)
 
-    def _await_ready(self, broker: ChildProcess, timeout_s: float) -> None:
-        if not broker.ready_or_ended.wait(timeout_s):
-            raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._log_tails()}")
-        if not broker.ready:
-            raise EmbeddedKafkaError(f"Kafka ended while it started.\n{self._log_tails()}")
-
     def _log_tails(self) -> str:
-        """Return the tails of both logs, for an error message."""
-        return "\n".join(_tail(path) for path in (self.log_path, self.folder / "logs" / "console.log"))
+        """Return the last lines of both logs, for an error message."""
+        paths = [path for path in (self.log_path, self.folder / "logs" / "console.log") if path.exists()]
+        last = (path.read_text(errors="replace").splitlines()[-15:] for path in paths)
+        return "\n".join("\n".join([f"--- the end of {path}", *lines]) for path, lines in zip(paths, last, strict=True))
 
     def _refuse_taken_ports(self) -> None:
         if not _bindable(self.port):
@@ -207,9 +206,8 @@ class EmbeddedKafka:
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         tool += ["--config", str(self.folder / "server.properties")]
         command = [java, "-XX:TieredStopAtLevel=1", *self._jvm_options(jars), *tool]
-        run = functools.partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         try:
-            done = run(command, timeout=timeout_s)
+            done = _run(command, timeout_s)
         except subprocess.TimeoutExpired:
             raise EmbeddedKafkaError(f"{self.folder} was not formatted for Kafka within {timeout_s:.0f} s") from None
         if done.returncode != 0:
@@ -237,13 +235,19 @@ def find_java() -> str:
     if java is None:
         raise EmbeddedKafkaError(f"no java was found. {remedy}")
     try:
-        ran = subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        ran = _run([java, "-version"])
     except OSError as error:
         raise EmbeddedKafkaError(f"{java} does not run: {error.strerror} (JAVA_HOME={home or ''}). {remedy}") from error
     major = java_major(ran.stderr)
     if major is None or major < MIN_JAVA:
         raise EmbeddedKafkaError(f"{java} is {ran.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
     return java
+
+
+def _run(command: list[str], timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s
+    )
 
 
 def java_major(version_text: str) -> int | None:
@@ -269,10 +273,3 @@ def _bindable(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _tail(path: Path, lines: int = 15) -> str:
-    if not path.exists():
-        return f"({path} does not exist)"
-    last = path.read_text(errors="replace").splitlines()[-lines:]
-    return "\n".join([f"--- the end of {path}", *last])

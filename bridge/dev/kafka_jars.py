@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from bridge.errors import BridgeError
-from schemas import maven_jars as jars
-from schemas.maven_jars import JarList, ensure
+from schemas.maven_jars import JarList, JarsError, ensure
 
 KAFKA_VERSION = "4.3.0"
 DEFAULT_CACHE = Path(".run/kafka-jars")
@@ -17,16 +16,12 @@ DEFAULT_CACHE = Path(".run/kafka-jars")
 JARS = JarList("Kafka", KAFKA_VERSION, Path(__file__).with_name("kafka-jars.txt"))
 
 
-class KafkaJarsError(BridgeError):
-    """The jars are missing and cannot be fetched, or are not the pinned ones. The message says what to do."""
-
-
 def ensure_jars(cache: Path = DEFAULT_CACHE, *, java: str = "java") -> Path:
-    """Return the folder with exactly the jars of `JARS`, fetched when missing. Raises KafkaJarsError."""
+    """Return the folder with exactly the jars of `JARS`, fetched if they are missing. Raises BridgeError."""
     try:
         return ensure(JARS, cache, java=java)
-    except jars.JarsError as error:
-        raise KafkaJarsError(str(error)) from error
+    except JarsError as error:
+        raise BridgeError(str(error)) from error
 
 
 if __name__ == "__main__":  # python -m bridge.dev.kafka_jars [CACHE]: the build of compose/kafka uses it

@@ -10,7 +10,8 @@ import pytest
 
 from bridge.dev import embedded_kafka as embedded
 from bridge.dev.embedded_kafka import HOST, PORTS, EmbeddedKafka, EmbeddedKafkaError, find_java, free_port, java_major
-from bridge.dev.kafka_jars import KafkaJarsError, ensure_jars
+from bridge.dev.kafka_jars import ensure_jars
+from bridge.errors import BridgeError
 from schemas import maven_jars as jars
 from schemas.maven_jars import JarList
 
@@ -180,11 +181,11 @@ def test_a_jar_without_a_sum_is_refused(tmp_path: Path) -> None:
 
 def test_a_failed_fetch_shows_the_last_words_of_ivy(tmp_path: Path) -> None:
     java = fake_java(tmp_path, "echo UNRESOLVED DEPENDENCIES; exit 1")
-    with pytest.raises(KafkaJarsError, match="UNRESOLVED DEPENDENCIES"):
+    with pytest.raises(BridgeError, match="UNRESOLVED DEPENDENCIES"):
         ensure_jars(tmp_path / "cache", java=str(java))
 
 
 def test_without_pyspark_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(KafkaJarsError, match=r"pip install 'kafka-timer-bridge\[spark\]'"):
+    with pytest.raises(BridgeError, match=r"pip install 'kafka-timer-bridge\[spark\]'"):
         ensure_jars(tmp_path / "cache")
