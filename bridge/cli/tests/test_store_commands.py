@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from bridge.cli import parquet_export as pending_export
+from bridge.cli import parquet_export
 from bridge.cli.app import app
 from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir
@@ -20,7 +20,7 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.loop.tests.test_histories import SHARD, World
 from schemas.origin import Shard
 from schemas.pending_table import PENDING, parse_stores
-from timer.files.disk import Disk, RealDisk
+from timer.files.disk import Disk
 from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.batch import Batch
 from timer.format.body import unpack_headers
@@ -31,7 +31,7 @@ from timer.inspect.tests.test_verify import body as body_of
 
 
 def run(*arguments: object) -> Result:
-    """An error of ours is raised, as `bridge.cli.app.main` turns it into a line and an exit code."""
+    """Run a command. BridgeErrors are raised; `bridge.cli.app.main` turns them into a line and an exit code."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -42,19 +42,30 @@ def files_below(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@contextmanager
+def disk_in(root: Path, partition: int = 0) -> Iterator[Disk]:
+    """Yield the disk of one partition of a bridge, which has ended afterwards."""
+    folder = DataDir(root)
+    disk = folder.disk_for(Shard("timer.requests", partition))
+    yield disk
+    disk.close()
+    folder.close()
+
+
+def never_checkpointed(root: Path) -> None:
+    """Make the store of a bridge that ended during a rebuild."""
+    with disk_in(root) as disk:
+        History(disk).receives(100, 200)
+
+
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """The data directory of a stopped bridge with two partitions, the second one empty."""
     root = tmp_path / "timer-data"
-    folder = DataDir(root)
-    for partition in (0, 1):
-        disk = folder.disk_for(Shard("timer.requests", partition))
-        if partition == 0:
-            full_history(disk).closes()
-        else:
-            History(disk).closes()
-        disk.close()
-    folder.close()
+    with disk_in(root) as disk:
+        full_history(disk).closes()
+    with disk_in(root, 1) as disk:
+        History(disk).closes()
     return root
 
 
@@ -65,27 +76,27 @@ def store(data_dir: Path) -> Path:
 
 
 def living(store: Path) -> dict[int, tuple[int, Any]]:
-    """Return visit and body of each timer, by origin."""
+    """Return wake-up time and body of each pending timer, by origin."""
     with StoppedStore(ReadOnlyDisk(store)) as opened:
-        return {t.body.origin: (t.visit_ms, t.body) for t in opened.soonest(10**6)}
+        return {timer.body.origin: (timer.visit_ms, timer.body) for timer in opened.soonest(10**6)}
 
 
 # -- verify
 
 
-def test_verify_says_that_a_store_is_sound_and_changes_nothing(data_dir: Path, store: Path) -> None:
+def test_verify_of_a_sound_store_changes_nothing(data_dir: Path, store: Path) -> None:
     before = files_below(data_dir)
     result = run("verify", data_dir)
-    assert result.exit_code == 0
     first, second = result.stdout.splitlines()
+    assert result.exit_code == 0
     assert first.startswith(f"timer.requests/0: sound: {len(living(store))} live timers in ")
     assert first.endswith("closed cleanly")
     assert second.startswith("timer.requests/1: no checkpoint was written yet")
     assert files_below(data_dir) == before
 
 
-def test_verify_names_the_place_of_a_fault(data_dir: Path, store: Path) -> None:
-    damaged = sorted((store / "body").iterdir())[0]
+def test_verify_names_the_place_of_a_fault_and_checks_the_other_stores(data_dir: Path, store: Path) -> None:
+    damaged = min((store / "body").iterdir())
     content = bytearray(damaged.read_bytes())
     content[30] ^= 1
     damaged.write_bytes(content)
@@ -94,34 +105,21 @@ def test_verify_names_the_place_of_a_fault(data_dir: Path, store: Path) -> None:
         assert result.exit_code == 1
         assert f"timer.requests/0: FAULT: body/{damaged.name}, byte 0: the checksum" in result.stderr
         assert "Nothing is lost" in result.stderr
-
-
-def test_verify_looks_at_every_store_though_one_is_damaged(data_dir: Path, store: Path) -> None:
-    (store / NAME).write_bytes(b"?" + (store / NAME).read_bytes()[1:])
-    result = run("verify", data_dir)
-    assert result.exit_code == 1
-    assert "timer.requests/0: FAULT: checkpoint" in result.stderr
-    assert "timer.requests/1" in result.stdout
-
-
-def test_verify_prints_the_same_as_json(data_dir: Path, store: Path) -> None:
-    (store / "timer" / sorted(path.name for path in (store / "timer").iterdir())[0]).unlink()
+        assert ("timer.requests/1" in result.stdout) == (folder != store)
     result = run("verify", data_dir, "--json")
-    damaged, empty = json.loads(result.stdout)["stores"]
-    assert result.exit_code == 1
-    assert damaged["store"] == "timer.requests/0"
-    assert damaged["fault"]["file"].startswith("timer/")
-    assert empty["store"] == "timer.requests/1"
-    assert empty["empty"].startswith("no checkpoint was written yet")
+    first, second = json.loads(result.stdout)["stores"]
+    assert (result.exit_code, first["store"], first["fault"]["file"]) == (1, "timer.requests/0", f"body/{damaged.name}")
+    assert (second["store"], second["empty"].startswith("no checkpoint")) == ("timer.requests/1", True)
+    (store / NAME).write_bytes(b"?" + (store / NAME).read_bytes()[1:])
+    assert "timer.requests/0: FAULT: checkpoint" in run("verify", data_dir).stderr
 
 
-def test_verify_of_a_killed_bridge_prints_what_is_truncated(tmp_path: Path) -> None:
-    disk = RealDisk(tmp_path / "timer.requests" / "3")
-    full_history(disk).checkpoints()
-    history = full_history(disk)
-    history.checkpoints()
-    history.receives(9000)
-    disk.close()
+def test_verify_of_a_killed_bridge_says_what_the_next_start_truncates(tmp_path: Path) -> None:
+    with disk_in(tmp_path, 3) as disk:
+        full_history(disk).checkpoints()
+        history = full_history(disk)
+        history.checkpoints()
+        history.receives(9000)
     result = run("verify", tmp_path)
     assert result.exit_code == 0
     assert "timer.requests/3: sound" in result.stdout
@@ -156,84 +154,56 @@ def test_inspect_shows_progress_logs_ticks_and_timers(data_dir: Path, store: Pat
     assert result.exit_code == 0
     for told in ("timer.requests/0", "C, next offset", "K, settled up to", "1000 ms", "2023-11-14T22:13", "id-"):
         assert told in result.stdout
-    assert files_below(data_dir) == before
-
-
-def test_inspect_prints_the_same_as_json(data_dir: Path, store: Path) -> None:
-    told = json.loads(run("inspect", data_dir, "--json", "--limit", 4).stdout)["stores"]
-    assert [one["store"] for one in told] == ["timer.requests/0", "timer.requests/1"]
-    assert "empty" in told[1]
+    first, second = json.loads(run("inspect", data_dir, "--json", "--limit", 4).stdout)["stores"]
+    assert (first["store"], second["store"], "empty" in second) == ("timer.requests/0", "timer.requests/1", True)
     expected = Checkpoint.from_bytes((store / NAME).read_bytes())
     assert expected is not None
-    found = told[0]["checkpoint"]
+    found = first["checkpoint"]
     assert (found["next_offset"], found["pending"]) == (expected.progress.next_offset, expected.pending)
-    assert (found["held"], told[0]["closed"]) == (list(expected.held), True)
-    assert {file["name"]: file["size"] for file in told[0]["files"]} == {
+    assert (found["held"], first["closed"]) == (list(expected.held), True)
+    assert {file["name"]: file["size"] for file in first["files"]} == {
         str(path.relative_to(store)): len(content)
         for path, content in files_below(store).items()
         if path.parent != store
     }
     timers = sorted((visit_ms, origin) for origin, (visit_ms, _) in living(store).items())
-    assert [(timer["visit_ms"], timer["origin"]) for timer in told[0]["timers"]] == timers[:4]
+    assert [(timer["visit_ms"], timer["origin"]) for timer in first["timers"]] == timers[:4]
     ticks = sorted({visit_ms // 1000 * 1000 for visit_ms, _ in timers})[:4]
     counts = [sum(visit_ms // 1000 * 1000 == tick for visit_ms, _ in timers) for tick in ticks]
-    assert told[0]["ticks"] == [{"from_ms": t, "timers": c} for t, c in zip(ticks, counts, strict=True)]
+    assert first["ticks"] == [{"from_ms": t, "timers": c} for t, c in zip(ticks, counts, strict=True)]
+    assert files_below(data_dir) == before
 
 
 def test_inspect_finds_one_timer_by_its_id(store: Path) -> None:
     for origin, (visit_ms, body) in living(store).items():
         if body.id is not None:
             (one,) = json.loads(run("inspect", store, "--json", "--id", body.id.decode()).stdout)["stores"]
-            assert [(t["origin"], t["visit_ms"], t["due_ms"]) for t in one["timers"]] == [
-                (origin, visit_ms, body.due_ms)
-            ]
+            found = [(timer["origin"], timer["visit_ms"], timer["due_ms"]) for timer in one["timers"]]
+            assert found == [(origin, visit_ms, body.due_ms)]
     result = run("inspect", store, "--id", "id-37")
-    assert "id-37" in result.stdout
-    assert "id-38" not in result.stdout
+    assert ("id-37" in result.stdout, "id-38" in result.stdout) == (True, False)
+    with pytest.raises(BridgeError, match="no timer is pending under 'id-41'"):  # cancelled
+        run("inspect", store, "--id", "id-41")
 
 
 def test_inspect_escapes_message_content(tmp_path: Path) -> None:
-    disk, batch = RealDisk(tmp_path / "timer.requests" / "0"), Batch()
-    history = History(disk)
-    id_ = b"\x1b]0;title\x07\x1b[2J[red]\r\n\xff"
-    batch.add(body_of(0, START_MS + 500)._replace(id=id_), START_MS + 500)
-    history.store.add(batch, 1)
-    history.closes()
-    disk.close()
-    shown = run("inspect", tmp_path / "timer.requests" / "0").stdout
-    assert "\x1b" not in shown
-    assert "\r" not in shown
-    assert "[red]" in shown.replace("\n", "")
-
-
-def test_inspect_of_an_id_under_which_nothing_is_pending(store: Path) -> None:
-    with pytest.raises(BridgeError, match="no timer is pending under 'id-41'"):  # cancelled
-        run("inspect", store, "--id", "id-41")
+    with disk_in(tmp_path) as disk:
+        history, batch = History(disk), Batch()
+        id_ = b"\x1b]0;title\x07\x1b[2J[red]\r\n\xff"
+        batch.add(body_of(0, START_MS + 500)._replace(id=id_), START_MS + 500)
+        history.store.add(batch, 1)
+        history.closes()
+    shown = run("inspect", tmp_path).stdout
+    assert ("\x1b" in shown, "\r" in shown, "[red]" in shown.replace("\n", "")) == (False, False, True)
 
 
 # -- export
 
 
-@contextmanager
-def disk_in(root: Path, partition: int = 0) -> Iterator[Disk]:
-    """Of one partition of a bridge that has ended when this is left."""
-    folder = DataDir(root)
-    disk = folder.disk_for(Shard("timer.requests", partition))
-    yield disk
-    disk.close()
-    folder.close()
-
-
-def never_checkpointed(root: Path) -> None:
-    """The store of a bridge that ended during a rebuild."""
-    with disk_in(root) as disk:
-        History(disk).receives(100, 200)
-
-
 def exported(folder: Path, out: Path) -> pa.Table:
     result = run("export", folder, out)
     table = pq.read_table(out)
-    assert result.exit_code == 0
+    assert (result.exit_code, table.schema.equals(PENDING)) == (0, True)
     assert result.stdout.startswith(f"{table.num_rows} pending timers written to ")
     return table
 
@@ -241,7 +211,6 @@ def exported(folder: Path, out: Path) -> pa.Table:
 def test_export_writes_every_pending_timer_whole(data_dir: Path, store: Path, tmp_path: Path) -> None:
     before = files_below(data_dir)
     table = exported(data_dir, tmp_path / "out.parquet")
-    assert table.schema.equals(PENDING)
     alive = living(store)
     assert sorted(table["origin_offset"].to_pylist()) == sorted(alive)
     for row in table.to_pylist():
@@ -270,22 +239,18 @@ def test_export_goes_through_the_log_in_batches(store: Path, tmp_path: Path, mon
     with StoppedStore(ReadOnlyDisk(store)) as opened:
         in_log_order = [origin for rows in opened.live() for origin in rows["origin"].tolist()]
     assert whole["origin_offset"].to_pylist() == in_log_order
-    monkeypatch.setattr(pending_export, "_MAX_ROWS", 7)
+    monkeypatch.setattr(parquet_export, "_MAX_ROWS", 7)
     assert exported(store, tmp_path / "rows.parquet").equals(whole)
-    monkeypatch.setattr(pending_export, "_MAX_BYTES", 100)
+    monkeypatch.setattr(parquet_export, "_MAX_BYTES", 100)
     assert exported(store, tmp_path / "bytes.parquet").equals(whole)
-    groups = {n: pq.ParquetFile(tmp_path / f"{n}.parquet").metadata.num_row_groups for n in ("whole", "rows", "bytes")}
-    assert groups == {"whole": 1, "rows": -(-len(in_log_order) // 7), "bytes": groups["bytes"]}
-    assert groups["bytes"] > groups["rows"]
+    names = ("whole", "rows", "bytes")
+    groups = [pq.ParquetFile(tmp_path / f"{name}.parquet").metadata.num_row_groups for name in names]
+    assert groups[:2] == [1, -(-len(in_log_order) // 7)]
+    assert groups[2] > groups[1]
 
 
-def test_export_of_a_partition_without_timers_is_an_empty_table(data_dir: Path, tmp_path: Path) -> None:
-    table = exported(data_dir / "timer.requests" / "1", tmp_path / "out.parquet")
-    assert (table.num_rows, table.schema.equals(PENDING)) == (0, True)
-
-
-def test_export_records_the_progress_of_each_store(tmp_path: Path) -> None:
-    """Also of an empty store: another file may have the store of a former owner, which was not empty."""
+def test_export_records_the_progress_of_an_empty_store(tmp_path: Path) -> None:
+    """Another file may have the store of a former owner, which was not empty."""
     with disk_in(tmp_path / "timer-data", 3) as disk:
         history = History(disk)
         history.receives(100, 200)
@@ -326,61 +291,57 @@ def test_export_leaves_no_half_file_and_keeps_the_old_one(store: Path, tmp_path:
     assert out.read_bytes() == before
 
 
-def test_export_does_not_write_into_the_data_directory(data_dir: Path) -> None:
+def test_export_refuses_a_file_that_cannot_be_written(data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="lies in the data directory"):
         run("export", data_dir, data_dir / "out.parquet")
-
-
-def test_export_to_a_folder_that_is_not_there(store: Path, tmp_path: Path) -> None:
     with pytest.raises(BridgeError, match="give a file that can be written"):
-        run("export", store, tmp_path / "nowhere" / "out.parquet")
+        run("export", data_dir, tmp_path / "nowhere" / "out.parquet")
 
 
-# -- bad input
+# -- wrong folders
 
 
-COMMANDS = pytest.mark.parametrize("command", [("inspect",), ("verify",), ("export", "/nowhere/out.parquet")])
+@pytest.fixture(params=["inspect", "verify", "export"])
+def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Result]:
+    """Run each of the commands on a folder."""
+    out = [tmp_path / "out.parquet"] if request.param == "export" else []
+    return lambda folder, *options: run(request.param, folder, *out, *options)
 
 
-def on(command: tuple[str, ...], folder: Path, *options: str) -> Result:
-    return run(command[0], folder, *command[1:], *options)
-
-
-@COMMANDS
-def test_a_folder_that_is_no_store(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(ask: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
     with pytest.raises(SettingsError, match="no directory"):
-        on(command, tmp_path / "missing")
+        ask(folder)
+    folder.mkdir()
     with pytest.raises(SettingsError, match="no store lies in"):
-        on(command, tmp_path)
-    (tmp_path / "timer").mkdir()
+        ask(folder)
+    (folder / "timer").mkdir()
     with pytest.raises(SettingsError, match="not the folder of a partition"):
-        on(command, tmp_path)
+        ask(folder)
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "export"])
-def test_a_checkpoint_that_is_missing_or_of_a_newer_version(command: str, store: Path, tmp_path: Path) -> None:
-    asked = (command,) if command != "export" else (command, str(tmp_path / "out.parquet"))
+def test_a_checkpoint_that_is_missing_or_of_a_newer_version_is_refused(ask: Callable[..., Result], store: Path) -> None:
     text = (store / NAME).read_bytes().partition(b"\n")[2].replace(b'"format":3', b'"format":9')
     (store / NAME).write_bytes(b"%08x\n%s" % (zlib.crc32(text), text))
     with pytest.raises(SettingsError, match="format 9, this version knows"):
-        on(asked, store)
+        ask(store)
     (store / NAME).unlink()
     with pytest.raises(SettingsError, match="a start of the bridge rebuilds the store from Kafka"):
-        on(asked, store)
+        ask(store)
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "export"])
-def test_a_running_bridge_keeps_readers_out_unless_forced(command: str, data_dir: Path, store: Path) -> None:
-    asked = (command,) if command != "export" else (command, str(data_dir.parent / "out.parquet"))
+def test_the_directory_of_a_running_bridge_is_read_only_if_forced(
+    ask: Callable[..., Result], data_dir: Path, store: Path
+) -> None:
     running = DataDir(data_dir)
     for folder in (data_dir, store):
         with pytest.raises(SettingsError, match="a bridge is running on") as raised:
-            on(asked, folder)
+            ask(folder)
         assert raised.value.exit_code == 2
-        forced = on(asked, folder, "--force-read")
+        forced = ask(folder, "--force-read")
         assert (forced.exit_code, "a bridge is running on" in forced.stderr) == (0, True)
     running.close()
-    assert on(asked, store).exit_code == 0
+    assert ask(store).exit_code == 0
 
 
 def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:

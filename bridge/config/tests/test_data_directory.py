@@ -1,10 +1,8 @@
-"""The data directory: made for us alone, refused and left as it was where it is somebody else's."""
+"""The data directory: private, locked, and never one that is not the bridge's."""
 
 import os
 import resource
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +20,7 @@ NOBODY = 65534
 
 
 def seen(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every file and folder from `root` on: mode, time of change, content."""
+    """Return mode, time of change and content of every file and folder from `root` on."""
     found = {}
     for path in (root, *root.rglob("*")):
         is_file = path.is_file()
@@ -32,7 +30,7 @@ def seen(root: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def used(root: Path) -> str:
-    """As a bridge leaves it."""
+    """Use the folder as a bridge does; return the instance id."""
     with closing(DataDir(root)) as folder:
         disk = folder.disk_for(SHARD)
         disk.open("log/0").close()
@@ -66,18 +64,21 @@ def test_folders_are_made_0700_and_files_0600(tmp_path: Path) -> None:
     }
 
 
-def test_the_id_is_kept_and_a_new_one_comes_where_it_was_deleted_or_torn(tmp_path: Path) -> None:
+def test_the_id_is_kept_and_a_deleted_or_torn_one_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()  # as in the root of a file system
     first = used(tmp_path)
+    (tmp_path / "core.4711").write_bytes(b"dump")
     assert used(tmp_path) == first
+    assert (tmp_path / "core.4711").read_bytes() == b"dump"
+    (tmp_path / "core.4711").unlink()
     (tmp_path / "instance-id").unlink()
     second = used(tmp_path)
     (tmp_path / "instance-id").write_bytes(b"")
-    third = used(tmp_path)
-    assert len({first, second, third}) == 3
-    assert all(len(each) == 32 for each in (first, second, third))
+    ids = {first, second, used(tmp_path)}
+    assert [len(each) for each in ids] == [32, 32, 32]
 
 
-def test_a_full_disk_gives_an_id_for_this_life_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_full_disk_the_id_is_for_this_run_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, usual[1]))
     try:
@@ -85,11 +86,9 @@ def test_a_full_disk_gives_an_id_for_this_life_and_says_so(tmp_path: Path, caplo
             first = folder.instance_id()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    (warning,) = [record.getMessage() for record in caplog.records]
+    (warning,) = caplog.messages
     assert "instance-id could not be written" in warning
-    assert "mend the disk" in warning
     second = used(tmp_path)
-    assert len(first) == len(second) == 32
     assert first != second == used(tmp_path)
 
 
@@ -97,7 +96,6 @@ def test_a_full_disk_gives_an_id_for_this_life_and_says_so(tmp_path: Path, caplo
     "there",
     [
         {"letter.txt": b"dear"},
-        {"photos/2026/11.jpg": b"jpg"},
         {"2026/11/1.jpg": b"jpg"},  # as a topic and its partition
         {"lock": b"", "archives/a.deb": b"deb"},
         {"lock": b"", "timer.requests": b"a file"},
@@ -106,31 +104,19 @@ def test_a_full_disk_gives_an_id_for_this_life_and_says_so(tmp_path: Path, caplo
         {"instance-id": b"", "letter.txt": b"dear"},
     ],
 )
-def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_was(
-    tmp_path: Path, there: dict[str, bytes]
-) -> None:
+def test_a_folder_with_other_files_is_refused_and_not_changed(tmp_path: Path, there: dict[str, bytes]) -> None:
     for name, content in there.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     before = seen(tmp_path)
     assert refusal(tmp_path).endswith("give an empty folder, or one of its own")
+    done = CliRunner().invoke(app, ["run", "--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path)])
+    assert (done.exit_code, "give an empty folder" in done.stderr) == (2, True), "before a broker is asked"
     assert seen(tmp_path) == before
 
 
-def test_a_stranger_in_a_folder_of_ours_is_let_lie(tmp_path: Path) -> None:
-    first = used(tmp_path)
-    (tmp_path / "core.4711").write_bytes(b"dump")
-    assert used(tmp_path) == first
-    assert (tmp_path / "core.4711").read_bytes() == b"dump"
-
-
-def test_the_root_of_a_fresh_file_system_is_empty_enough(tmp_path: Path) -> None:
-    (tmp_path / "lost+found").mkdir()
-    assert used(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["a-file", "a-file/timer-data"])
-def test_a_file_in_the_place_of_a_folder_is_refused_and_left(tmp_path: Path, name: str) -> None:
+def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a-file").write_bytes(b"dear")
     assert refusal(tmp_path / name).endswith("give a folder that may be written")
     assert (tmp_path / "a-file").read_bytes() == b"dear"
@@ -153,7 +139,7 @@ def nobody(tmp_path: Path) -> Iterator[Path]:
         place.rmdir()
 
 
-def test_a_folder_that_may_not_be_written_or_read_is_told(nobody: Path) -> None:
+def test_a_folder_without_permission_is_refused(nobody: Path) -> None:
     assert "Permission denied: give a folder that may be written" in refusal(nobody)
     assert "Permission denied: give a folder that may be written" in refusal(nobody / "new")
     os.seteuid(0)
@@ -163,33 +149,20 @@ def test_a_folder_that_may_not_be_written_or_read_is_told(nobody: Path) -> None:
     assert not list(nobody.glob("*/*"))
 
 
-def test_a_folder_that_is_open_to_all_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_open_to_all_users_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tmp_path.chmod(0o777)
     used(tmp_path)
     assert "chmod 700" in caplog.text
     caplog.clear()
-    tmp_path.chmod(0o770)  # a group is somebody's wish
+    tmp_path.chmod(0o770)
     used(tmp_path)
     assert not caplog.text
 
 
-def test_the_second_process_refuses(tmp_path: Path) -> None:
-    program = f"from bridge.cli.app import main; import sys; sys.argv = {['timer-bridge', 'run']!r}; main()"
-    asked = {"TIMER_BRIDGE_BOOTSTRAP_SERVERS": "127.0.0.1:1", "TIMER_BRIDGE_DATA_DIR": str(tmp_path)}
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with closing(DataDir(tmp_path)) as folder:
         folder.instance_id()
         before = seen(tmp_path)
-        ended = subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, check=False
-        )
-        assert (ended.returncode, "another bridge runs on it: give each its own" in ended.stderr) == (2, True)
-        assert "another bridge runs on it" in refusal(tmp_path)
+        assert "another bridge runs on it: give each its own" in refusal(tmp_path)
         assert seen(tmp_path) == before
     DataDir(tmp_path).close()
-
-
-def test_a_foreign_folder_ends_a_start_before_anybody_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    done = CliRunner().invoke(app, ["run", "--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path)])
-    assert done.exit_code == SettingsError.exit_code
-    assert "letter.txt lies there" in done.stderr
