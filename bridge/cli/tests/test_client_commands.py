@@ -1,4 +1,4 @@
-"""Errors of `send`, `cancel` and `replace` before they connect, and where they send to."""
+"""`send`, `cancel` and others: errors before they connect, and the topics that they send to."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_wrong_call_is_refused_with_the_remedy(arguments: list[str], told: str
     assert ended.exception.exit_code == 2
 
 
-def test_without_a_cluster_it_says_where_one_is_named() -> None:
+def test_a_missing_cluster_is_reported_with_the_remedy() -> None:
     ended = CliRunner().invoke(app, ["cancel", "x"], env={"TIMER_BRIDGE_BOOTSTRAP_SERVERS": None})
     assert isinstance(ended.exception, SettingsError)
     assert "bootstrap_servers is missing: give --bootstrap-servers, TIMER_BRIDGE_BOOTSTRAP_SERVERS" in str(
@@ -73,7 +73,7 @@ def test_without_a_cluster_it_says_where_one_is_named() -> None:
         ("a\u2028b\x0bc\x85d\n{}\n".encode(), ["a\u2028b\x0bc\x85d".encode(), b"{}"]),
     ],
 )
-def test_a_message_ends_where_its_line_does_and_nowhere_else(raw: bytes, lines: list[bytes]) -> None:
+def test_a_message_ends_at_lf_and_cr_lf_only(raw: bytes, lines: list[bytes]) -> None:
     assert lines_of(raw) == lines
 
 
@@ -92,9 +92,7 @@ def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
 
 
 @pytest.mark.parametrize("command", [["send"], ["send", "--lines"], ["replace", "x"]])
-def test_what_comes_from_standard_input_is_sent_byte_by_byte(
-    monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
+def test_standard_input_is_sent_unchanged(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     kafka = fake_kafka(monkeypatch, "timer.requests")
     given = bytes(range(14, 256))
     ended = CliRunner().invoke(app, [*command, "orders", "-", "--in", "5s", *NOBODY], input=given)
@@ -102,7 +100,7 @@ def test_what_comes_from_standard_input_is_sent_byte_by_byte(
     assert [entry.value for entry in kafka.read("timer.requests")] == [given]
 
 
-def test_a_secret_that_a_library_quotes_is_not_shown(
+def test_a_secret_in_the_error_of_a_library_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def client(config: Mapping[str, Any], **topics: str) -> TimerProducer:
@@ -126,42 +124,43 @@ TWO_TOPICS = (
 MAIN = 'timer_topic = "timers"\n'
 
 
-def sent(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, toml: str, main: str | None = None
-) -> set[str]:
-    """The timer topics that the command has sent to. `main`: TIMER_BRIDGE_TIMER_TOPIC."""
-    kafka = fake_kafka(monkeypatch, *TOPICS)
-    config = folder / "bridge.toml"
-    config.write_text(toml)
-    environment = {"TIMER_BRIDGE_TIMER_TOPIC": main}
-    ended = CliRunner().invoke(app, [*arguments, "--config", str(config)], env=environment)
-    assert ended.exception is None, ended.exception
-    return {topic for topic in TOPICS if kafka.read(topic)} | {
-        key.timer_topic
-        for entry in kafka.read(CONTROL)
-        for key, _ in [read(entry.key, entry.value)]
-        if isinstance(key, Paused)
-    }
-
-
 @pytest.mark.parametrize(
-    "command",
+    ("command", "toml_main", "environment", "flag", "topic"),
     [
-        ["send", "payments", "v", "--in", "5s"],
-        ["cancel", "x"],
-        ["replace", "x", "payments", "v", "--in", "5s"],
-        ["move", "x", "--in", "5s"],
-        ["release", "x"],
-        ["pause", "payments"],
-        ["resume", "payments"],
+        ("cancel x", MAIN, None, None, "timers"),
+        ("cancel x", MAIN, None, "timers", "timers"),
+        ("cancel x", MAIN, None, "timer.elsewhere", "timer.elsewhere"),
+        ("cancel x", MAIN, "timer.elsewhere", None, "timer.elsewhere"),
+        ("cancel x", MAIN, "timer.payments", None, "timer.payments"),
+        ("cancel x", MAIN, "timer.payments", "timers", "timers"),
+        ("cancel x", "", "timers", "timer.payments", "timer.payments"),
+        *(
+            (command, MAIN, None, "timer.payments", "timer.payments")
+            for command in (
+                *("send payments v --in 5s", "replace x payments v --in 5s", "move x --in 5s", "release x"),
+                *("cancel x", "pause payments", "resume payments"),
+            )
+        ),
     ],
 )
-def test_a_timer_topic_with_a_table_in_the_config_is_sent_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+def test_a_flag_overrides_the_environment_and_that_the_config(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    toml_main: str,
+    environment: str | None,
+    flag: str | None,
+    topic: str,
 ) -> None:
-    toml = TWO_TOPICS.format(main=MAIN)
-    asked = [*command, "--timer-topic", "timer.payments"]
-    assert sent(tmp_path, monkeypatch, *asked, toml=toml) == {"timer.payments"}
+    kafka, config = fake_kafka(monkeypatch, *TOPICS), tmp_path / "bridge.toml"
+    config.write_text(TWO_TOPICS.format(main=toml_main))
+    given = [] if flag is None else ["--timer-topic", flag]
+    asked = [*command.split(), *given, "--config", str(config)]
+    ended = CliRunner().invoke(app, asked, env={"TIMER_BRIDGE_TIMER_TOPIC": environment})
+    assert ended.exception is None, ended.exception
+    paused = (read(entry.key, entry.value)[0] for entry in kafka.read(CONTROL))
+    written = [name for name in TOPICS if kafka.read(name)]
+    assert [key.timer_topic for key in paused if isinstance(key, Paused)] + written == [topic]
 
 
 def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,29 +184,3 @@ def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.Mo
     )
     (entry,) = kafka.read(CONTROL)
     assert read(entry.key, entry.value) == (Skipped(Shard("timer.payments", 0), 4711), True)
-
-
-@pytest.mark.parametrize(
-    ("toml_main", "environment", "flag", "topic"),
-    [
-        (MAIN, None, None, "timers"),
-        (MAIN, None, "timers", "timers"),
-        (MAIN, None, "timer.elsewhere", "timer.elsewhere"),
-        (MAIN, "timer.elsewhere", None, "timer.elsewhere"),
-        (MAIN, "timer.payments", None, "timer.payments"),
-        (MAIN, "timer.payments", "timers", "timers"),
-        (MAIN, "timer.payments", "timer.payments", "timer.payments"),
-        ("", "timers", "timer.payments", "timer.payments"),
-    ],
-)
-def test_the_timer_topic_is_that_of_the_flag_then_of_the_environment_then_of_the_config(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    toml_main: str,
-    environment: str | None,
-    flag: str | None,
-    topic: str,
-) -> None:
-    given = [] if flag is None else ["--timer-topic", flag]
-    toml = TWO_TOPICS.format(main=toml_main)
-    assert sent(tmp_path, monkeypatch, "cancel", "x", *given, toml=toml, main=environment) == {topic}
