@@ -17,7 +17,7 @@ from schemas.maven_jars import JarList
 
 
 @pytest.fixture(autouse=True)
-def java_is_looked_up_anew() -> Iterator[None]:
+def uncached_java() -> Iterator[None]:
     find_java.cache_clear()
     yield
     find_java.cache_clear()
@@ -45,24 +45,27 @@ def test_the_version_of_java_is_parsed(text: str, major: int | None) -> None:
     assert java_major(text) == major
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"], r"/java is .*11\.0\.2.*Kafka needs Java 17"),
+        (None, "does not run: .*JAVA_HOME=.*apt-get install openjdk-17-jre-headless"),
+    ],
+)
+def test_an_old_or_missing_java_in_java_home_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str] | None, told: str
+) -> None:
+    if lines is not None:
+        fake_java(tmp_path, *lines)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EmbeddedKafkaError, match=told):
+        find_java()
+
+
 def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EmbeddedKafkaError, match="apt-get install openjdk-17-jre-headless"):
-        find_java()
-
-
-def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = fake_java(tmp_path, """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EmbeddedKafkaError, match=r"11\.0\.2.*Kafka needs Java 17") as told:
-        find_java()
-    assert str(java) in str(told.value)
-
-
-def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EmbeddedKafkaError, match="JAVA_HOME="):
         find_java()
 
 
@@ -72,56 +75,48 @@ def test_free_ports_lie_below_those_of_outgoing_connections() -> None:
     assert free_port(taken={port}) != port
 
 
-def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "find_java", lambda: "java")
+@pytest.fixture
+def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedKafka:
+    """A broker whose java is `fake_java`."""
+    monkeypatch.setattr(embedded, "find_java", lambda: str(tmp_path / "bin" / "java"))
     monkeypatch.setattr(embedded, "ensure_jars", lambda cache, java: tmp_path)
-    kafka = EmbeddedKafka(tmp_path / "kafka")
+    return EmbeddedKafka(tmp_path / "kafka")
+
+
+def test_a_taken_port_is_refused_before_anything_starts(kafka: EmbeddedKafka) -> None:
     in_use = pytest.raises(EmbeddedKafkaError, match=f"port {kafka.port} on {HOST} is in use")
     with socket.create_server((HOST, kafka.port)), in_use:
         kafka.start()
     assert not kafka.folder.exists()
 
 
-def test_no_process_stays_when_kafka_ends_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = fake_java(tmp_path, 'case "$*" in *StorageTool*) exit 0;; esac', "echo no room on the device; exit 7")
-    monkeypatch.setattr(embedded, "find_java", lambda: str(java))
-    monkeypatch.setattr(embedded, "ensure_jars", lambda cache, java: tmp_path)
-    kafka = EmbeddedKafka(tmp_path / "kafka")
-    with pytest.raises(EmbeddedKafkaError, match=r"ended while it started(.|\n)*no room on the device"):
-        kafka.start()
-    assert kafka.pid is None
+_FORMATS = 'case "$*" in *StorageTool*) exit 0;; esac'
 
 
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (['case "$*" in *StorageTool*) exit 0;; esac', "exec sleep 60"], "was not ready within 1 s"),
+        ([_FORMATS, "exec sleep 60"], "was not ready within 1 s"),
+        ([_FORMATS, "echo no room on the device; exit 7"], r"ended while it started(.|\n)*no room on the device"),
         (["exec sleep 60"], "was not formatted for Kafka within 1 s"),
         (["echo no such disk >&2; exit 1"], r"could not be formatted for Kafka(.|\n)*no such disk"),
     ],
 )
-def test_a_start_without_time_or_disk_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], told: str
+def test_a_failed_start_raises_and_leaves_no_process(
+    tmp_path: Path, kafka: EmbeddedKafka, lines: list[str], told: str
 ) -> None:
-    monkeypatch.setattr(embedded, "find_java", lambda: str(fake_java(tmp_path, *lines)))
-    monkeypatch.setattr(embedded, "ensure_jars", lambda cache, java: tmp_path)
-    kafka = EmbeddedKafka(tmp_path / "kafka")
+    fake_java(tmp_path, *lines)
     with pytest.raises(EmbeddedKafkaError, match=told):
         kafka.start(timeout_s=1)
     assert kafka.pid is None
+    kafka.stop()
+    kafka.kill()
 
 
 def test_without_a_free_port_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_bindable", lambda port: False)
     with pytest.raises(EmbeddedKafkaError, match=f"no free port between {PORTS.start} and {PORTS.stop}"):
         free_port()
-
-
-def test_stop_and_kill_without_a_start_do_nothing(tmp_path: Path) -> None:
-    kafka = EmbeddedKafka(tmp_path)
-    kafka.stop()
-    kafka.kill()
-    assert kafka.pid is None
 
 
 def jar_list(folder: Path, **jars: bytes) -> JarList:
@@ -150,33 +145,29 @@ def test_jars_are_fetched_once_and_a_half_fetch_is_not_taken(tmp_path: Path) -> 
     assert [path.name for path in cache.glob(".*")] == [".lock"]
 
 
-def test_a_jar_that_arrives_with_other_bytes_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
-    asked, cache = jar_list(tmp_path, a=b"A", b=b"B"), tmp_path / "cache"
-    with pytest.raises(jars.JarsError, match=r"b-1\.jar: SHA-512 is \w{128}, expected \w{128}; delete "):
-        jars.ensure(asked, cache, java=fetching_java(tmp_path / "other", a="A", b="C"))
+@pytest.mark.parametrize(
+    ("pinned", "told"),
+    [(None, r"b-1\.jar: SHA-512 is \w{128}, expected \w{128}; delete "), ("", "expected not pinned")],
+)
+def test_a_jar_with_another_or_no_hash_is_refused_and_not_kept(tmp_path: Path, pinned: str | None, told: str) -> None:
+    asked, cache = jar_list(tmp_path, b=b"B"), tmp_path / "cache"
+    if pinned is not None:
+        asked.file.write_text(f"x:b:1 {pinned}\n")
+    with pytest.raises(jars.JarsError, match=told):
+        jars.ensure(asked, cache, java=fetching_java(tmp_path / "other", b="C"))
     assert list(cache.glob("[!.]*")) == []
 
 
-@pytest.mark.parametrize("spoil", ["change", "add", "remove"])
-def test_jars_of_the_cache_are_checked_at_each_use(tmp_path: Path, spoil: str) -> None:
+@pytest.mark.parametrize("content_after", [{"a-1.jar": b"C"}, {"b-1.jar": b"B"}, {}], ids=["change", "add", "remove"])
+def test_jars_of_the_cache_are_checked_at_each_use(tmp_path: Path, content_after: dict[str, bytes]) -> None:
     asked, cache = jar_list(tmp_path, a=b"A"), tmp_path / "cache"
     folder = jars.ensure(asked, cache, java=fetching_java(tmp_path, a="A"))
-    match spoil:
-        case "change":
-            (folder / "a-1.jar").write_bytes(b"C")
-        case "add":
-            (folder / "b-1.jar").write_bytes(b"B")
-        case "remove":
-            (folder / "a-1.jar").unlink()
+    for name, content in content_after.items():
+        (folder / name).write_bytes(content)
+    if not content_after:
+        (folder / "a-1.jar").unlink()
     with pytest.raises(jars.JarsError, match=r"[ab]-1\.jar"):
         jars.ensure(asked, cache)
-
-
-def test_a_jar_without_a_sum_is_refused(tmp_path: Path) -> None:
-    asked = jar_list(tmp_path, a=b"A")
-    asked.file.write_text("x:a:1\n")
-    with pytest.raises(jars.JarsError, match="expected not pinned"):
-        jars.ensure(asked, tmp_path / "cache", java=fetching_java(tmp_path, a="A"))
 
 
 def test_a_failed_fetch_shows_the_last_words_of_ivy(tmp_path: Path) -> None:
