@@ -7,7 +7,6 @@ then its stores are read only with `force`.
 """
 
 import fcntl
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,33 +35,24 @@ def locked_stores(
     """
     if not folder.is_dir():
         raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
-    lock = next((path for path in _lock_places(folder.resolve()) if path.is_file()), None)
+    parents = folder.resolve(), *folder.resolve().parents[:2]
+    lock = next((parent / LOCK for parent in parents if (parent / LOCK).is_file()), None)
+    if lock is None:
+        yield _stores(folder)
+        return
     try:
-        descriptor = -1 if lock is None else os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        file = lock.open("rb")
     except OSError as error:
         raise BridgeError(f"{lock}: {error.strerror}: run as the user that the bridge runs as") from error
-    try:
-        if lock is not None:
-            _share(lock, descriptor, force=force, remedy=remedy)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as held:
+            if not force:
+                raise SettingsError(f"a bridge is running on {lock.parent}: {remedy}") from held
+            text = f"note: a bridge is running on {lock.parent}: what it writes meanwhile may look like a fault"
+            typer.echo(text, err=True)
         yield _stores(folder)
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _lock_places(folder: Path) -> tuple[Path, ...]:
-    return folder / LOCK, folder.parent / LOCK, folder.parent.parent / LOCK
-
-
-def _share(lock: Path, descriptor: int, *, force: bool, remedy: str) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as held:
-        if not force:
-            raise SettingsError(f"a bridge is running on {lock.parent}: {remedy}") from held
-        typer.echo(
-            f"note: a bridge is running on {lock.parent}: what it writes meanwhile may look like a fault", err=True
-        )
 
 
 def _stores(folder: Path) -> list[tuple[Shard, Path]]:

@@ -28,27 +28,17 @@ def pending_file(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
 
             def write(shard: Shard, store: StoppedStore) -> int:
                 ages[shard] = age_of(store.checkpoint.progress)
-                return _write(writer, batches(shard, store))
+                rows = 0
+                for piece in _pieces(store.live()):
+                    writer.write_batch(_batch(shard, store.timers(piece)))
+                    rows += len(piece)
+                return rows
 
             yield write
             writer.add_key_value_metadata({STORES: format_stores(ages)})
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _write(writer: pq.ParquetWriter, some: Iterator[pa.RecordBatch]) -> int:
-    rows = 0
-    for batch in some:
-        writer.write_batch(batch)
-        rows += batch.num_rows
-    return rows
-
-
-def batches(shard: Shard, store: StoppedStore) -> Iterator[pa.RecordBatch]:
-    """Yield all pending timers of a store with the columns of PENDING, in log order."""
-    for rows in _pieces(store.live()):
-        yield _batch(shard, store.timers(rows))
 
 
 def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
@@ -64,6 +54,7 @@ def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
 
 
 def _fitting(rows: Rows) -> int:
+    """Return how many rows fit into a batch, at least one."""
     fits = int(np.searchsorted(np.cumsum(rows["body_size"], dtype=np.int64), _MAX_BYTES, side="right"))
     return max(1, min(_MAX_ROWS, fits))
 
@@ -83,10 +74,8 @@ def _batch(shard: Shard, timers: list[StoredTimer]) -> pa.RecordBatch:
         "id": [body.id for body in bodies],
         "key": [body.key for body in bodies],
         "value": [body.value for body in bodies],
-        "headers": [_headers(body.headers) for body in bodies],
+        "headers": [
+            [{"name": name, "value": value} for name, value in unpack_headers(body.headers)] for body in bodies
+        ],
     }
     return pa.record_batch([pa.array(columns[field.name], field.type) for field in PENDING], schema=PENDING)
-
-
-def _headers(encoded: bytes) -> list[dict[str, object]]:
-    return [{"name": name, "value": value} for name, value in unpack_headers(encoded)]

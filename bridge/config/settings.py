@@ -80,15 +80,9 @@ class Settings(BaseModel):
         ACTIONS, description="What requests on timer_topic may ask for: schedule, cancel, replace, move."
     )
     max_requests_per_s: Limit = Field(None, description="Of timer_topic on this instance; more wait.")
-    max_pending: Limit = Field(
-        None, description="Timers of timer_topic, shared out to its partitions; no more is taken."
-    )
-    max_pending_bytes: Limit = Field(
-        None, description="Bytes of timer_topic's pending timers, shared out to its partitions; no more is taken."
-    )
-    max_request_bytes: Limit = Field(
-        None, description="Key, value and headers of a request of timer_topic, decompressed; a larger one is refused."
-    )
+    max_pending: Limit = Field(None, description="Most pending timers of timer_topic, divided by its partitions.")
+    max_pending_bytes: Limit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
+    max_request_bytes: Limit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
@@ -124,7 +118,7 @@ class Settings(BaseModel):
     compression: Compression = Field("none", description="Of what is published: none, lz4, zstd, snappy or gzip.")
     linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
     prepare_from: int = Field(
-        100_000, description="So much to look through at a start is left to a process of its own.", ge=0
+        100_000, description="Records to read at a start from which on a process of its own reads them.", ge=0
     )
     max_clock_skew: Duration = Field(1000, description="How far brokers' clocks may stand from ours unwarned.", gt=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")

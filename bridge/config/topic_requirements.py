@@ -34,10 +34,8 @@ _DECISION_BYTES = 100
 """Bytes in a journal record for the decisions on one request."""
 _WAIT_BYTES = 450
 """Bytes for a waiting target. Each journal record lists all of them."""
-_STRETCH_BYTES = 100
+_KEY_RANGE_BYTES = 100
 """Bytes for each further key range of a waiting target."""
-
-
 _UNCOMPRESSED = {"compression.type": "uncompressed"}
 """The broker decompresses what senders compress, and max.message.bytes then limits what a reader has to hold. With any
 other value a record of 3 KB may become 100 MB in each reader. A journal needs no such value: only bridges write to it.
@@ -70,8 +68,8 @@ def fetch_limits(max_message_bytes: int, *, is_compressed: bool) -> dict[str, st
 
 
 def timer_topic(roll_window_ms: int, *, is_compressed: bool = False) -> dict[str, str]:
-    """Configuration of a timer topic that the bridge makes. is_compressed: True if records may be compressed."""
-    return _kept(roll_window_ms) if is_compressed else {**_kept(roll_window_ms), **_UNCOMPRESSED}
+    """Return the configuration of a new timer topic. is_compressed: True if records may be compressed."""
+    return _kept(roll_window_ms) | ({} if is_compressed else _UNCOMPRESSED)
 
 
 def _kept(roll_window_ms: int) -> dict[str, str]:
@@ -85,8 +83,8 @@ def _kept(roll_window_ms: int) -> dict[str, str]:
 
 
 def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
-    """What one record of the journal may come to. `most_waits`: targets that wait."""
-    waits = most_waits * _WAIT_BYTES + MAX_EXTRA_KEY_RANGES * _STRETCH_BYTES
+    """Return the most bytes of one journal record. most_waits: waiting targets."""
+    waits = most_waits * _WAIT_BYTES + MAX_EXTRA_KEY_RANGES * _KEY_RANGE_BYTES
     return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
 
 
@@ -114,12 +112,11 @@ def rejected_topic(max_message_bytes: int) -> dict[str, str]:
 def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: int) -> list[str]:
     """Return the faults of the rejected topic. max_message_bytes: of the timer topics."""
     found, least = int(config["max.message.bytes"]), max_message_bytes + REASON_BYTES
-    if found >= least:
-        return []
-    return [
+    text = (
         f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least};"
         " a larger one is rejected without its key, value and headers"
-    ]
+    )
+    return [text] if found < least else []
 
 
 def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
@@ -150,9 +147,8 @@ def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: 
 
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int, bootstrap_servers: str | None) -> list[str]:
     """Return the faults of a timer topic, each with its remedy. bootstrap_servers: None if it may be compressed."""
-    found = _retention_faults(topic, config, roll_window_ms)
     wrong = bootstrap_servers and compression_fault(topic, config, bootstrap_servers)
-    return [*found, wrong] if wrong else found
+    return _retention_faults(topic, config, roll_window_ms) + ([wrong] if wrong else [])
 
 
 def _retention_faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:
