@@ -1,18 +1,19 @@
-"""The collector of cyclic garbage, set for batches of records.
+"""Tune Python's collector of cyclic garbage for batches of records.
 
-a record read: a list and a tuple for each header, gone with its batch, none of it in a cycle
-threshold 700 (Python's)      -> each batch of 5,000 is walked through dozens of times: a third of a request's cost
-threshold 100,000             -> a batch comes and goes below it; cycles are still found, a little later
+A record is a list and a tuple for each header. They go with their batch and are in no cycle.
+
+threshold 700 (Python's)      -> each batch of 5,000 is scanned dozens of times: a third of a request's cost
+threshold 100,000             -> a batch stays below it; cycles are still found, a little later
 """
 
 import gc
 
-_CONTAINERS = 100_000
-"""More than a batch makes; what a cycle may hold until it is found is bounded by it."""
+_THRESHOLD = 100_000
+"""Containers: more than a batch makes. It bounds what cycles hold until they are found."""
 
 
 def tune_gc() -> None:
-    """For the whole process, once, when all is imported: what stands by then is never looked at again."""
+    """Set the threshold for the whole process, and never scan what exists now. Call it once, after all imports."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_CONTAINERS, *gc.get_threshold()[1:])
+    gc.set_threshold(_THRESHOLD, *gc.get_threshold()[1:])

@@ -42,7 +42,9 @@ class DataDir:
             os.close(self._lock)
             raise SettingsError(f"data_dir {root}: another bridge runs on it: give each its own --data-dir") from wrong
         if root.stat().st_mode & 0o007:
-            log.warning("data_dir %s is open to everybody on this machine, and messages lie there: chmod 700 it", root)
+            log.warning(
+                "data_dir %s can be read by all users of this machine; run chmod 700 on it, as it holds messages", root
+            )
 
     def instance_id(self) -> str:
         """Return the instance id, made at the first start. If it cannot be written, warn and use it for this run only.
@@ -56,7 +58,7 @@ class DataDir:
             try:
                 disk.start_replace(_ID, found.encode()).wait()
             except OSError as wrong:
-                text = "data_dir %s: %s could not be written (%s), so the next start has another: mend the disk"
+                text = "data_dir %s: %s could not be written (%s), so the next start has another: fix the disk"
                 log.warning(text, self._root, _ID, wrong.strerror)
             finally:
                 disk.close()
@@ -66,18 +68,15 @@ class DataDir:
         """Return the partition's disk, the same object each time, so that its pending syncs come before new writes."""
         if shard not in self._disks:
             (self._root / shard.topic).mkdir(mode=0o700, exist_ok=True)
-            self._disks[shard] = RealDisk(self._folder_of(shard))
+            self._disks[shard] = RealDisk(self._root / shard.topic / str(shard.partition))
         return self._disks[shard]
-
-    def _folder_of(self, shard: Shard) -> Path:
-        return self._root / shard.topic / str(shard.partition)
 
     def let_go(self, shard: Shard) -> Path:
         """Close the partition's disk and return its folder, for use by another process."""
         disk = self._disks.pop(shard, None)
         if disk is not None:
             disk.close()
-        return self._folder_of(shard)
+        return self._root / shard.topic / str(shard.partition)
 
     def close(self) -> None:
         for disk in self._disks.values():

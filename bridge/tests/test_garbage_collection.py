@@ -1,4 +1,4 @@
-"""The collector's settings are the process's: put back behind the test."""
+"""The collector's settings are restored after the test, as they belong to the process."""
 
 import gc
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from bridge.garbage_collection import tune_gc
 
 
 @pytest.fixture
-def _put_back() -> Iterator[None]:
+def _restore() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)
 
 
-@pytest.mark.usefixtures("_put_back")
-def test_cycles_are_still_found_but_not_within_a_batch() -> None:
+@pytest.mark.usefixtures("_restore")
+def test_the_collector_finds_cycles_but_does_not_run_within_a_batch() -> None:
     tune_gc()
     before = gc.get_stats()[0]["collections"]
     batch = [(number, [number]) for number in range(20_000)]

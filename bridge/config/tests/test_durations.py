@@ -1,4 +1,4 @@
-"""Times as people write them on a command line and in a config."""
+"""Durations and instants as text."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_durations(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "5 s", "-5s", "+5s", "1.5h", "5S", "5sec", "2h30", "٥s", "1w", "5s\n"])
-def test_what_is_no_duration_is_told_with_the_remedy(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(ValueError, match="write 500ms, 5s, 2h30m, 2d, or plain milliseconds"):
         parse_duration_ms(text)
 
@@ -36,7 +36,7 @@ def test_what_is_no_duration_is_told_with_the_remedy(text: str) -> None:
         ("2026-12-24 18:00Z", 1_798_135_200_000),
         ("2026-12-24T19:00:00+01:00", 1_798_135_200_000),
         ("2026-12-24T18:00:00.25Z", 1_798_135_200_250),
-        ("2026-12-24T18:00:00.0001Z", 1_798_135_200_001),  # never early, by no part of a millisecond
+        ("2026-12-24T18:00:00.0001Z", 1_798_135_200_001),  # rounded up, so never early
         ("2026-12-24T18:00:00.000499Z", 1_798_135_200_001),
     ],
 )
@@ -45,12 +45,12 @@ def test_instants(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-12-24", "2026-12-24T18:00:00", "-1", "2026-13-01T00:00:00Z"])
-def test_what_is_no_instant_is_told_with_the_remedy(text: str) -> None:
+def test_an_invalid_instant_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(ValueError, match=r"write 2026-12-24T18:00:00Z \(with a zone\), or epoch milliseconds"):
         parse_instant_ms(text)
 
 
-def test_an_instant_is_shown_as_it_may_be_given() -> None:
+def test_the_text_of_an_instant_can_be_parsed() -> None:
     assert instant_text(1_798_135_200_250) == "2026-12-24T18:00:00.250Z"
     assert parse_instant_ms(instant_text(1_798_135_200_250)) == 1_798_135_200_250
     assert instant_text(2**62) == f"{2**62} ms"

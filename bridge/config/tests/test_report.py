@@ -18,7 +18,7 @@ bootstrap_servers = "from-file:9092"
 group = "of-file"
 roll_window = "3d"
 [kafka]
-sasl.username = "bridge"
+sasl.username = "file:{user}"
 sasl.password = "file:{secret}"
 client.id = "of-file"
 [topics."timer.payments"]
@@ -31,8 +31,9 @@ max_per_s = 20
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
+    (tmp_path / "user").write_text("who-it-is")
     file = tmp_path / "bridge.toml"
-    file.write_text(TOML.format(secret=tmp_path / "secret"))
+    file.write_text(TOML.format(secret=tmp_path / "secret", user=tmp_path / "user"))
     return file
 
 
@@ -78,18 +79,11 @@ def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:
     text = told("--config", str(config), "--kafka", "sasl.oauthbearer.client.secret=third", **given)
     found = rows(text)
     assert found["kafka.sasl.password"] == (f"(hidden), file:{config.parent / 'secret'}", f"file {config}")
-    assert found["kafka.sasl.username"] == ("bridge", f"file {config}")
+    assert found["kafka.sasl.username"] == (f"(hidden), file:{config.parent / 'user'}", f"file {config}")
     assert found["kafka.ssl.key.password"] == ("(hidden)", "environment TIMER_BRIDGE_KAFKA_SSL_KEY_PASSWORD")
     assert found["kafka.client.id"] == ("of-env", "environment TIMER_BRIDGE_KAFKA_CLIENT_ID")
     assert found["kafka.sasl.oauthbearer.client.secret"][0] == "(hidden)"
-    assert [secret for secret in (SECRET, "another-word", "third") if secret in text] == []
-
-
-def test_the_content_of_a_file_is_hidden_even_if_the_setting_is_not_secret(tmp_path: Path) -> None:
-    (tmp_path / "user").write_text("who-it-is")
-    text = told("--bootstrap-servers", "a:1", "--kafka", f"sasl.username=file:{tmp_path / 'user'}")
-    assert rows(text)["kafka.sasl.username"][0] == f"(hidden), file:{tmp_path / 'user'}"
-    assert "who-it-is" not in text
+    assert [secret for secret in (SECRET, "who-it-is", "another-word", "third") if secret in text] == []
 
 
 @pytest.mark.parametrize(
