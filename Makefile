@@ -85,7 +85,6 @@ bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a
 .PHONY: bench-page
 bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench ARGS=--full`
 	$(BIN)/python -m scripts.bench.report.page
-	$(BIN)/python -m scripts.bench.report.capacity
 
 .PHONY: bench-pending
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]

@@ -6,10 +6,10 @@ import pytest
 
 from bridge.errors import BridgeError
 from integration_tests.conftest import missing
-from scripts.bench import suite as parts
 from scripts.bench.measurements import Sizes
 from scripts.bench.rocketmq import runner as peer
 from scripts.bench.servers import BenchServers
+from scripts.bench.suite import measure
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -18,7 +18,7 @@ SIZES = Sizes(1_000, 2.0, 256, 2)
 
 @pytest.mark.parametrize("name", ["core", "outage", "pending"])
 def test_a_part_of_the_bench_measures_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
-    measured = parts.PARTS[name](BenchServers(tmp_path, SIZES, 1.0, (2_000,), print))
+    measured = measure(name, BenchServers(tmp_path, SIZES, 1.0, (2_000,), print))
     accounts = {key: value for key, value in measured.items() if ".account." in key}
     assert all(value > 0 for key, value in accounts.items() if key.endswith("requested"))
     assert not any(value for key, value in accounts.items() if not key.endswith("requested"))

@@ -1,12 +1,12 @@
-"""`python -m scripts.bench.audit_cost`: how long an audit takes, how much memory, and how fast an import sends.
+"""`python -m scripts.bench.audit_cost`: time and memory of an audit, and the rate at which an import sends.
 
-    requests, then what became of them, straight to an embedded Kafka: no bridge     not in the figures
-    timer-bridge audit --master local[2]        audit_s, audit_per_s, its processes' memory and CPU
+    requests, then their outcomes, written directly to an embedded Kafka without a bridge     not measured
+    timer-bridge audit --master local[2]        audit_s, audit_per_s, memory and CPU of its processes
     timer-bridge import rows.parquet            import_per_s
 
-Of a hundred records of the timer topic 94 are delivered, one of them behind a roll, two rejected, one is cancelled
-(with its receipt), one waits; half have ids. Deliveries stand in transactions, as a bridge writes them. The audit has
-to find each class as it was written.
+Of a hundred records of the timer topic 94 are delivered, one of them after a roll, two rejected, one is cancelled
+(with its receipt), one waits; half have ids. Deliveries are written in transactions, as a bridge writes them. The audit
+has to find each class as it was written.
 
     python -m scripts.bench.audit_cost --requests 10000000       .run/auditing/results.json; 8 GB of disk
 """
@@ -17,9 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +29,7 @@ from bridge.errors import BridgeError
 from schemas import headers as names
 from scripts.common import command
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, PlacedRecord, send_placed
-from scripts.common.processes import TIMER_BRIDGE, Tree
+from scripts.common.processes import TIMER_BRIDGE, SessionUsage
 
 FOLDER = Path(".run/auditing")
 TIMERS, REJECTED, RECEIPTS, IMPORTS = "timer.requests", "timer.rejected", "timer.receipts", "imports"
@@ -38,7 +37,7 @@ TARGETS = ("orders", "bills", "returns")
 PARTITIONS = 4
 GROUP = 100
 """Length of the repeated pattern of requests: a cancel or copy is in the partition of its timer."""
-DELIVERED, REFUSED, ENDED, CANCEL, WAITS, ROLLED, COPY = range(94), (94, 95), 96, 97, 98, 93, 99
+DELIVERED, REFUSED, ENDED, CANCEL, PENDING, ROLLED, COPY = range(94), (94, 95), 96, 97, 98, 93, 99
 CLASSES = {"delivered": 94, "rejected": 2, "cancelled": 1, "cancel-done": 1, "pending": 1}
 """Of a hundred records of the timer topic; the copy is a row of none."""
 FAR_MS = 30 * 86_400_000
@@ -52,12 +51,9 @@ class WrittenHistory:
 
     def __init__(self, requests: int, body_bytes: int) -> None:
         self.groups = -(-requests // GROUP)
+        self.requests = self.groups * GROUP
         self._body = "x" * body_bytes
         self._due_ms = time.time_ns() // 1_000_000
-
-    @property
-    def requests(self) -> int:
-        return self.groups * GROUP
 
     def timers(self) -> Iterator[PlacedRecord]:
         for group in range(self.groups):
@@ -66,19 +62,21 @@ class WrittenHistory:
 
     def outcomes(self) -> Iterator[PlacedRecord]:
         """Return deliveries, rejected records and receipts."""
+        due = b"%d" % self._due_ms
         for group in range(self.groups):
             partition, key = group % PARTITIONS, b"%d" % group
             for nth in DELIVERED:
                 value, headers = self._request(group, nth)
-                told = [*headers[-1:], *self._told(group, nth, rolls=nth == ROLLED)]
-                yield PlacedRecord(_target(nth), partition, key, value, told)
+                times: Headers = [(names.DELIVER_MS, due), (names.RELEASED_MS, due)]
+                own = [(names.ORIGIN, _origin(group, nth)), *times, (names.ROLLS, f"{nth == ROLLED:d}")]
+                yield PlacedRecord(_target(nth), partition, key, value, [*headers[-1:], *own])
             for nth in REFUSED:
                 value, headers = self._request(group, nth)
                 why: Headers = [(names.ERROR, "unknown-topic"), (names.ORIGIN, _origin(group, nth))]
                 yield PlacedRecord(REJECTED, partition, key, value, [*headers, *why])
-            said = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": _origin(group, CANCEL)}
-            receipt = json.dumps({**said, "origin": _origin(group, ENDED)}).encode()
-            yield PlacedRecord(RECEIPTS, partition, key, receipt, [])
+            receipt = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": _origin(group, CANCEL)}
+            receipt["origin"] = _origin(group, ENDED)
+            yield PlacedRecord(RECEIPTS, partition, key, json.dumps(receipt).encode(), [])
 
     def _request(self, group: int, nth: int) -> tuple[bytes | None, Headers]:
         if nth == CANCEL:
@@ -86,16 +84,11 @@ class WrittenHistory:
         if nth == COPY:
             value, headers = self._request(group, ROLLED)
             return value, [(names.ORIGIN, _origin(group, ROLLED)), (names.ROLLS, "1"), *headers]
-        due_ms = self._due_ms + (FAR_MS if nth in (ENDED, WAITS) else 0)
+        due_ms = self._due_ms + (FAR_MS if nth in (ENDED, PENDING) else 0)
         headers = [(names.TOPIC, _target(nth)), (names.DELIVER_MS, b"%d" % due_ms)]
         if nth % 2 == 0:
             headers.append((names.ID, _id(group, nth)))
         return f"{group}/{nth} {self._body}".encode(), [*headers, ("traceparent", b"00-%032x-01" % group)]
-
-    def _told(self, group: int, nth: int, *, rolls: bool) -> Headers:
-        due = b"%d" % self._due_ms
-        origin = _origin(group, nth)
-        return [(names.ORIGIN, origin), (names.DELIVER_MS, due), (names.RELEASED_MS, due), (names.ROLLS, f"{rolls:d}")]
 
 
 def _origin(group: int, nth: int) -> str:
@@ -111,25 +104,11 @@ def _target(nth: int) -> str:
     return TARGETS[0] if nth % 2 else TARGETS[1 + nth % 4 // 2]
 
 
-class AuditCost(NamedTuple):
-    """Cost of all processes of a command; `peak_mb`: RAM at one moment."""
-
-    elapsed_s: float
-    cpu_s: float
-    peak_mb: float
-
-
 def stage(servers: str, history: WrittenHistory) -> None:
     topics = (TIMERS, REJECTED, RECEIPTS, IMPORTS, *TARGETS)
     Admin(servers).create_topics(topics, partitions=PARTITIONS, settings=BROKER_CLOCK)
     send_placed(servers, history.timers())
     send_placed(servers, history.outcomes(), transaction_size=TRANSACTION_SIZE)
-
-
-def audited(servers: str, history: WrittenHistory, out: Path, cores: int) -> AuditCost:
-    cost = run("audit", "--bootstrap-servers", servers, "--out", str(out), "--master", f"local[{cores}]")
-    demand_found(history, out)
-    return cost
 
 
 def demand_found(history: WrittenHistory, out: Path) -> None:
@@ -141,77 +120,79 @@ def demand_found(history: WrittenHistory, out: Path) -> None:
         raise BridgeError(f"the audit found {found}, but {wanted} was written: {out / 'report.html'}")
 
 
-def imported(servers: str, rows: int, body_bytes: int, folder: Path, cores: int) -> AuditCost:
-    file = folder / "rows.parquet"
+def write_rows(file: Path, rows: int, body_bytes: int) -> None:
     due_ms = time.time_ns() // 1_000_000 + FAR_MS
     with pq.ParquetWriter(file, pa.schema([("due", pa.int64()), ("id", pa.string()), ("value", pa.binary())])) as made:
         for first in range(0, rows, 100_000):
-            some = range(first, min(rows, first + 100_000))
-            ids, body = [f"order-{n}" for n in some], b"x" * body_bytes
-            made.write(pa.table({"due": [due_ms] * len(some), "id": ids, "value": [body] * len(some)}, made.schema))
-    given = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
-    given += ["--out", str(folder / "imported"), "--timer-topic", IMPORTS, "--master", f"local[{cores}]"]
-    cost = run("import", str(file), "--bootstrap-servers", servers, *given)
-    sent = sum(Admin(servers).ends(IMPORTS).values())
-    if sent < rows:
-        raise BridgeError(f"{sent} records stand on {IMPORTS}, but {rows} rows were sent")
-    return cost
+            ids = [f"order-{number}" for number in range(first, min(rows, first + 100_000))]
+            columns = {"due": [due_ms] * len(ids), "id": ids, "value": [b"x" * body_bytes] * len(ids)}
+            made.write(pa.table(columns, made.schema))
 
 
-def run(*words: str) -> AuditCost:
-    """Run a command as users do. Raises BridgeError if its exit code is not 0."""
+def run(name: str, *words: str) -> dict[str, float]:
+    """Run a command as users do, and return its cost. Raises BridgeError if its exit code is not 0."""
     started_s = time.perf_counter()
-    process = subprocess.Popen([*TIMER_BRIDGE, *words], stdin=subprocess.DEVNULL)
-    tree = Tree(process.pid)
+    process = subprocess.Popen([*TIMER_BRIDGE, name, *words], stdin=subprocess.DEVNULL, start_new_session=True)
+    usage = SessionUsage(process.pid)
     try:
         while process.poll() is None:
-            tree.look()
+            usage.sample()
             time.sleep(0.5)
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
     if process.returncode != 0:
-        raise BridgeError(f"{words[0]} ended with exit code {process.returncode}")
-    return AuditCost(time.perf_counter() - started_s, tree.cpu_s, tree.peak_mb)
+        raise BridgeError(f"{name} ended with exit code {process.returncode}")
+    elapsed_s = time.perf_counter() - started_s
+    return {f"{name}_elapsed_s": elapsed_s, f"{name}_cpu_s": usage.cpu_s, f"{name}_peak_mb": usage.peak_mb}
 
 
-def measure(asked: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
-    history = WrittenHistory(asked.requests, asked.body_bytes)
-    figures: dict[str, float] = {"requests": history.requests, "cores": asked.cores}
+def measure(args: argparse.Namespace, folder: Path, console: Console) -> dict[str, float]:
+    def say(step: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')}  {step}")
+
+    history = WrittenHistory(args.requests, args.body_bytes)
+    figures: dict[str, float] = {"requests": history.requests, "cores": args.cores}
     with EmbeddedKafka(folder / "kafka") as kafka:
         servers = kafka.bootstrap_servers
-        say(f"writing {history.requests:,} requests and what became of them")
+        common = ["--bootstrap-servers", servers, "--master", f"local[{args.cores}]"]
+        say(f"writing {history.requests:,} requests and their outcomes")
         stage(servers, history)
         say("audit")
-        audit = audited(servers, history, folder / "audit", asked.cores)
-        figures |= {f"audit_{name}": value for name, value in audit._asdict().items()}
-        figures["audit_per_s"] = history.requests / audit.elapsed_s
-        if asked.import_rows:
-            say(f"import of {asked.import_rows:,} rows")
-            cost = imported(servers, asked.import_rows, asked.body_bytes, folder, asked.cores)
-            figures |= {f"import_{name}": value for name, value in cost._asdict().items()}
-            figures["import_per_s"] = asked.import_rows / cost.elapsed_s
+        figures |= run("audit", *common, "--out", str(folder / "audit"))
+        demand_found(history, folder / "audit")
+        figures["audit_per_s"] = history.requests / figures["audit_elapsed_s"]
+        if args.import_rows:
+            say(f"import of {args.import_rows:,} rows")
+            write_rows(folder / "rows.parquet", args.import_rows, args.body_bytes)
+            columns = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
+            place = ["--out", str(folder / "imported"), "--timer-topic", IMPORTS]
+            figures |= run("import", str(folder / "rows.parquet"), *common, *columns, *place)
+            sent = sum(Admin(servers).ends(IMPORTS).values())
+            if sent < args.import_rows:
+                raise BridgeError(f"{IMPORTS} has {sent} records, but {args.import_rows} rows were sent")
+            figures["import_per_s"] = args.import_rows / figures["import_elapsed_s"]
     shutil.rmtree(folder / "kafka")
     return {name: round(value, 1) for name, value in figures.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=1_000_000, help="rounded up to hundreds; default 1000000")
-    parser.add_argument("--import-rows", type=int, default=200_000, help="0: no import; default 200000")
-    parser.add_argument("--body-bytes", type=int, default=200, help="of a value; default 200")
-    parser.add_argument("--cores", type=int, default=2, help="for Spark; default 2")
-    asked = parser.parse_args(argv)
-    return command.run("auditing", lambda: _auditing(asked, Console()))
+def main() -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--requests", type=int, default=1_000_000, help="rounded up to hundreds")
+    parser.add_argument("--import-rows", type=int, default=200_000, help="0: no import")
+    parser.add_argument("--body-bytes", type=int, default=200, help="of a value")
+    parser.add_argument("--cores", type=int, default=2, help="for Spark")
+    args, console = parser.parse_args(), Console()
 
+    def job() -> int:
+        with command.fresh(FOLDER) as folder:
+            figures = measure(args, folder, console)
+            (folder / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
+        console.print(command.table(figures, 1))
+        return 0
 
-def _auditing(asked: argparse.Namespace, console: Console) -> int:
-    with command.fresh(FOLDER) as folder:
-        figures = measure(asked, folder, lambda step: console.print(f"{time.strftime('%H:%M:%S')}  {step}"))
-        (folder / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-    console.print(command.table(figures, 1))
-    return 0
+    return command.run("auditing", job)
 
 
 if __name__ == "__main__":

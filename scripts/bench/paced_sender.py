@@ -1,5 +1,6 @@
-"""`paced_sender SERVERS TOPIC TARGET PER_S SECONDS DELAY_MS BODY_BYTES`: so many timers a second, each due
-DELAY_MS after it is sent. Tells the seconds that it took; where it is behind its pace it sends as fast as it can.
+"""`paced_sender SERVERS TOPIC TARGET PER_S SECONDS DELAY_MS BODY_BYTES`: send timers, each due DELAY_MS later.
+
+Prints the seconds that it took. If it is behind its pace, it sends as fast as it can.
 """
 
 import sys
@@ -11,7 +12,10 @@ from scripts.common.kafka_io import TimerSender, timer
 _STEP_S = 0.002
 
 
-def pace(sender: TimerSender, topic: str, target: str, per_s: int, seconds: float, delay_ms: int, body: bytes) -> float:
+def send_at_rate(
+    sender: TimerSender, topic: str, target: str, per_s: int, seconds: float, delay_ms: int, body: bytes
+) -> float:
+    """Return the seconds that it took."""
     begin_s, sent, count = time.perf_counter(), 0, round(per_s * seconds)
     while sent < count:
         due_now = min(count, int((time.perf_counter() - begin_s) * per_s) + 1)
@@ -29,7 +33,7 @@ def pace(sender: TimerSender, topic: str, target: str, per_s: int, seconds: floa
 def main(words: Sequence[str]) -> None:
     servers, topic, target, per_s, seconds, delay_ms, body_bytes = words
     body = b"." * int(body_bytes)
-    print(pace(TimerSender(servers), topic, target, int(per_s), float(seconds), int(delay_ms), body))
+    print(send_at_rate(TimerSender(servers), topic, target, int(per_s), float(seconds), int(delay_ms), body))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,15 @@
-"""`make bench-pending`: what pending timers cost one store: memory, disk, starts, ids,
-and how fast it is rebuilt when its directory is gone: from requests in memory, as they come from a consumer.
+"""`make bench-pending`: cost of pending timers in one store: memory, disk, starts, ids, and the rate of a rebuild.
 
-    python -m scripts.bench.pending --timers 10000000        written to .run/bench/pending.json; no broker is needed
+A rebuild reads requests from memory, as a consumer returns them. No broker is needed.
 
-Times are of one run; on a machine that others use, read them as such.
+    python -m scripts.bench.pending --timers 10000000        .run/bench/pending.json; times are of one run
 """
 
-import argparse
 import json
 import os
 import random
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -82,7 +79,7 @@ def look_up_ms(store: Store, timers: int, rng: random.Random) -> float:
 
 
 def request(offset: int, rng: random.Random) -> Record:
-    """Five headers, every other one with an id; names are new strings each time, as a consumer makes them."""
+    """Return a request with five headers; every other one has an id. Names are new strings, as from a consumer."""
     due_ms = START_MS + rng.randrange(WINDOW_MS)
     last = (b"timer-id", b"id-%d" % offset) if offset % 2 else (b"kind", b"order.created")
     headers = (
@@ -96,10 +93,7 @@ def request(offset: int, rng: random.Random) -> Record:
 
 
 def rebuild(timers: int, rng: random.Random) -> tuple[float, float]:
-    """From requests in memory to a store in which all of them live: seconds, and seconds of CPU.
-
-    Making the requests is in neither. On a busy machine the latter tell more.
-    """
+    """Build a store from requests in memory. Return seconds, and seconds of CPU, both without making the requests."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk = RealDisk(FOLDER)
     store = Store.create(disk, StoreOptions(), Progress(timers, NOTHING_SETTLED, 0))
@@ -117,20 +111,18 @@ def rebuild(timers: int, rng: random.Random) -> tuple[float, float]:
     return spent_s, cpu_s
 
 
-def timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def measure(timers: int) -> dict[str, float]:
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk, rng, options = RealDisk(FOLDER), random.Random(1), StoreOptions()
     empty_mb = usage(os.getpid()).rss_mb
     store = Store.create(disk, options, Progress(0, NOTHING_SETTLED, 0))
-    figures = {"timers": float(timers), "add_per_s": timers / timed(lambda: fill(store, timers, rng))}
+    begin_s = time.perf_counter()
+    fill(store, timers, rng)
+    figures = {"timers": float(timers), "add_per_s": timers / (time.perf_counter() - begin_s)}
     figures["bytes_of_memory_a_timer"] = (usage(os.getpid()).rss_mb - empty_mb) * 2**20 / timers
-    figures["replace_by_id_per_s"] = IDS_ASKED / timed(lambda: replace_some(store, timers, rng))
+    begin_s = time.perf_counter()
+    replace_some(store, timers, rng)
+    figures["replace_by_id_per_s"] = IDS_ASKED / (time.perf_counter() - begin_s)
     store.committed(store.progress())
     store.start_checkpoint(0, (), ())
     store.finish_checkpoint()
@@ -142,29 +134,26 @@ def measure(timers: int) -> dict[str, float]:
     for end in ("stop", "kill"):
         if end == "kill":
             disk.remove(CLOSED)  # which a kill leaves unwritten
-        start = time.perf_counter()
+        begin_s = time.perf_counter()
         store = Store.open(disk, options, found, found.progress, (), ())
-        figures[f"ready_after_{end}_s"] = time.perf_counter() - start
+        figures[f"ready_after_{end}_s"] = time.perf_counter() - begin_s
         assert store.pending == found.pending
         figures["look_up_p99_ms"] = look_up_ms(store, timers, rng)
         store.close()
     disk.close()
     shutil.rmtree(FOLDER)
     spent_s, cpu_s = rebuild(timers, rng)
-    figures["rebuild_per_s"] = timers / spent_s
-    figures["rebuild_cpu_us_a_timer"] = cpu_s * 1e6 / timers
-    return figures
+    return figures | {"rebuild_per_s": timers / spent_s, "rebuild_cpu_us_a_timer": cpu_s * 1e6 / timers}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--timers", type=int, default=1_000_000, help="pending at once")
-    asked = parser.parse_args()
+    timers = parser.parse_args().timers
     tune_gc()
-    figures = measure(asked.timers)
-    results = FOLDER.with_suffix(".json")
-    results.write_text(json.dumps(figures, indent=2) + "\n")
-    title = "one store, all timers with an id (half, where it is rebuilt), due within two days"
+    figures = measure(timers)
+    FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+    title = "one store, all timers with an id (half, when it is rebuilt), due within two days"
     Console().print(command.table(figures, 2, title))
 
 

@@ -1,15 +1,15 @@
-"""`make bench`: how late, how fast, how dear, beside a plain copy loop (the limit) and RocketMQ (the peer), in one run.
+"""`make bench`: lateness, throughput and CPU of the bridge, beside a copy loop (the limit) and RocketMQ, in one run.
 
-    .run/bench/results.json        figures, machine and versions, the sizes, and all that each round measured
+    .run/bench/results.json        figures, machine, versions, sizes, and every number of each round
     .run/bench/round-N/PART/       the logs of bridge and brokers
 
 Scenarios are in scripts.bench.scenarios, the parts of a run in scripts.bench.suite. With --repeat K each figure is the
-median of K rounds, but for faults, which are sums. What was not measured is null, and `reasons` says why. Exit code 3
-when a message was lost, doubled or early, 1 when a part of ours could not be measured; speed alone fails nothing.
+median of K rounds; faults are summed. A figure that was not measured is null, and `reasons` says why. Exit code 3
+if a message was lost, doubled or early, 1 if a part of ours could not be measured; a missed goal is no error.
 
     make bench ARGS="--only core --messages 20000 --spread-seconds 5"      in a minute
     make bench ARGS=--full                                                 three rounds, and 10 M pending in the first
-    make bench ARGS="--add slices disk"                                    these again, into the results of the last run
+    make bench ARGS="--add slices disk"                                    measure these again, into the last results
 """
 
 import argparse
@@ -20,7 +20,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,15 +37,16 @@ from scripts.bench.report.figures import FIGURES, number_text
 from scripts.bench.rocketmq.jars import ROCKETMQ_VERSION
 from scripts.bench.scenarios import TRANSACTION_SIZE
 from scripts.bench.servers import MEMORY, BenchServers
-from scripts.bench.suite import PARTS, PENDING, PENDING_FULL
+from scripts.bench.suite import PARTS, PENDING, PENDING_FULL, measure
 from scripts.common import command, kafka_io, processes
 
 FOLDER = Path(".run/bench")
+RESULTS = FOLDER / "results.json"
 BUSY_SHARE = 0.15
 """If other processes use more than this share of the machine, the figures are marked."""
 FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
-BY_ROOT = ("rocketmq", "slices")
-"""Parts that need root: without root, a run is complete without them."""
+NEED_ROOT = ("rocketmq", "slices")
+"""Without root, a run is complete without these parts."""
 
 
 class Round(NamedTuple):
@@ -55,98 +57,87 @@ class Round(NamedTuple):
     parts: dict[str, list[str]]
 
 
-def bench(asked: argparse.Namespace) -> int:
-    console = Console()
-    last = _last_run() if asked.add else None
-    former = _former(asked, last) if last else []
-    rounds, results = former.copy(), dict[str, object]()
-    with command.fresh(FOLDER) as folder:
+def bench(args: argparse.Namespace) -> int:
+    console, last = Console(), _last_run(args) if args.add else None
+    rounds = [Round(one["measured"], one["failed"], one["parts"]) for one in last["rounds"]] if last else []
+    results: dict[str, Any] = {}
+    with command.fresh(FOLDER):
         if last:
-            _keep(folder, last)  # until there is something newer
+            RESULTS.write_text(json.dumps(last, indent=2) + "\n")  # until there are newer ones
         busy_before = _busy_share()
-        for number in range(1, asked.repeat + 1):
-            made = _round(folder, number, asked, console)
-            if former:
-                rounds[number - 1] = _added(former[number - 1], made, asked.only)
+        for number in range(1, args.repeat + 1):
+            new = _measured(FOLDER, number, args, console)
+            if last:
+                rounds[number - 1] = _replaced(rounds[number - 1], new, args.only)
             else:
-                rounds.append(made)
-            results = _results(rounds, asked, busy_before)
-            _keep(folder, results)
+                rounds.append(new)
+            results = _results(rounds, args, busy_before)
+            RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     console.print(_table(results, rounds))
     for remark in _remarks(rounds, results):
         console.print(f"[yellow]{remark}[/]", highlight=False)
-    console.print(f"Figures and machine: {folder / 'results.json'}")
-    return _exit_code(results, rounds)
+    console.print(f"Figures and machine: {RESULTS}")
+    if any(results[name] for name in FAULTS):
+        return command.FAULT_FOUND
+    return 1 if any(name not in NEED_ROOT for r in rounds for name in r.failed) else 0
 
 
-def _keep(folder: Path, results: Mapping[str, object]) -> None:
-    (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-
-
-def _last_run() -> dict[str, Any]:
-    """Return the results of the last run. Raises SettingsError."""
+def _last_run(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the last results, and set `args` to its sizes and rounds. Raises SettingsError."""
     try:
-        found: dict[str, Any] = json.loads((FOLDER / "results.json").read_text())
+        last: dict[str, Any] = json.loads(RESULTS.read_text())
     except (OSError, ValueError):
         raise SettingsError("there is no last run to add to: leave --add out") from None
-    return found
-
-
-def _former(asked: argparse.Namespace, told: Mapping[str, Any]) -> list[Round]:
-    """The rounds of the last run, whose sizes are `asked` from here on. Raises SettingsError."""
-    machine, versions = _machine(), _versions()
-    if versions != told["versions"] or any(told["machine"][name] != value for name, value in machine.items()):
+    if _versions() != last["versions"] or _machine().items() - last["machine"].items():
         raise SettingsError("the last run was on another machine, or of other versions: leave --add out")
-    for name, value in told["settings"].items():
-        if name in vars(asked) and name not in ("add", "memory"):
-            setattr(asked, name, value)
-    if _memory(asked) != told["settings"]["memory"]:
-        raise SettingsError(
-            f"the servers of the last run wrote to {told['settings']['memory']}: give the same --memory"
-        )
-    asked.repeat = len(told["rounds"])
-    asked.add = sorted({*asked.add, *told["settings"]["add"]})
-    return [Round(one["measured"], one["failed"], one["parts"]) for one in told["rounds"]]
+    settings = last["settings"]
+    if _text(args.memory) != settings["memory"]:
+        raise SettingsError(f"the servers of the last run wrote to {settings['memory']}: give the same --memory")
+    added = sorted({*args.add, *settings["add"]})
+    for name in vars(args).keys() & settings.keys() - {"memory"}:
+        setattr(args, name, settings[name])
+    args.repeat, args.add = len(last["rounds"]), added
+    return last
 
 
-def _added(former: Round, new: Round, parts: Sequence[str]) -> Round:
-    again = {name for part in parts for name in former.parts.get(part, ())}
-    kept = {name: value for name, value in former.measured.items() if name not in again}
-    failed = {part: why for part, why in former.failed.items() if part not in parts}
-    return Round(kept | new.measured, failed | new.failed, former.parts | new.parts)
+def _replaced(old: Round, new: Round, parts: Sequence[str]) -> Round:
+    """Return `old` with `parts` measured again."""
+    again = {name for part in parts for name in old.parts.get(part, ())}
+    kept = {name: value for name, value in old.measured.items() if name not in again}
+    failed = {part: why for part, why in old.failed.items() if part not in parts}
+    return Round(kept | new.measured, failed | new.failed, old.parts | new.parts)
 
 
-def _round(folder: Path, number: int, asked: argparse.Namespace, console: Console) -> Round:
-    made = Round({}, {}, {})
-    for name in asked.only:
-        place = folder / f"round-{number}" / name
+def _measured(folder: Path, number: int, args: argparse.Namespace, console: Console) -> Round:
+    """Measure the parts one after another."""
+    result = Round({}, {}, {})
+    sizes = Sizes(args.messages, args.spread_seconds, args.body_bytes, args.partitions)
+    pending = (args.pending, PENDING_FULL) if args.full and number == 1 else (args.pending,)
 
-        def say(step: str, name: str = name) -> None:
-            line = f"{time.strftime('%H:%M:%S')}  round {number} of {asked.repeat}  {name}  {step}"
-            console.print(line, highlight=False)
+    def say(part: str, step: str) -> None:
+        line = f"{time.strftime('%H:%M:%S')}  round {number} of {args.repeat}  {part}  {step}"
+        console.print(line, highlight=False)
 
-        say("")
-        machine, ours_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
+    for part in args.only:
+        place = folder / f"round-{number}" / part
+        say(part, "")
+        machine, own_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
         found: Flat = {}
         try:
-            found = PARTS[name](_place(place, number, asked, say))
-        except BridgeError as trouble:
-            say(f"could not be measured: {trouble}")
-            made.failed[name] = str(trouble)
+            servers = BenchServers(place, sizes, args.steady_seconds, pending, partial(say, part), args.memory)
+            found = measure(part, servers)
+        except BridgeError as wrong:
+            say(part, f"could not be measured: {wrong}")
+            result.failed[part] = str(wrong)
         now = processes.machine()
-        others_s = now.busy_s - machine.busy_s - (_own_s() - ours_s)
-        found[f"{name}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
-        found[f"{name}.took_s"] = time.perf_counter() - begin_s
-        made.measured.update(found)
-        made.parts[name] = list(found)
-        _throw_away_data(place)
-    return made
-
-
-def _place(folder: Path, number: int, asked: argparse.Namespace, say: Callable[[str], None]) -> BenchServers:
-    sizes = Sizes(asked.messages, asked.spread_seconds, asked.body_bytes, asked.partitions)
-    pending = (asked.pending, PENDING_FULL) if asked.full and number == 1 else (asked.pending,)
-    return BenchServers(folder, sizes, asked.steady_seconds, pending, say, asked.memory)
+        others_s = now.busy_s - machine.busy_s - (_own_s() - own_s)
+        found[f"{part}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
+        found[f"{part}.took_s"] = time.perf_counter() - begin_s
+        result.measured.update({name: round(value, 4) for name, value in found.items()})
+        result.parts[part] = list(found)
+        for data in list(place.rglob("timer-data")):  # the servers' data is deleted with them
+            shutil.rmtree(data, ignore_errors=True)
+    return result
 
 
 def _own_s() -> float:
@@ -155,76 +146,59 @@ def _own_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _throw_away_data(place: Path) -> None:
-    """Delete the bridge's data; the servers' data is deleted with them."""
-    for found in list(place.rglob("timer-data")):
-        shutil.rmtree(found, ignore_errors=True)
-
-
-def _results(rounds: Sequence[Round], asked: argparse.Namespace, busy_before: float) -> dict[str, object]:
+def _results(rounds: Sequence[Round], args: argparse.Namespace, busy_before: float) -> dict[str, Any]:
     values = {figure.key: figure.value(r.measured for r in rounds) for figure in FIGURES}
     others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
-    environment = {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")}
-    told = {name: value for name, value in vars(asked).items() if name not in ("only", "memory")}
-    ran = {part for r in rounds for part in r.parts}
     return {
         **values,
-        "reasons": {figure.key: _reason(figure.part, rounds, ran) for figure in FIGURES if values[figure.key] is None},
+        "reasons": {figure.key: _reason(figure.part, rounds) for figure in FIGURES if values[figure.key] is None},
         "machine": {**_machine(), "busy_before": round(busy_before, 3), "others_share": round(max(others), 3)},
         "versions": _versions(),
         "settings": {
-            **told,
-            "memory": _memory(asked),
+            **{name: value for name, value in vars(args).items() if name != "only"},
+            "memory": _text(args.memory),
             "transaction_size_of_copy_loop": TRANSACTION_SIZE,
-            "environment": environment,
+            "environment": {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")},
         },
-        "rounds": [
-            {**r._asdict(), "measured": {name: round(value, 4) for name, value in r.measured.items()}} for r in rounds
-        ],
+        "rounds": [r._asdict() for r in rounds],
     }
 
 
-def _memory(asked: argparse.Namespace) -> str | None:
-    return None if asked.memory is None else str(asked.memory)
+def _text(memory: Path | None) -> str | None:
+    return None if memory is None else str(memory)
 
 
-def _reason(part: str, rounds: Sequence[Round], ran: Set[str]) -> str:
-    told = [r.failed[part] for r in rounds if part in r.failed]
-    return told[0] if told else f"{part} was left out" if part not in ran else "not in this size of a run"
+def _reason(part: str, rounds: Sequence[Round]) -> str:
+    """Return why a figure of this part is missing."""
+    for r in rounds:
+        if part in r.failed:
+            return r.failed[part]
+    return "not in this size of a run" if any(part in r.parts for r in rounds) else f"{part} was left out"
 
 
-def _table(results: dict[str, object], rounds: Sequence[Round]) -> Table:
+def _table(results: Mapping[str, Any], rounds: Sequence[Round]) -> Table:
     table = Table("figure", title="one round" if len(rounds) == 1 else f"medians of {len(rounds)} rounds")
     table.add_column("value", justify="right")
-    table.add_column("unit")
-    table.add_column("expected")
-    if len(rounds) > 1:
-        table.add_column("rounds")
+    for heading in ("unit", "expected", *(["rounds"] if len(rounds) > 1 else [])):
+        table.add_column(heading)
     for figure in FIGURES:
         value = results[figure.key]
         if value is None:
             continue
-        number, goal = float(str(value)), figure.goal
-        colour = "" if goal is None else "[green]" if goal.reached(number) else "[red]"
+        colour = "" if not figure.goal else "[red]" if figure.is_missed(value) else "[green]"
         each = ["  ".join(map(number_text, figure.each(r.measured for r in rounds)))] if len(rounds) > 1 else []
-        table.add_row(figure.key, colour + number_text(number), figure.unit, goal.text if goal else "", *each)
+        table.add_row(figure.key, colour + number_text(value), figure.unit, figure.goal, *each)
     return table
 
 
-def _remarks(rounds: Sequence[Round], results: dict[str, object]) -> list[str]:
+def _remarks(rounds: Sequence[Round], results: Mapping[str, Any]) -> list[str]:
     found = [f"{name} could not be measured: {why}" for r in rounds for name, why in r.failed.items()]
-    machine = results["machine"]
-    assert isinstance(machine, dict)
-    if max(machine["busy_before"], machine["others_share"]) > BUSY_SHARE:
-        before, meanwhile = machine["busy_before"], machine["others_share"]
-        found.append(f"The machine was not quiet: {before:.0%} busy before, {meanwhile:.0%} used by others meanwhile.")
+    before, during = results["machine"]["busy_before"], results["machine"]["others_share"]
+    if max(before, during) > BUSY_SHARE:
+        found.append(
+            f"The machine was not quiet: {before:.0%} busy before, {during:.0%} used by others during the run."
+        )
     return found
-
-
-def _exit_code(results: dict[str, object], rounds: Sequence[Round]) -> int:
-    if any(results[name] for name in FAULTS):
-        return command.FAULT_FOUND
-    return 1 if any(name not in BY_ROOT for r in rounds for name in r.failed) else 0
 
 
 def _busy_share() -> float:
@@ -238,7 +212,7 @@ def _machine() -> dict[str, object]:
     return {
         "cpu": processes.proc_field("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": os.cpu_count(),
-        "memory_gb": round(int((processes.proc_field("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
+        "memory_gb": round(processes.proc_mb("/proc/meminfo", "MemTotal") / 1024, 1),
         "kernel": platform.release(),
     }
 
@@ -267,17 +241,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steady-seconds", type=float, default=10.0, help="of each rate; default 10")
     parser.add_argument("--pending", type=_at_least(1_000), default=PENDING, help="timers that stay; default 1000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
+    memory = MEMORY if MEMORY.is_dir() else None
     parser.add_argument(
-        "--memory",
-        type=Path,
-        default=MEMORY if MEMORY.is_dir() else None,
-        help=f"folder for what servers write; default {MEMORY}, where there is one",
+        "--memory", type=Path, default=memory, help=f"folder for what servers write; default {MEMORY}, if it exists"
     )
     parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
-    asked = parser.parse_args(argv)
-    asked.repeat = asked.repeat or (3 if asked.full else 1)
-    asked.only = asked.add or asked.only
-    return asked
+    args = parser.parse_args(argv)
+    args.repeat = args.repeat or (3 if args.full else 1)
+    args.only = args.add or args.only
+    return args
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -290,10 +262,5 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    asked = _parse(argv)
-    return command.run("bench", lambda: bench(asked))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("bench", partial(bench, _parse(None))))

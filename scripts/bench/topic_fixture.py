@@ -1,9 +1,9 @@
-"""A bridge's topics on a broker, and what scenarios do with them: send, wait for intake, wait for quiet, receive.
+"""Topics of one bridge on a broker, and what scenarios do with them: send, wait for intake, wait for quiet, receive.
 
 |-- send --|-- intake --|...|=== due ===|-- counted by origin, read_committed
-                            ^ begin_ms = now + what sending and intake may take
+                            ^ now + the time that sending and intake may take
 
-Several stages share a broker under different names: each has a timer topic, a group and targets of its own.
+Several fixtures share a broker under different names: each has a timer topic, a group and targets of its own.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bridge.dev.embedded_kafka import free_port
+from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from scripts.bench.measurements import CpuCost, Sizes
 from scripts.common import processes
@@ -25,38 +25,38 @@ from scripts.common.processes import BridgeProcess
 
 GIVE_UP_S = 120.0
 AN_HOUR_MS = 3_600_000
-_QUIET_S = 1.5
 SEED = 43
+_QUIET_S = 1.5
 _LEAST_SLOPE_MS = 2_000
 
 
 class TopicFixture:
-    """Topics of one bridge. `targets` are created at their first use."""
+    """Topics of one bridge. Targets are created at their first use."""
 
-    def __init__(self, bootstrap_servers: str, sizes: Sizes, name: str = "") -> None:
-        self.servers = bootstrap_servers
+    def __init__(self, kafka: EmbeddedKafka, sizes: Sizes, name: str = "") -> None:
+        self.kafka = kafka
+        self.servers = kafka.bootstrap_servers
         self.sizes = sizes
-        self.admin = Admin(bootstrap_servers)
-        self._end = f".{name}" if name else ""
-        self.timer_topic = f"timer.requests{self._end}"
-        self._group = f"timer-bridge{self._end}"
-        self._made: set[str] = set()
+        self.admin = Admin(self.servers)
+        self._suffix = f".{name}" if name else ""
+        self.timer_topic = f"timer.requests{self._suffix}"
+        self._group = f"timer-bridge{self._suffix}"
+        self._targets: set[str] = set()
 
     def bridge(self, folder: Path, arguments: Sequence[str] = ()) -> BridgeProcess:
-        own = {
-            "partitions": self.sizes.partitions,
-            "group": self._group,
-            "timer-topic": self.timer_topic,
-            "journal-topic": f"timer.journal{self._end}",
-        }
-        flags = [word for flag, value in own.items() for word in (f"--{flag}", str(value))]
-        return BridgeProcess(folder, self.servers, [*flags, *arguments], http_port=free_port())
+        own = ["--partitions", str(self.sizes.partitions), "--group", self._group]
+        own += ["--timer-topic", self.timer_topic, "--journal-topic", f"timer.journal{self._suffix}"]
+        return BridgeProcess(folder, self.servers, [*own, *arguments], http_port=free_port())
+
+    def broker_cpu_s(self) -> float:
+        assert self.kafka.pid is not None
+        return processes.usage(self.kafka.pid).cpu_s
 
     def target(self, use: str) -> str:
-        topic = f"bench.{use}{self._end}"
-        if topic not in self._made:
+        topic = f"bench.{use}{self._suffix}"
+        if topic not in self._targets:
             self.admin.create_topics([topic], partitions=self.sizes.partitions, settings=BROKER_CLOCK)
-            self._made.add(topic)
+            self._targets.add(topic)
         return topic
 
     def dues_ms(self, count: int, over_s: float, begin_ms: int) -> npt.NDArray[np.int64]:
@@ -67,25 +67,27 @@ class TopicFixture:
     def body(self, number: int) -> bytes:
         return (b"%d" % number + b"." * self.sizes.body_bytes)[: self.sizes.body_bytes]
 
-    def timers(self, target: str, due_ms: Sequence[int]) -> Iterable[TimerRequest]:
+    def timers(self, target: str, due_ms: Iterable[int]) -> Iterable[TimerRequest]:
         return (timer(target, due, self.body(number)) for number, due in enumerate(due_ms))
 
     def send(self, requests: Iterable[TimerRequest]) -> tuple[OffsetRange, ...]:
         return send_all(self.servers, self.timer_topic, requests)
 
-    def sender(self, target: str, per_s: int, seconds: float, delay_ms: int, log: Path) -> subprocess.Popen[str]:
+    def sender(self, target: str, per_s: int, seconds: float, delay_ms: int, log: Path) -> "subprocess.Popen[str]":
         """Start a process that sends at a fixed rate; `seconds_of` waits for its end."""
         words = [self.servers, self.timer_topic, target, per_s, seconds, delay_ms, self.sizes.body_bytes]
         return processes.start_piped([sys.executable, "-m", "scripts.bench.paced_sender", *map(str, words)], log=log)
 
-    def send_in_time(self, requests: Iterable[TimerRequest], begin_ms: int, bridge: BridgeProcess) -> list[OffsetRange]:
+    def send_in_time(
+        self, requests: Iterable[TimerRequest], first_due_ms: int, bridge: BridgeProcess
+    ) -> tuple[OffsetRange, ...]:
         """Return the offsets. Raises BridgeError if intake has not read all before the first is due."""
         spans = self.send(requests)
-        self.demand_intake(spans, (begin_ms - now_ms()) / 1000, bridge)
-        return list(spans)
+        self.await_intake(spans, (first_due_ms - now_ms()) / 1000, bridge)
+        return spans
 
-    def demand_intake(self, spans: Sequence[OffsetRange], timeout_s: float, bridge: BridgeProcess) -> None:
-        """Raises BridgeError."""
+    def await_intake(self, spans: Sequence[OffsetRange], timeout_s: float, bridge: BridgeProcess) -> None:
+        """Wait until the bridge has committed its intake of `spans`. Raises BridgeError."""
         until_s = time.monotonic() + timeout_s
         while left := self.left(spans):
             bridge.demand_alive()
@@ -99,6 +101,11 @@ class TopicFixture:
         """Return the number of requests after the bridge's progress."""
         reached = self.admin.committed(self._group, self.timer_topic)
         return sum(max(span.end - max(reached.get(span.partition, 0), span.begin), 0) for span in spans)
+
+    def ranges_since(self, begins: dict[int, int]) -> list[OffsetRange]:
+        """Return the offsets of the timer topic from `begins` to its present end."""
+        ends = self.admin.ends(self.timer_topic)
+        return [OffsetRange(self.timer_topic, number, begins[number], end) for number, end in ends.items()]
 
     def await_quiet(self, topic: str, due_ms: int, alive: Callable[[], None]) -> None:
         """Wait until nothing has been committed to `topic` for a while."""
@@ -146,22 +153,27 @@ class TopicFixture:
 
 
 class Meter:
-    """Usage of the bridge since the meter's start."""
+    """CPU and transactions of the bridges since the meter's start."""
 
-    def __init__(self, bridge: BridgeProcess) -> None:
-        self._bridge = bridge
-        self._cpu_s, self._transactions = bridge.usage().cpu_s, bridge.transactions()
+    def __init__(self, *bridges: BridgeProcess) -> None:
+        self._bridges = bridges
+        self._start = self._total()
 
     def read(self) -> CpuCost:
-        return CpuCost(self._bridge.usage().cpu_s - self._cpu_s, self._bridge.transactions() - self._transactions)
+        now = self._total()
+        return CpuCost(now.cpu_s - self._start.cpu_s, now.transactions - self._start.transactions)
+
+    def _total(self) -> CpuCost:
+        cpu_s = sum(bridge.usage().cpu_s for bridge in self._bridges)
+        return CpuCost(cpu_s, sum(bridge.transactions() for bridge in self._bridges))
 
 
-def seconds_of(sender: subprocess.Popen[str]) -> float:
+def seconds_of(sender: "subprocess.Popen[str]") -> float:
     """Wait for the sender's end, and return how long it sent. Raises BridgeError."""
-    told, _ = sender.communicate()
+    printed, _ = sender.communicate()
     if sender.returncode:
         raise BridgeError(f"the sender ended with exit code {sender.returncode}")
-    return float(told)
+    return float(printed)
 
 
 def drain_per_s(deliveries: Sequence[Delivery]) -> float:
@@ -171,12 +183,15 @@ def drain_per_s(deliveries: Sequence[Delivery]) -> float:
 
 
 def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:
-    """While others are still sent: the slope of their count over time, which steps (of a tick) do not bend."""
+    """Return the rate of deliveries while others are still sent.
+
+    The slope of their count over time: steps of a tick do not bend it.
+    """
     appended_ms = np.sort(np.array([delivery.appended_ms for delivery in deliveries], np.int64))
-    meanwhile_ms = appended_ms[appended_ms < until_ms]
-    if not len(meanwhile_ms) or meanwhile_ms[-1] - meanwhile_ms[0] < _LEAST_SLOPE_MS:
+    appended_ms = appended_ms[appended_ms < until_ms]
+    if not len(appended_ms) or appended_ms[-1] - appended_ms[0] < _LEAST_SLOPE_MS:
         return drain_per_s(deliveries)
-    slope, _ = np.polyfit(meanwhile_ms - meanwhile_ms[0], np.arange(len(meanwhile_ms)), 1)
+    slope, _ = np.polyfit(appended_ms - appended_ms[0], np.arange(len(appended_ms)), 1)
     return float(slope) * 1000
 
 

@@ -1,10 +1,10 @@
-"""Faults of two bridges and three brokers, and how each is repaired.
+"""Faults of two bridges and three brokers, and the repair of each.
 
 kill         a bridge, -9; started again a little later          delete    the same, and its data directory is gone
 stop         SIGSTOP for longer or shorter than the session      disk      its disk is full (root: a tmpfs of its own)
-clock        set back by seconds, and later right again: never ahead, as then timers leave early, by the brokers' time
+clock        set back by seconds, later corrected; never ahead: timers would leave early, by the brokers' time
 slow, cut    a link between a bridge and one broker, or all      broker    killed, -9; started again
-pause        a real topic is paused, and resumed later
+pause        a target topic is paused, and resumed later
 """
 
 import contextlib
@@ -36,74 +36,65 @@ class ChaosFault(NamedTuple):
     name: str = ""
 
 
-class Victim:
-    """A bridge with its own clock and, if we may mount one, its own disk."""
+class Victim(BridgeProcess):
+    """A bridge with its own clock and, if we may mount one, its own disk. A method of a fault returns its repair."""
 
     def __init__(self, name: str, folder: Path, bootstrap_servers: str, arguments: Sequence[str]) -> None:
+        clock = folder / "clock-error-ms"
+        stepped = (sys.executable, "-m", "scripts.chaos.skewed_clock", str(clock))
+        super().__init__(folder, bootstrap_servers, arguments, command=stepped)
         self.name = name
-        self._folder = folder
-        self._data = folder / "timer-data"
-        self._data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._clock = folder / "clock-error-ms"
-        self._clock.write_text("0")
-        self.has_disk = _mounted(self._data)
-        stepped = (sys.executable, "-m", "scripts.chaos.skewed_clock", str(self._clock))
-        self._process = BridgeProcess(folder, bootstrap_servers, arguments, command=stepped)
-        self.is_up = False
-
-    def launch(self) -> None:
-        self.is_up = True
-        self._process.launch()
-
-    def await_ready(self) -> None:
-        self._process.await_ready()
+        self._clock = clock
+        self._set_clock(0)
+        self.data_dir.mkdir(exist_ok=True, mode=0o700)
+        self.has_disk = _mounted(self.data_dir)
+        self._is_killed = False
 
     @property
-    def has_folder(self) -> bool:
-        """Return True if it has locked its data directory."""
-        return (self._data / "instance-id").exists()
+    def has_locked_folder(self) -> bool:
+        return (self.data_dir / "instance-id").exists()
 
     def demand_alive(self) -> None:
         """Raise BridgeError if it has ended by itself."""
-        if self.is_up:
-            self._process.demand_alive()
-
-    def stop(self) -> None:
-        self.is_up = False
-        self._process.stop()
+        if not self._is_killed:
+            super().demand_alive()
 
     def close(self) -> None:
-        self._process.kill()
+        super().kill()
         if self.has_disk:
-            subprocess.run(["umount", "--lazy", str(self._data)], check=False)
+            subprocess.run(["umount", "--lazy", str(self.data_dir)], check=False)
 
     # -- faults
 
-    def kill(self) -> Callable[[], None]:
-        self.is_up = False
-        self._process.kill()
-        return self.launch
+    def crash(self) -> Callable[[], None]:
+        self._is_killed = True
+        self.kill()
+        return self._restart
 
     def delete(self) -> Callable[[], None]:
-        self.kill()
-        for path in self._data.iterdir():
+        restart = self.crash()
+        for path in self.data_dir.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        return self.launch
+        return restart
 
     def pause(self) -> Callable[[], None]:
-        os.kill(self._process.pid, signal.SIGSTOP)
-        return lambda: os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self.pid, signal.SIGSTOP)
+        return lambda: os.kill(self.pid, signal.SIGCONT)
 
     def step_clock(self, error_ms: int) -> Callable[[], None]:
         self._set_clock(error_ms)
         return lambda: self._set_clock(0)
 
     def fill_disk(self) -> Callable[[], None]:
-        filler = self._data / "filler"
+        filler = self.data_dir / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:  # ENOSPC is what is wanted
             for _ in range(DISK_MB):
                 file.write(bytes(1 << 20))
         return filler.unlink
+
+    def _restart(self) -> None:
+        self._is_killed = False
+        self.launch()
 
     def _set_clock(self, error_ms: int) -> None:
         new = self._clock.with_suffix(".new")
@@ -122,7 +113,7 @@ def _mounted(folder: Path) -> bool:
 class FaultSchedule:
     """Draws faults: at most one broker is down at once, and no subject has two faults at once.
 
-    `pause(on)` pauses or resumes a real topic.
+    `pause(on)` pauses or resumes a target topic.
     """
 
     def __init__(
@@ -131,7 +122,7 @@ class FaultSchedule:
         self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
         self._left: list[str] = []
         self._kinds: dict[str, Callable[[set[str]], ChaosFault | None]] = {
-            "kill": lambda busy: self._one_fault(busy, Victim.kill, 4),
+            "kill": lambda busy: self._one_fault(busy, Victim.crash, 4),
             "delete": lambda busy: self._one_fault(busy, Victim.delete, 2),
             "stop": lambda busy: self._one_fault(busy, Victim.pause, 16),
             "clock": lambda busy: self._one_fault(busy, lambda v: v.step_clock(-rng.choice((30, 900, 6_000))), 8),
@@ -164,7 +155,7 @@ class FaultSchedule:
 
     def _fill(self, busy: set[str]) -> ChaosFault | None:
         """Fill the disk of a bridge that has locked its data directory: before that it would end with an error."""
-        unclaimed = {victim.name for victim in self._victims if not victim.has_folder}
+        unclaimed = {victim.name for victim in self._victims if not victim.has_locked_folder}
         return self._one_fault(busy | unclaimed, Victim.fill_disk, 8)
 
     def _link_fault(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> ChaosFault | None:

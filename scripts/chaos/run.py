@@ -1,8 +1,8 @@
-"""`make chaos`: two bridges and three brokers under load get random faults; then Spark audits.
+"""`make chaos`: random faults in two bridges and three brokers under load, then an audit by Spark.
 
 load ----------------> timer.requests -> bridge one, two -> chaos.orders, chaos.bills
 faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, faults.jsonl, audit/
-at the end: all is repaired, and the audit finds each timer delivered once; else exceptions.jsonl has its records
+at the end: everything is repaired, and the audit finds each timer delivered once; exceptions.jsonl has the others
 
 python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly once, 1 trouble, 2 wrong call, 3 a fault
 """
@@ -48,7 +48,7 @@ _GIVE_UP_S = 600.0
 
 
 class Chaos:
-    """One run. `story`: its events, with times."""
+    """One run. `story`: its events, with times; `skipped`: kinds of faults that are impossible here, and why."""
 
     def __init__(
         self, folder: Path, minutes: float, seed: int, console: Console, *, jars_cache: Path = DEFAULT_CACHE
@@ -59,7 +59,6 @@ class Chaos:
         self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
-        """Kinds of faults that are impossible here, with the reason."""
 
     def run(self) -> AuditVerdict:
         with ExitStack() as ends:
@@ -79,44 +78,36 @@ class Chaos:
                 victim.await_ready()
             self._say("two bridges are ready; the load begins")
             with ChaosLoad(servers, TIMER_TOPIC, self._seed) as load:
-                self._hurt(brokers, victims, load)
-            self._say(f"all is mended; {load.sent.total():,} requests were sent: {dict(load.sent)}")
+                self._inject(brokers, victims, load)
+            self._say(f"all faults are repaired; {load.sent.total():,} requests were sent: {dict(load.sent)}")
             self.counts.update(load.sent)
             self._await_end(servers, victims)
             for victim in victims:
                 victim.stop()
-            self._say("all has left; Spark reads Kafka's topics alone")
-            access = KafkaAccess(servers)
-            asked = AuditArguments(access=access, out=self._folder / "audit", tolerance_ms=TOLERANCE_MS)
-            verdict = run_audit(asked)
-            topics = {TIMER_TOPIC, *TARGETS, asked.rejected_topic}
-            try:
-                found = exceptions(servers, asked.out, topics, asked.receipts_topic)
-                (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
-                self._console.print_json(data=found)
-            except BridgeError as wrong:  # the verdict stands
-                self._say(f"what Kafka holds about the faults could not be read: {wrong}")
-            return verdict
+            self._say("all timers have left; Spark reads Kafka's topics alone")
+            return self._audited(servers)
 
-    def _hurt(self, brokers: ThreeBrokers, victims: list[Victim], load: ChaosLoad) -> None:
+    def _inject(self, brokers: ThreeBrokers, victims: list[Victim], load: ChaosLoad) -> None:
+        """Inject faults for the given time, until each kind was injected once; then repair all."""
         rng = random.Random(self._seed)
-        mischief, open_ = FaultSchedule(brokers, victims, rng, load.pause), list[tuple[float, ChaosFault]]()
-        self.counts.update({f"fault: {kind}": 0 for kind in mischief.kinds})
-        self.skipped = mischief.skipped
+        schedule, open_ = FaultSchedule(brokers, victims, rng, load.pause), list[tuple[float, ChaosFault]]()
+        self.counts.update({f"fault: {kind}": 0 for kind in schedule.kinds})
+        self.skipped = schedule.skipped
         until_s, next_s = time.monotonic() + self._minutes * 60, 0.0
         while (now_s := time.monotonic()) < until_s or open_:
-            for mended_s, fault in [each for each in open_ if each[0] <= now_s]:
-                open_.remove((mended_s, fault))
+            for end_s, fault in [each for each in open_ if each[0] <= now_s]:
+                open_.remove((end_s, fault))
                 fault.repair()
-                self._tell("mended", fault)
-            if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in mischief.kinds):
+                self._record("mended", fault)
+            if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in schedule.kinds):
                 until_s = now_s + 1  # a slow machine: each kind has its turn once
             if next_s <= now_s < until_s:
-                begun = mischief.begin({fault.subject for _, fault in open_})
+                begun = schedule.begin({fault.subject for _, fault in open_})
                 if begun is not None:
                     open_.append((now_s + begun.seconds, begun))
-                    self._tell("begun", begun)
+                    self._record("begun", begun)
                     self.counts[f"fault: {begun.name}"] += 1
+                    self._say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
                 next_s = now_s + rng.uniform(*_PAUSE_S)
             for victim in victims:
                 victim.demand_alive()
@@ -136,26 +127,37 @@ class Chaos:
             elif time.monotonic() - since_s > _QUIET_S:
                 return
             time.sleep(0.5)
-        self._say(f"not all has left within {_GIVE_UP_S:.0f} s: the audit tells what")
+        self._say(f"records are still written after {_GIVE_UP_S:.0f} s: see the audit")
 
-    def _tell(self, what: str, fault: ChaosFault) -> None:
-        at_ms = time.time_ns() // 1_000_000
-        told = {"at_ms": at_ms, "what": what, "fault": fault.name, "subject": fault.subject}
-        self.story.append(told | {"seconds": round(fault.seconds, 2)})
-        if what == "begun":
-            self._say(f"{fault.name}: {fault.subject}, for {fault.seconds:.1f} s")
+    def _audited(self, servers: str) -> AuditVerdict:
+        """Return the audit's verdict, and write the records of each faulty timer."""
+        args = AuditArguments(access=KafkaAccess(servers), out=self._folder / "audit", tolerance_ms=TOLERANCE_MS)
+        verdict = run_audit(args)
+        try:
+            found = exceptions(servers, args.out, {TIMER_TOPIC, *TARGETS, args.rejected_topic}, args.receipts_topic)
+            (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+            self._console.print_json(data=found)
+        except BridgeError as error:  # the verdict is valid without them
+            self._say(f"the records of the faulty timers could not be read: {error}")
+        return verdict
+
+    def _record(self, what: str, fault: ChaosFault) -> None:
+        at_ms, seconds = time.time_ns() // 1_000_000, round(fault.seconds, 2)
+        self.story.append(
+            {"at_ms": at_ms, "what": what, "fault": fault.name, "subject": fault.subject, "seconds": seconds}
+        )
 
     def _say(self, what: str) -> None:
         self._console.print(f"{time.monotonic() - self._began_s:7.1f} s  {what}", highlight=False)
 
 
-def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, asked: argparse.Namespace, console: Console) -> int:
+def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace, console: Console) -> int:
     """Write the report and return the exit code. A pending timer is a fault, too: every timer was due."""
-    (folder / "faults.jsonl").write_text("".join(json.dumps(told) + "\n" for told in chaos.story))
+    (folder / "faults.jsonl").write_text("".join(json.dumps(event) + "\n" for event in chaos.story))
     pending = verdict.counts["pending"]
     report = {
-        "seed": asked.seed,
-        "minutes": asked.minutes,
+        "seed": args.seed,
+        "minutes": args.minutes,
         "what": dict(sorted(chaos.counts.items())),
         "skipped": chaos.skipped,
         "classes": {name: count for name, count in verdict.counts.items() if count},
@@ -165,23 +167,22 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, asked: argparse.
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     console.print_json(data=report)
     is_clean = verdict.clean and not pending
-    headline = f"{pending:,} are pending, though all was due" if verdict.clean and pending else verdict.headline
+    headline = f"{pending:,} are pending, though all were due" if verdict.clean and pending else verdict.headline
     console.print(f"[bold {'green' if is_clean else 'red'}]{headline}[/]  {verdict.report}", soft_wrap=True)
     return 0 if is_clean else command.FAULT_FOUND
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=20, help="how long faults are made; mending comes on top")
-    parser.add_argument("--seed", type=int, default=1, help="of faults and load; what they meet is never the same")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    asked = parser.parse_args()
-    console = Console()
+    parser = command.parser(__doc__)
+    parser.add_argument("--minutes", type=float, default=20, help="duration of the faults; repairs come on top")
+    parser.add_argument("--seed", type=int, default=1, help="of faults and load; their timing is never the same")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="for logs and reports")
+    args, console = parser.parse_args(), Console()
 
     def job() -> int:
-        with command.fresh(asked.folder) as folder:
-            chaos = Chaos(folder, asked.minutes, asked.seed, console)
-            return conclude(folder, chaos, chaos.run(), asked, console)
+        with command.fresh(args.folder) as folder:
+            chaos = Chaos(folder, args.minutes, args.seed, console)
+            return conclude(folder, chaos, chaos.run(), args, console)
 
     return command.run("chaos", job)
 

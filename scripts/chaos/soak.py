@@ -7,7 +7,6 @@ at the end   each request's one delivery is counted           exit codes: 0 flat
 python -m scripts.chaos.soak --minutes 30 --per-s 10000
 """
 
-import argparse
 import json
 import shutil
 import sys
@@ -23,7 +22,7 @@ from rich.console import Console
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from scripts.bench.measurements import Sizes
-from scripts.bench.topic_fixture import TopicFixture, seconds_of
+from scripts.bench.topic_fixture import TopicFixture, now_ms, seconds_of
 from scripts.common import command
 from scripts.common.delivery_figures import DeliveryAccount
 from scripts.common.kafka_io import OffsetRange, Receiver
@@ -51,8 +50,8 @@ class Sample(NamedTuple):
 
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
-    usage, tree = bridge.usage(), Path(f"/proc/{bridge.pid}")
-    handles, threads = (sum(1 for _ in (tree / part).iterdir()) for part in ("fd", "task"))
+    usage, proc = bridge.usage(), Path(f"/proc/{bridge.pid}")
+    handles, threads = (sum(1 for _ in (proc / part).iterdir()) for part in ("fd", "task"))
     return Sample(round(time.monotonic() - since_s, 1), usage.rss_mb, handles, threads, bridge.disk_mb(), usage.cpu_s)
 
 
@@ -64,12 +63,13 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
     found = {}
     for name in ("rss_mb", "handles", "threads", "disk_mb"):
         values = [getattr(each, name) for each in samples]
-        middle, last = float(np.median(values[third:-third])), float(np.median(values[-third:]))
-        found[name] = round(last / middle - 1, 4)
+        middle, last = np.median(values[third:-third]), np.median(values[-third:])
+        found[name] = round(float(last / middle) - 1, 4)
     return found
 
 
 def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
+    """Sample the bridge for some time. Raises BridgeError if it ends."""
     samples, since_s = list[Sample](), time.monotonic()
     with (folder / "samples.jsonl").open("w") as file:
         while time.monotonic() < since_s + seconds:
@@ -84,29 +84,27 @@ def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
 def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Return the results. `growth`: of each figure's median, from the middle third to the last, as a share."""
     with EmbeddedKafka(folder / "kafka") as kafka:
-        stage = TopicFixture(kafka.bootstrap_servers, Sizes(0, 0.0, 100, 4))
-        targets = {name: stage.target(name) for name in DELAYS_MS}
-        with stage.bridge(folder) as bridge:
-            begins, began_s = stage.admin.ends(stage.timer_topic), bridge.usage().cpu_s
+        topics = TopicFixture(kafka, Sizes(0, 0.0, 100, 4))
+        targets = {name: topics.target(name) for name in DELAYS_MS}
+        with topics.bridge(folder) as bridge:
+            begins, begin_cpu_s = topics.admin.ends(topics.timer_topic), bridge.usage().cpu_s
             say(f"{per_s:,} a second for {seconds / 60:.1f} minutes")
             senders = [
-                stage.sender(targets[name], per_s // 2, seconds, delay_ms, folder / "send.log")
+                topics.sender(targets[name], per_s // 2, seconds, delay_ms, folder / "send.log")
                 for name, delay_ms in DELAYS_MS.items()
             ]
             samples = watch(bridge, seconds, folder)
-            for each in senders:
-                seconds_of(each)
-            say("all is sent; what is pending leaves")
-            ends = stage.admin.ends(stage.timer_topic)
-            spans = [OffsetRange(stage.timer_topic, number, begins[number], end) for number, end in ends.items()]
-            due_ms = time.time_ns() // 1_000_000 + max(DELAYS_MS.values())
+            for sender in senders:
+                seconds_of(sender)
+            say("everything is sent; waiting for the pending timers")
+            spans, due_ms = topics.ranges_since(begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():
-                stage.await_quiet(target, due_ms, bridge.demand_alive)
+                topics.await_quiet(target, due_ms, bridge.demand_alive)
             usage = bridge.usage()
-            say("each delivery is counted")
-            seen, late_ms = _counted(stage, list(targets.values()), spans, bridge)
-    settled = [each for each in samples if each.at_s > min(_WARM_S, seconds / 3)]
-    found, early = growth(settled), int((late_ms < 0).sum())
+            say("counting deliveries")
+            seen, late_ms = _received(topics, list(targets.values()), spans, bridge)
+    found = growth([each for each in samples if each.at_s > min(_WARM_S, seconds / 3)])
+    early, percentiles = int((late_ms < 0).sum()), np.percentile(late_ms, [50, 99, 100])
     return {
         "per_s": per_s,
         "seconds": seconds,
@@ -115,10 +113,10 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
         "duplicates": seen.duplicates,
         "strangers": seen.strangers,
         "early": early,
-        "late_p50_ms": float(np.percentile(late_ms, 50)),
-        "late_p99_ms": float(np.percentile(late_ms, 99)),
-        "late_max_ms": int(late_ms.max()),
-        "cpu_us_a_message": round((usage.cpu_s - began_s) * 1e6 / max(seen.expected, 1), 1),
+        "late_p50_ms": float(percentiles[0]),
+        "late_p99_ms": float(percentiles[1]),
+        "late_max_ms": int(percentiles[2]),
+        "cpu_us_a_message": round((usage.cpu_s - begin_cpu_s) * 1e6 / max(seen.expected, 1), 1),
         "rss_mb": usage.rss_mb,
         "peak_rss_mb": usage.peak_rss_mb,
         "growth": found,
@@ -127,12 +125,12 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
     }
 
 
-def _counted(
-    stage: TopicFixture, targets: Sequence[str], spans: Sequence[OffsetRange], bridge: BridgeProcess
+def _received(
+    topics: TopicFixture, targets: Sequence[str], spans: Sequence[OffsetRange], bridge: BridgeProcess
 ) -> tuple[DeliveryAccount, npt.NDArray[np.int32]]:
-    """Return the count of each delivery and the lateness of all, ms."""
+    """Return the account and the lateness of all deliveries, ms."""
     seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
-    with Receiver(stage.servers, targets) as receiver:
+    with Receiver(topics.servers, targets) as receiver:
         while came := receiver.poll(_QUIET_S):
             bridge.demand_alive()
             for delivery in came:
@@ -141,25 +139,24 @@ def _counted(
     return seen, np.concatenate(late_ms)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=30.0, help="default 30")
-    parser.add_argument("--per-s", type=int, default=10_000, help="requests; half of what it can; default 10000")
-    asked = parser.parse_args(argv)
-    return command.run("soak", lambda: _soak(asked, Console()))
+def main() -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="duration of the load")
+    parser.add_argument("--per-s", type=int, default=10_000, help="requests a second, about half of the maximum")
+    args, console = parser.parse_args(), Console()
 
+    def say(step: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
 
-def _soak(asked: argparse.Namespace, console: Console) -> int:
-    with command.fresh(FOLDER) as folder:
+    def job() -> int:
+        with command.fresh(FOLDER) as folder:
+            results = soak(args.per_s, args.minutes * 60, folder, say)
+            (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+            shutil.rmtree(folder / "kafka")
+        console.print_json(data=results)
+        return 0 if results["is_flat"] and results["is_exact"] else command.FAULT_FOUND
 
-        def say(step: str) -> None:
-            console.print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
-
-        results = soak(asked.per_s, asked.minutes * 60, folder, say)
-        (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-        shutil.rmtree(folder / "kafka")
-    console.print_json(data=results)
-    return 0 if results["is_flat"] and results["is_exact"] else command.FAULT_FOUND
+    return command.run("soak", job)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 exit codes    0 fine    1 trouble    2 wrong call    3 a fault was found    130 Ctrl-C    143 SIGTERM
 """
 
+import argparse
 import fcntl
 import shutil
 import signal
@@ -20,6 +21,14 @@ from spark_jobs.errors import JobFailedError, UsageError
 FAULT_FOUND = 3
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows the description as it is written, and the default of each option."""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(description=description, formatter_class=_Help)
+
+
 def run(name: str, job: Callable[[], int]) -> int:
     """Run `job` and return its exit code. Both signals raise in it, so that every `with` stops what it started."""
     signal.signal(signal.SIGTERM, _leave)
@@ -28,11 +37,11 @@ def run(name: str, job: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
-    except BridgeError as trouble:
-        print(f"{name}: {trouble}", file=sys.stderr)
-        return trouble.exit_code
-    except (JobFailedError, UsageError) as trouble:
-        print(f"{name}: the audit could not be made: {trouble}", file=sys.stderr)
+    except BridgeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except (JobFailedError, UsageError) as error:
+        print(f"{name}: the audit failed: {error}", file=sys.stderr)
         return 1
 
 

@@ -28,7 +28,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Usage of one process, without its children. All 0 without /proc."""
+    """Usage of one process, without its children."""
 
     cpu_s: float
     peak_rss_mb: float
@@ -44,31 +44,38 @@ class Machine(NamedTuple):
 
 def proc_field(path: str, name: str) -> str:
     """Return the value of the first `name : value` of a file under /proc, empty if there is none."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return ""
+    lines = Path(path).read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def _mb(path: str, name: str) -> float:
-    return int((proc_field(path, name) or "0 kB").split()[0]) / 1024
+def proc_mb(path: str, name: str) -> float:
+    """Return a size in kB of a file under /proc, in MB."""
+    return int((proc_field(path, name) or "0").split()[0]) / 1024
 
 
 def usage(pid: int) -> Usage:
+    """Return the usage of a process; all 0 if it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = f"/proc/{pid}/status"
+        return Usage(_cpu_s(_stat(pid)), proc_mb(status, "VmHWM:"), proc_mb(status, "VmRSS:"))
     except OSError:
         return Usage(0.0, 0.0, 0.0)
-    status, cpu_s = f"/proc/{pid}/status", (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime, stime
-    return Usage(cpu_s, _mb(status, "VmHWM:"), _mb(status, "VmRSS:"))
 
 
-class Tree:
-    """A process and its descendants, sampled. All 0 without /proc."""
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name, from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+
+def _cpu_s(stat: list[str]) -> float:
+    return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S  # utime, stime
+
+
+class SessionUsage:
+    """CPU and RAM of all processes of a session, sampled."""
+
+    def __init__(self, session: int) -> None:
+        self._session = session
         self._cpu_s: dict[int, float] = {}
         self.peak_mb = 0.0
         """Peak RAM of all processes together, in MB; shared pages count once."""
@@ -78,32 +85,19 @@ class Tree:
         """Return the CPU seconds, without those after the last sample of each process."""
         return sum(self._cpu_s.values())
 
-    def look(self) -> None:
+    def sample(self) -> None:
         used_mb = 0.0
-        for pid, fields in self._members().items():
-            self._cpu_s[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-            used_mb += _mb(f"/proc/{pid}/smaps_rollup", "Pss:")
-        self.peak_mb = max(self.peak_mb, used_mb)
-
-    def _members(self) -> dict[int, list[str]]:
-        everybody: dict[int, list[str]] = {}
-        for stat in Path("/proc").glob("[0-9]*/stat"):
+        for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
-                everybody[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
-        found: dict[int, list[str]] = {}
-        more = {self._pid} & everybody.keys()
-        while more:
-            found |= {pid: everybody[pid] for pid in more}
-            more = {pid for pid, fields in everybody.items() if int(fields[1]) in more} - found.keys()
-        return found
+                stat = _stat(int(path.name))
+                if int(stat[3]) == self._session:
+                    self._cpu_s[int(path.name)] = _cpu_s(stat)
+                    used_mb += proc_mb(f"{path}/smaps_rollup", "Pss:")
+        self.peak_mb = max(self.peak_mb, used_mb)
 
 
 def machine() -> Machine:
-    try:
-        with Path("/proc/stat").open() as stat:
-            ticks = [int(word) for word in stat.readline().split()[1:9]]
-    except OSError:
-        return Machine(0.0, 0.0)
+    ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
     idle = ticks[3] + ticks[4]
     return Machine((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
 

@@ -1,4 +1,4 @@
-"""The plots of docs/benchmarks.md: small SVG files, the same bytes for the same results.
+"""Plots of docs/benchmarks.md: small SVG files, the same bytes for the same results.
 
 Drawn about as wide as half a page. A number that was not measured leaves its place empty.
 """
@@ -9,7 +9,7 @@ from io import StringIO
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import StrMethodFormatter
 
 from scripts.bench.report.results import Results
 from spark_jobs.report.plots import BLUE, GREY, ORANGE, RED, STYLE
@@ -28,13 +28,14 @@ BURSTS = {
     "RocketMQ, tick 1000 ms": ("rocketmq.1000.burst.drain_per_s", RED),
     "RocketMQ, tick 100 ms": ("rocketmq.100.burst.drain_per_s", RED),
 }
+Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def plots(results: Results) -> dict[str, str]:
     """Return SVG by file name, without plots that lack measurements."""
     with rc_context(STYLE | {"svg.hashsalt": "bench"}):
         drawn = {
-            "lateness.svg": _steady(results, "late.p99_ms", "lateness p99 under a steady load, ms", logarithmic=True),
+            "lateness.svg": _lateness(results),
             "cpu.svg": _cpu(results),
             "drain.svg": _drain(results),
             "instances.svg": _instances(results),
@@ -42,43 +43,44 @@ def plots(results: Results) -> dict[str, str]:
         return {name: _svg(figure) for name, figure in drawn.items() if figure is not None}
 
 
-def _steady(results: Results, end: str, title: str, *, logarithmic: bool) -> Figure | None:
+def _lateness(results: Results) -> Figure | None:
     lines = {
         begin: [
-            (float(rate), results.median(f"{begin}{rate}.{end}") or 0.0)
+            (float(rate), results.median(f"{begin}{rate}.late.p99_ms") or 0.0)
             for rate in results.places(begin, ".asked_per_s")
         ]
         for begin in WAYS
     }
-    return _lines(title, lines, logarithmic=logarithmic)
+    return _lines("lateness p99 under a steady load, ms", lines, logarithmic=True)
 
 
 def _cpu(results: Results) -> Figure | None:
     """Plot the bridge's process only; RocketMQ's broker also stores the messages."""
-    lines = {}
-    for begin in list(WAYS)[:2]:
-        rates = results.places(begin, ".asked_per_s")
-        lines[begin] = [(float(rate), results.cpu_us(f"{begin}{rate}")) for rate in rates]
+    lines = {
+        begin: [
+            (float(rate), results.us_per_message(f"{begin}{rate}", "cost.cpu_s"))
+            for rate in results.places(begin, ".asked_per_s")
+        ]
+        for begin in list(WAYS)[:2]
+    }
     return _lines("CPU of the bridge a message in and out, us", lines, logarithmic=False)
 
 
-def _lines(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], *, logarithmic: bool) -> Figure | None:
+def _lines(title: str, lines: Lines, *, logarithmic: bool) -> Figure | None:
     if not any(lines.values()):
         return None
-    figure = Figure(figsize=(4.8, 3.0), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _canvas(title, 3.0)
     for begin, points in lines.items():
         name, colour = WAYS[begin]
         if points:
             axes.plot(*zip(*points, strict=True), color=colour, label=name, marker="o", markersize=4, linewidth=1.4)
     if logarithmic:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     else:
         axes.set_ylim(bottom=0)
     axes.set_xlabel("messages/s asked for")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_title(title)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.grid(axis="y", color=GREY, alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
     return figure
@@ -88,27 +90,26 @@ def _drain(results: Results) -> Figure | None:
     bars = [(name, results.measured[key], colour) for name, (key, colour) in BURSTS.items() if key in results.measured]
     if not bars:
         return None
-    figure = Figure(figsize=(4.8, 0.8 + 0.4 * len(bars)), layout="constrained")
-    axes = figure.subplots()
-    medians = [value.median for _, value, _ in bars]
-    spread = [[value.median - value.low for _, value, _ in bars], [value.high - value.median for _, value, _ in bars]]
-    names, colours = [name for name, _, _ in bars], [colour for _, _, colour in bars]
+    figure, axes = _canvas("drain of a burst, messages/s, with its spread", 0.8 + 0.4 * len(bars))
+    names, values, colours = zip(*bars, strict=True)
+    medians = [value.median for value in values]
+    spread = [[value.median - value.low for value in values], [value.high - value.median for value in values]]
     drawn = axes.barh(names, medians, xerr=spread, color=colours, height=0.7, ecolor="black", capsize=3)
     axes.bar_label(drawn, [f"{median:,.0f}" for median in medians], padding=6, fontsize=9)
-    axes.set_xlim(0, max(value.high for _, value, _ in bars) * 1.25)
+    axes.set_xlim(0, max(value.high for value in values) * 1.25)
     axes.invert_yaxis()
-    _bare(axes)
-    axes.set_title("drain of a burst, messages/s, with its spread")
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
     return figure
 
 
 def _instances(results: Results) -> Figure | None:
-    places = [place.split("x") for place in results.places("instances.", ".drain_per_s")]
+    places = [tuple(map(int, place.split("x"))) for place in results.places("instances.", ".drain_per_s")]
     if not places:
         return None
-    partitions, counts = ([*sorted({int(place[which]) for place in places})] for which in (0, 1))
-    figure = Figure(figsize=(4.8, 2.6), layout="constrained")
-    axes = figure.subplots()
+    partitions, counts = (sorted({place[which] for place in places}) for which in (0, 1))
+    figure, axes = _canvas("a burst by partitions and instances, messages/s", 2.6)
     width, highest = 0.8 / len(counts), 0.0
     for number, (count, colour) in enumerate(zip(counts, (BLUE, ORANGE), strict=False)):
         medians = [results.median(f"instances.{of}x{count}.from_due_per_s") or 0.0 for of in partitions]
@@ -121,15 +122,15 @@ def _instances(results: Results) -> Figure | None:
     axes.set_ylim(top=1.25 * highest)
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
-    axes.set_title("a burst by partitions and instances, messages/s")
     axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
 
 
-def _bare(axes: Axes) -> None:
-    axes.xaxis.set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+def _canvas(title: str, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.8, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    return figure, axes
 
 
 def _svg(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""`results.json` of the bench, read again: the figures, and of each number the median of the rounds with its spread."""
+"""Reads results.json of the bench: the figures, and of each number the median of the rounds with its spread."""
 
 import json
 import re
@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge.errors import SettingsError
-from scripts.bench.run import FOLDER
-
-RESULTS = FOLDER / "results.json"
+from scripts.bench.report.figures import number_text
 
 
 class MedianValue(NamedTuple):
@@ -37,44 +35,39 @@ class Results:
         value = self.measured.get(name)
         return None if value is None else value.median
 
-    def cpu_us(self, scenario: str) -> float:
-        """Return the bridge's CPU per message in and out; 0 if not measured."""
-        return self._us_a_message(scenario, "cost.cpu_s")
+    def text(self, name: str) -> str:
+        """Return the median, with lowest and highest if they differ; empty if it was not measured."""
+        if name not in self.measured:
+            return ""
+        median, low, high = map(number_text, self.measured[name])
+        return median if low == high == median else f"{median} ({low}–{high})"
 
-    def broker_cpu_us(self, scenario: str) -> float:
-        """Return the broker's CPU per message in and out; 0 if not measured."""
-        return self._us_a_message(scenario, "broker_cpu_s")
-
-    def _us_a_message(self, scenario: str, end: str) -> float:
-        cpu_s, count = self.median(f"{scenario}.{end}"), self.median(f"{scenario}.account.requested")
+    def us_per_message(self, scenario: str, measurement: str) -> float:
+        """Return CPU per message in and out: of `cost.cpu_s`, the bridge, or `broker_cpu_s`. 0 if not measured."""
+        cpu_s, count = self.median(f"{scenario}.{measurement}"), self.median(f"{scenario}.account.requested")
         return (cpu_s or 0.0) * 1e6 / max(count or 0.0, 1.0)
 
     def places(self, begin: str, end: str) -> list[str]:
-        """What stands between: places("steady.", ".out_per_s") -> ["1000", "10000"], numbers in their order."""
-        found = [
-            name.removeprefix(begin).removesuffix(end)
-            for name in self.measured
-            if name.startswith(begin) and name.endswith(end)
-        ]
-        inner = [place for place in found if "." not in place]
-        return sorted(inner, key=lambda place: ([int(digits) for digits in re.findall(r"\d+", place)], place))
+        """Return what is between: places("steady.", ".out_per_s") -> ["1000", "10000"], by number."""
+        pattern = re.compile(re.escape(begin) + r"([^.]+)" + re.escape(end))
+        found = [match[1] for name in self.measured if (match := pattern.fullmatch(name))]
+        return sorted(found, key=lambda place: ([int(digits) for digits in re.findall(r"\d+", place)], place))
 
 
-def load(path: Path = RESULTS) -> Results:
+def load(path: Path) -> Results:
     """Read the results. Raises SettingsError."""
     try:
-        told = json.loads(path.read_text())
+        return read(json.loads(path.read_text()))
     except OSError:
         raise SettingsError(f"there is no {path}: run `make bench` first") from None
-    return read(told)
 
 
-def read(told: Mapping[str, Any]) -> Results:
+def read(results: Mapping[str, Any]) -> Results:
     values: dict[str, list[float]] = {}
-    for one in told["rounds"]:
+    for one in results["rounds"]:
         for name, value in one["measured"].items():
             values.setdefault(name, []).append(value)
     measured = {name: MedianValue(statistics.median(each), min(each), max(each)) for name, each in values.items()}
-    others = ("reasons", "machine", "versions", "settings", "rounds")
-    figures = {key: value for key, value in told.items() if key not in others}
-    return Results(figures, told["reasons"], measured, told["machine"], told["versions"], told["settings"])
+    about = {name: results[name] for name in ("reasons", "machine", "versions", "settings")}
+    figures = {key: value for key, value in results.items() if key not in {*about, "rounds"}}
+    return Results(figures=figures, measured=measured, **about)

@@ -3,15 +3,14 @@
     Results -> fit -> Model (CPU a message, a transaction, a KB; memory and disk a pending timer) -> size -> Sizing
 
 CPU of a run = in x requests + out x deliveries + tx x transactions + kb x KB, by least squares over all runs, each
-weighing the same. By Little's law timers wait pending / rate on the average; who waits longer than a roll window goes
-round once a window, which is one more message in and out each time: rolls = pending / window a second. All wait
-alike in this: where few wait long and most do not, more roll than that, and a rebuild reads more.
+with the same weight. By Little's law timers wait pending / rate on the average. A timer that waits longer than a roll
+window rolls once a window, which is one more message in and out: rolls = pending / window a second. All timers wait
+equally long in this model: if a few wait long and most do not, more roll, and a rebuild reads more.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +33,8 @@ COPIES = 3
 RECORD_BYTES = 150
 """Bytes of a record besides its body: headers and framing, about."""
 LEAST_PARTITIONS = 16
+_LEFT_OUT = ("rocketmq.", "at-least-once.", "publishing.", "named", "disk.", "slices.")
+"""Scenarios whose CPU has other costs."""
 
 
 class Run(NamedTuple):
@@ -66,12 +67,12 @@ class Cpu(NamedTuple):
 
     def message_us(self, run: Run) -> float:
         """Return the model's CPU for a run."""
-        return sum(cost * term for cost, term in zip(self[:4], run.terms, strict=True)) / run.requests
+        return float(np.dot(self[:4], run.terms)) / run.requests
 
 
 @dataclass(frozen=True)
 class Model:
-    """`most_...`: what was measured; all beyond is calculated. `partition_per_s` and `instance_per_s`: in and out."""
+    """`most_pending`: was measured; beyond it, all is calculated. `partition_per_s`, `instance_per_s`: in and out."""
 
     cpu: Cpu
     body_bytes: float
@@ -88,16 +89,15 @@ class Model:
     @property
     def message_us(self) -> float:
         """Return the CPU of a message in and out, in microseconds."""
-        kilobytes = 2 * self.body_bytes / 1024
-        return self.cpu.request_us + self.cpu.delivery_us + kilobytes * self.cpu.kilobyte_us
+        return self.cpu.request_us + self.cpu.delivery_us + 2 * self.body_bytes / 1024 * self.cpu.kilobyte_us
 
 
 @dataclass(frozen=True)
 class Sizing:
     """`..._each`: of an instance. `broker_mb_per_s`: written, all copies, without journal and receipts.
 
-    `topic_tb`: kept for three windows, or LEAST_KEPT_S. `rebuild_s` where all wait alike; `longest_rebuild_s` where one
-    waits for as long as a window, so that all that came since is read.
+    `topic_tb`: kept for three windows, or LEAST_KEPT_S. `rebuild_s`: if all wait equally long. `longest_rebuild_s`: if
+    one waits for a whole window, so that everything since is read.
     """
 
     rolls_per_s: float
@@ -117,17 +117,14 @@ def runs(results: Results) -> list[Run]:
     found, body = [], float(results.settings["body_bytes"])
     for name in sorted(results.measured):
         scenario = name.removesuffix(".cost.cpu_s")
-        if scenario == name or scenario.startswith(
-            ("rocketmq.", "at-least-once.", "publishing.", "named", "disk.", "slices.")
-        ):
+        if scenario == name or scenario.startswith(_LEFT_OUT):
             continue
-        size = float(scenario.removeprefix("bodies.")) if scenario.startswith("bodies.") else body
-        count = results.median(f"{scenario}.account.requested")
-        requests = count if count is not None else results.median(f"{scenario}.requests") or 0.0
-        delivered = count or 0.0
+        body_bytes = float(scenario.removeprefix("bodies.")) if scenario.startswith("bodies.") else body
+        delivered = results.median(f"{scenario}.account.requested") or 0.0
+        requests = delivered or results.median(f"{scenario}.requests") or 0.0
         transactions, cpu_s = results.median(f"{scenario}.cost.transactions"), results.median(name)
         if transactions is not None and cpu_s:
-            kilobytes = (requests + delivered) * size / 1024
+            kilobytes = (requests + delivered) * body_bytes / 1024
             found.append(Run(scenario, requests, delivered, transactions, kilobytes, cpu_s))
     return found
 
@@ -148,59 +145,42 @@ def fit_cpu(observed: Sequence[Run]) -> Cpu:
         del used[int(solution.argmin())]
     costs = np.zeros(terms.shape[1])
     costs[used] = solution
-    worst = float(np.abs(rows @ costs - 1).max())
-    request_us, delivery_us, transaction_us, kilobyte_us = map(float, costs)
-    return Cpu(request_us, delivery_us, transaction_us, kilobyte_us, worst)
-
-
-def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return base and slope of a line through the points, by least squares."""
-    x, y = np.array(points).T
-    by_x, base = np.polyfit(x, y, 1)
-    return float(base), float(by_x)
+    return Cpu(*map(float, costs), float(np.abs(rows @ costs - 1).max()))
 
 
 def fit(results: Results) -> Model:
     """Build the model. Raises SettingsError if a required part was not measured."""
-    timers = [float(place) for place in results.places("pending.", ".rss_mb")]
-    if not timers:
+    pending, steady = results.places("pending.", ".rss_mb"), results.places("steady.", ".out_per_s")
+    if not pending:
         raise SettingsError("pending timers were not measured: run `make bench` with the part pending")
-    rates = results.places("steady.", ".out_per_s")
-    if not rates:
+    if not steady:
         raise SettingsError("a steady load was not measured: run `make bench` with the part steady")
-    most = timers[-1]
-    base_mb, full_mb = (_needed(results, f"pending.{most:.0f}.{end}") for end in ("rss_empty_mb", "rss_mb"))
-    empty_mb = _needed(results, f"pending.{most:.0f}.disk_empty_mb")
-    start_s, lost_s = (_needed(results, f"pending.{most:.0f}.ready_after_{end}_s") for end in ("stop", "loss"))
+
+    def needed(name: str) -> float:
+        value = results.median(name)
+        if value is None:
+            raise SettingsError(f"{name} was not measured: run `make bench` without --only")
+        return value
+
+    most = f"pending.{pending[-1]}"
+    timers = float(pending[-1])
+    fastest = max((f"steady.{rate}" for rate in steady), key=lambda name: needed(f"{name}.out_per_s"))
+    base_mb, empty_mb = needed(f"{most}.rss_empty_mb"), needed(f"{most}.disk_empty_mb")
+    rebuild_s = needed(f"{most}.ready_after_loss_s") - needed(f"{most}.ready_after_stop_s")
+    sent_s = needed(f"{fastest}.account.requested") / needed(f"{fastest}.sent_per_s")
     return Model(
         cpu=fit_cpu(runs(results)),
         body_bytes=float(results.settings["body_bytes"]),
-        transactions_per_s=_transactions_per_s(results, max(rates, key=partial(_out_per_s, results))),
-        instance_per_s=max(_out_per_s(results, rate) for rate in rates),
-        partition_per_s=_needed(results, "instances.1x1.from_due_per_s") / 2,
+        transactions_per_s=needed(f"{fastest}.cost.transactions") / sent_s,
+        instance_per_s=needed(f"{fastest}.out_per_s"),
+        partition_per_s=needed("instances.1x1.from_due_per_s") / 2,
         base_mb=base_mb,
-        memory_bytes=max(full_mb - base_mb, 0.0) * 2**20 / most,
-        disk_bytes=(_needed(results, f"pending.{most:.0f}.disk_mb") - empty_mb) * 2**20 / most,
+        memory_bytes=max(needed(f"{most}.rss_mb") - base_mb, 0.0) * 2**20 / timers,
+        disk_bytes=(needed(f"{most}.disk_mb") - empty_mb) * 2**20 / timers,
         partition_disk_mb=empty_mb / float(results.settings["partitions"]),
-        rebuild_per_s=most / max(lost_s - start_s, 0.1),
-        most_pending=most,
+        rebuild_per_s=timers / max(rebuild_s, 0.1),
+        most_pending=timers,
     )
-
-
-def _needed(results: Results, name: str) -> float:
-    value = results.median(name)
-    if value is None:
-        raise SettingsError(f"{name} was not measured: run `make bench` without --only")
-    return value
-
-
-def _out_per_s(results: Results, rate: str) -> float:
-    return _needed(results, f"steady.{rate}.out_per_s")
-
-
-def _transactions_per_s(results: Results, rate: str) -> float:
-    took_s = _needed(results, f"steady.{rate}.account.requested") / _needed(results, f"steady.{rate}.sent_per_s")
-    return _needed(results, f"steady.{rate}.cost.transactions") / took_s
 
 
 def size(model: Model, per_s: float, pending: float, window_s: float = WINDOW_S) -> Sizing:

@@ -1,7 +1,7 @@
-"""RocketMQ's timer under the bench's scenarios, measured the same way: `measured`, by a process of its own.
+"""RocketMQ's timer under the bench's scenarios, measured in the same way, in a process of its own.
 
-That process makes itself a network of its own first, and tells what it measured as a line of JSON. Lateness by the
-broker's clock is the store time on the real topic; at the consumer it is when RocketMQ's push consumer hands it over.
+That process first enters a network of its own, and prints its measurements as a line of JSON. Lateness by the broker's
+clock is the store time on the target topic; at the consumer it is the time when RocketMQ's push consumer returns it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import numpy as np
 
 from bridge.dev.embedded_kafka import find_java
 from bridge.errors import BridgeError
-from scripts.bench.measurements import Burst, CpuCost, Flat, Outage, Sizes, Spread, Steady, flat
+from scripts.bench.measurements import CpuCost, Flat, Measured, Sizes, flat
 from scripts.bench.rocketmq.jars import ensure_jars
 from scripts.bench.rocketmq.servers import Client, RocketMQ, own_network
 from scripts.bench.scenarios import (
@@ -29,12 +29,12 @@ from scripts.bench.scenarios import (
     spread_of,
     steady_of,
 )
-from scripts.bench.topic_fixture import now_ms, sleep_until
-from scripts.common import command, processes
+from scripts.bench.topic_fixture import AN_HOUR_MS, now_ms, sleep_until
+from scripts.common import processes
+from scripts.common.command import run as run_command
 from scripts.common.kafka_io import Delivery, OffsetRange
 
 _ORIGINS = "rocketmq"
-_AN_HOUR_MS = 3_600_000
 _WARM_UPS = 3
 
 
@@ -42,21 +42,20 @@ def measured(
     folder: Path, tick_ms: int, sizes: Sizes, scenarios: Sequence[str], rates: Sequence[int], seconds: float
 ) -> Flat:
     """Measure RocketMQ. `scenarios`: of spread, burst and outage. Raises BridgeError, also without its network."""
-    ensure_jars(find_java())  # here, as that process reaches nobody
-    asked = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
+    ensure_jars(find_java())  # here, because that process has no network
+    arguments = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "peer.log"
-    with processes.start_piped(
-        [sys.executable, "-m", "scripts.bench.rocketmq.runner", str(folder), asked], log=log
-    ) as process:
+    command = [sys.executable, "-m", "scripts.bench.rocketmq.runner", str(folder), arguments]
+    with processes.start_piped(command, log=log) as process:
         try:
-            told, _ = process.communicate()
+            printed, _ = process.communicate()
         except BaseException:
             process.terminate()
             raise
     if process.returncode:
         raise BridgeError(log.read_text().strip().rpartition("\n")[2] or f"exit code {process.returncode}")
-    found: Flat = json.loads(told)
+    found: Flat = json.loads(printed)
     return found
 
 
@@ -71,16 +70,19 @@ class Peer:
         self._head_start_ms = sizes.head_start_ms
 
     def warm_up(self) -> None:
-        """And how long it takes to send, when the first have let Java compile: what falls due is to be in before."""
+        """Let Java compile, then measure how long it takes to send: all has to be stored before the first is due."""
         self._create("warm-up")
-        took_s = [self._took_s("warm-up", WARM_UP, now_ms() + _AN_HOUR_MS) for _ in range(_WARM_UPS)]
-        one_s = took_s[-1] / WARM_UP
-        self._head_start_ms = int(3_000 + 1.5 * one_s * 1000 * self._sizes.messages)
+        took_s = 0.0
+        for _ in range(_WARM_UPS):
+            begin_s = time.perf_counter()
+            self._send("warm-up", WARM_UP, now_ms() + AN_HOUR_MS, 0)
+            took_s = time.perf_counter() - begin_s
+        self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * self._sizes.messages)
         self._create("warm-up-2")
         self._send("warm-up-2", WARM_UP, now_ms() + self._head_start_ms, 5_000)
         self._receive("warm-up-2", WARM_UP)
 
-    def spread(self) -> Spread:
+    def spread(self) -> Measured:
         self._create("spread")
         before_s, spread_ms = self._cpu_s(), int(self._sizes.spread_seconds * 1000)
         self._client.ask("watch", "spread")
@@ -90,7 +92,7 @@ class Peer:
         deliveries = self._receive("spread", self._sizes.messages)
         return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s))
 
-    def burst(self) -> Burst:
+    def burst(self) -> Measured:
         self._create("burst")
         before_s, due_ms = self._cpu_s(), now_ms() + self._head_start_ms
         self._send("burst", self._sizes.messages, due_ms, 0)
@@ -99,7 +101,7 @@ class Peer:
         count = self._sizes.messages
         return burst_of(self._receive("burst", count), _spans(count), cost)
 
-    def steady(self, per_s: int, seconds: float) -> Steady:
+    def steady(self, per_s: int, seconds: float) -> Measured:
         topic, live = f"steady-{per_s}", per_s <= LIVE_UP_TO_PER_S
         self._create(topic)
         before_s = self._cpu_s()
@@ -115,11 +117,11 @@ class Peer:
         cost = self._cost(before_s)
         return steady_of(per_s, took_s, sent_ms, deliveries, _spans(count), cost, cost.cpu_s)
 
-    def outage(self) -> Outage:
+    def outage(self) -> Measured:
         self._create("outage")
         due_ms = now_ms() + self._head_start_ms + KILLED_BEFORE_MS
         self._send("outage", self._sizes.messages, due_ms, 0, early_ms=KILLED_BEFORE_MS)
-        sleep_until(due_ms - KILLED_BEFORE_MS)  # the wheel's own threads are behind the sends
+        sleep_until(due_ms - KILLED_BEFORE_MS)  # the wheel's own threads lag behind the sends
         self._rocketmq.kill_broker()
         sleep_until(due_ms + int(OUTAGE_S * 1000))
         begin_ms = now_ms()
@@ -133,16 +135,11 @@ class Peer:
         self._client.ask("create", topic, self._sizes.partitions)
 
     def _send(self, topic: str, count: int, first_due_ms: int, spread_ms: int, *, early_ms: int = 0) -> None:
-        """Raises BridgeError where not all were taken before the first is due, and so much earlier."""
+        """Raise BridgeError if the broker did not take all of them `early_ms` before the first is due."""
         (failed,) = self._client.ask("send", topic, count, first_due_ms, spread_ms, self._sizes.body_bytes)
         _demand_sent(failed)
         if now_ms() >= first_due_ms - early_ms:
-            raise BridgeError(f"RocketMQ took {count:,} messages later than they were due: give fewer --messages")
-
-    def _took_s(self, topic: str, count: int, due_ms: int) -> float:
-        begin_s = time.perf_counter()
-        self._send(topic, count, due_ms, 0)
-        return time.perf_counter() - begin_s
+            raise BridgeError(f"RocketMQ took {count:,} messages after they were due: give fewer --messages")
 
     def _settle(self, topic: str, due_ms: int) -> None:
         sleep_until(due_ms)
@@ -168,17 +165,17 @@ def _spans(count: int) -> list[OffsetRange]:
 
 def _demand_sent(failed: int) -> None:
     if failed:
-        raise BridgeError(f"RocketMQ took {failed:,} messages not")
+        raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
 
 
-def run(folder: Path, asked: str) -> int:
-    tick_ms, sizes, scenarios, rates, seconds = json.loads(asked)
+def run(folder: Path, arguments: str) -> int:
+    tick_ms, sizes, scenarios, rates, seconds = json.loads(arguments)
     own_network()
+    found: dict[str, Measured] = {}
     with RocketMQ(folder, tick_ms=tick_ms) as rocketmq, Client(rocketmq) as client:
         peer = Peer(rocketmq, client, Sizes(**sizes))
-        ways: dict[str, Callable[[], object]] = {"spread": peer.spread, "burst": peer.burst, "outage": peer.outage}
+        ways: dict[str, Callable[[], Measured]] = {"spread": peer.spread, "burst": peer.burst, "outage": peer.outage}
         peer.warm_up()
-        found: dict[str, object] = {}
         for per_s in rates:
             found[f"steady.{per_s}"] = peer.steady(per_s, seconds)
         found |= {name: ways[name]() for name in scenarios}
@@ -187,4 +184,4 @@ def run(folder: Path, asked: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run("peer", lambda: run(Path(sys.argv[1]), sys.argv[2])))
+    sys.exit(run_command("peer", lambda: run(Path(sys.argv[1]), sys.argv[2])))

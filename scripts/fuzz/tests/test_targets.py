@@ -120,9 +120,7 @@ def _beyond_its_end(frame: bytearray) -> None:
 
 
 @pytest.mark.parametrize("change", [_wrong_name, _negative_key, _beyond_its_end])
-def test_a_frame_whose_parts_cannot_be_is_corrupt_though_its_checksum_fits(
-    change: Callable[[bytearray], None],
-) -> None:
+def test_a_frame_whose_parts_cannot_be_is_corrupt_though_its_checksum_fits(change: Callable[[bytearray], None]) -> None:
     with pytest.raises(CorruptStoreError):
         unpack(with_head(change), 0)
 

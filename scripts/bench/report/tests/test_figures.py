@@ -1,12 +1,12 @@
 """Names of what is measured, and the figures over them."""
 
-from scripts.bench.measurements import Burst, CpuCost, Flat, flat
+from scripts.bench.measurements import CpuCost, Flat, Measured, flat
 from scripts.bench.report.figures import FIGURES
 from scripts.bench.topic_fixture import out_per_s
 from scripts.common.delivery_figures import Account, Lateness
 from scripts.common.kafka_io import Delivery
 
-BURST = Burst(50_000.0, 40_000.0, 5, 25, Account(1000, 0, 0, 0, 0), CpuCost(0.02, 7.0))
+BURST: Measured = {"drain_per_s": 50_000, "account": Account(1000, 0, 0, 0, 0), "cost": CpuCost(0.02, 7.0)}
 
 
 def figure(key: str, *rounds: Flat) -> float | None:

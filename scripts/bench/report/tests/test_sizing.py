@@ -7,7 +7,8 @@ import pytest
 from bridge.errors import SettingsError
 from scripts.bench.report import capacity, sizing
 from scripts.bench.report.results import read
-from scripts.bench.report.sample_results import (
+from scripts.bench.report.sizing import DAY_S, WINDOW_S, Model, fit, fit_cpu, rebuild_s, size
+from scripts.bench.report.tests.sample_results import (
     BASE_MB,
     DISK_BYTES,
     KILOBYTE_US,
@@ -16,7 +17,6 @@ from scripts.bench.report.sample_results import (
     TRANSACTION_US,
     made_up,
 )
-from scripts.bench.report.sizing import DAY_S, WINDOW_S, Model, fit, fit_cpu, rebuild_s, size, slope
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,6 @@ def test_too_few_runs_are_refused_with_the_remedy() -> None:
         fit(read(made_up(without="steady.")))
 
 
-def test_a_line_through_points() -> None:
-    assert slope([(0, 5), (10, 25), (20, 45)]) == (near(5), near(2))
-
-
 def test_who_waits_less_than_a_window_does_not_roll(model: Model) -> None:
     assert size(model, 1_000, 1_000 * WINDOW_S / 2).rolls_per_s == 0
     assert size(model, 1_000, 1_000 * WINDOW_S * 2).rolls_per_s == near(2_000)
@@ -102,7 +98,7 @@ def test_a_lost_disk_takes_as_long_as_its_window(model: Model) -> None:
 
 
 def test_the_page_tells_measured_from_calculated(model: Model) -> None:
-    lines = capacity.page(model, read(made_up())).splitlines()
+    lines = capacity.page(read(made_up())).splitlines()
     (within,) = [line for line in lines if line.startswith("| 10,000 | 10,000,000 |")]
     (beyond,) = [line for line in lines if line.startswith("| 1,000,000 | 10,000,000,000 |")]
     assert within.split(" | ")[3][0] != "*" or size(model, 10_000, 10_000_000).instances > 1

@@ -3,18 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from scripts.bench.measurements import (
-    Burst,
-    Copy,
-    CpuCost,
-    Flat,
-    IntakeFigures,
-    Outage,
-    PendingFigures,
-    Spread,
-    Steady,
-    flat,
-)
+from scripts.bench.measurements import CpuCost, Flat, Measured, flat
 from scripts.bench.report.figures import FIGURES
 from scripts.bench.suite import (
     AT_LEAST_ONCE_RATES,
@@ -40,50 +29,65 @@ def cost(requests: float, deliveries: float, transactions: float, body_bytes: in
     return CpuCost(sum(parts) / 1e6, transactions)
 
 
-def burst(drain_per_s: float, body_bytes: int = BODY_BYTES) -> Burst:
-    spent = cost(COUNT, COUNT, COUNT / 3_000, body_bytes)
-    return Burst(drain_per_s, 0.9 * drain_per_s, 100, 1_000, Account(COUNT, 0, 0, 0, 0), spent)
+def burst(drain_per_s: float, body_bytes: int = BODY_BYTES) -> Measured:
+    return {
+        "drain_per_s": drain_per_s,
+        "from_due_per_s": 0.9 * drain_per_s,
+        "first_late_ms": 100,
+        "last_late_ms": 1_000,
+        "account": Account(COUNT, 0, 0, 0, 0),
+        "cost": cost(COUNT, COUNT, COUNT / 3_000, body_bytes),
+    }
 
 
-def steady(per_s: int, late: Lateness) -> Steady:
+def steady(per_s: int, late: Lateness) -> Measured:
     count = per_s * SECONDS
-    return Steady(per_s, per_s, per_s, late, late, Account(count, 0, 0, 0, 0), cost(count, count, 180 * SECONDS), 1.0)
+    return {
+        **dict.fromkeys(("asked_per_s", "sent_per_s", "out_per_s"), per_s),
+        **dict.fromkeys(("late", "seen_late"), late),
+        "account": Account(count, 0, 0, 0, 0),
+        "cost": cost(count, count, 180 * SECONDS),
+        "broker_cpu_s": 1.0,
+    }
 
 
-def spread(late: Lateness) -> Spread:
-    return Spread(late, late, Account(COUNT, 0, 0, 0, 0), cost(COUNT, COUNT, 5_000))
+def spread(late: Lateness) -> Measured:
+    return {"late": late, "seen_late": late, "account": Account(COUNT, 0, 0, 0, 0), "cost": cost(COUNT, COUNT, 5_000)}
 
 
-def pending(timers: int) -> PendingFigures:
-    grown_mb, disk_mb = timers * MEMORY_BYTES / 2**20, 160 + timers * DISK_BYTES / 2**20
-    return PendingFigures(
-        timers,
-        60_000.0,
-        BASE_MB,
-        BASE_MB + grown_mb,
-        160.0,
-        disk_mb,
-        burst(90_000),
-        burst(88_000),
-        20.0,
-        1.0,
-        6.0,
-        5.0,
-        21.0,
-    )
+def outage(ready_s: float, per_s: float, drain_per_s: float) -> Measured:
+    return {"ready_s": ready_s, "per_s": per_s, "drain_per_s": drain_per_s, "account": Account(COUNT, 0, 0, 0, 0)}
+
+
+def pending(timers: int) -> Measured:
+    return {
+        "timers": timers,
+        "taken_in_per_s": 60_000.0,
+        "rss_empty_mb": BASE_MB,
+        "rss_mb": BASE_MB + timers * MEMORY_BYTES / 2**20,
+        "disk_empty_mb": 160.0,
+        "disk_mb": 160 + timers * DISK_BYTES / 2**20,
+        "burst_before": burst(90_000),
+        "burst": burst(88_000),
+        "look_up_p99_ms": 20.0,
+        "ready_after_stop_s": 1.0,
+        "ready_after_kill_s": 6.0,
+        "ready_after_kill_static_s": 5.0,
+        "ready_after_loss_s": 21.0,
+    }
 
 
 def measured(speed: float) -> Flat:
     """Return a round's measurements. `speed`: 1 is normal."""
     found: dict[str, object] = {
-        "copy": Copy(100_000 * speed, 20.0 / speed),
+        "copy": {"per_s": 100_000 * speed, "cpu_us": 20.0 / speed},
         "spread": spread(Lateness(5, 12, 30)),
         "burst": burst(90_000 * speed),
-        "intake": IntakeFigures(70_000.0, COUNT, cost(COUNT, 0, 100)),
+        "intake": {"per_s": 70_000.0, "requests": COUNT, "cost": cost(COUNT, 0, 100)},
         "core.peak_rss_mb": 200.0,
         "at-least-once.spread": spread(Lateness(3, 8, 20)),
         "at-least-once.burst": burst(110_000 * speed),
-        "outage": Outage(4.0, 15_000.0, 60_000.0, Account(COUNT, 0, 0, 0, 0)),
+        "outage": outage(4.0, 15_000.0, 60_000.0),
         **{f"steady.{rate}": steady(rate, Lateness(4, 10 + rate // 2_000, 60)) for rate in RATES},
         **{f"at-least-once.steady.{rate}": steady(rate, Lateness(2, 7, 30)) for rate in AT_LEAST_ONCE_RATES},
         **{f"bodies.{size}": burst(90_000, size) for size in BODIES},
@@ -95,7 +99,7 @@ def measured(speed: float) -> Flat:
         **{f"rocketmq.{tick}.burst": burst(100_000 * speed) for tick in TICKS_MS},
         **{f"rocketmq.1000.steady.{rate}": steady(rate, Lateness(600, 1_100, 1_200)) for rate in RATES},
         "rocketmq.100.steady.10000": steady(10_000, Lateness(60, 130, 150)),
-        "rocketmq.1000.outage": Outage(9.0, 10_000.0, 12_000.0, Account(COUNT, 0, 0, 0, 0)),
+        "rocketmq.1000.outage": outage(9.0, 10_000.0, 12_000.0),
     }
     return flat(found)
 
