@@ -78,6 +78,10 @@ test-full: $(READY) static ## the same with larger numbers: many seeds, many kil
 demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 SECONDS=30 ARGS=...]
 	$(BIN)/python -m scripts.demo.run $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(READY) ## docs/img: the page and the audit's report, with the flights of the demo; needs Chromium
+	$(BIN)/python -m scripts.demo.screenshots
+
 .PHONY: bench
 bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a copy loop and RocketMQ [ARGS=--full]
 	$(BIN)/python -m scripts.bench.run $(ARGS)

@@ -20,7 +20,7 @@ import pandas as pd
 from bridge.errors import BridgeError, SettingsError
 from scripts.common.kafka_io import TimerRequest, timer
 
-FIRST_DATE, LAST_DATE = date(2013, 1, 1), date(2013, 12, 31)
+FIRST_DATE, LAST_DATE, DEFAULT_DATE = date(2013, 1, 1), date(2013, 12, 31), date(2013, 7, 10)
 TOPICS = ("departures.EWR", "departures.JFK", "departures.LGA")
 NOTICE_MS = (1_000, 10_000)
 _NEW_YORK = "America/New_York"
@@ -40,7 +40,7 @@ class ScheduledFlight(NamedTuple):
 
 
 def booked(first: date, days: int, *, seconds: float) -> list[ScheduledFlight]:
-    """The flights of `days` days in order of sending; the last is due `seconds` after the first."""
+    """Return the flights of `days` days in order of sending; the last is due `seconds` after the first."""
     flights = _departures(_read(), first, days)
     after_s = flights["departs_s"] - flights["departs_s"].min()
     due_after_ms = (after_s * (seconds * 1000 / max(1.0, after_s.max()))).astype("int64")
@@ -66,7 +66,7 @@ def _read() -> pd.DataFrame:
 
 
 def _departures(flights: pd.DataFrame, first: date, days: int) -> pd.DataFrame:
-    """The flights of these days, with `departs_s`: scheduled departure, epoch seconds."""
+    """Return the flights of these days, with `departs_s`: scheduled departure, epoch seconds."""
     last = first + timedelta(days=days - 1)
     if not FIRST_DATE <= first <= last <= LAST_DATE:
         raise SettingsError(f"--date {first} --days {days}: the flights are those of {FIRST_DATE} to {LAST_DATE}")

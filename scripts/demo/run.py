@@ -21,7 +21,7 @@ from scripts.common import command
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from scripts.demo.departures import stream
-from scripts.demo.flights import TOPICS, booked
+from scripts.demo.flights import DEFAULT_DATE, TOPICS, booked
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -85,7 +85,7 @@ def _table(verdict: AuditVerdict) -> Table:
 
 def main() -> int:
     parser = command.parser("Flights of 2013 as timers, through the bridge.")
-    parser.add_argument("--date", type=date.fromisoformat, default=date(2013, 7, 10), help="first day")
+    parser.add_argument("--date", type=date.fromisoformat, default=DEFAULT_DATE, help="first day")
     parser.add_argument("--days", type=int, default=1, help="days of flights, at most 365")
     parser.add_argument("--seconds", type=float, default=30.0, help="first to last departure")
     args = parser.parse_args()

@@ -1,0 +1,67 @@
+"""`make screenshots`: docs/img/page.png and docs/img/audit.png, made with the flights of the demo.
+
+a day of flights in 20 s -> bridge -> audit -> its report -> audit.png
+a day of flights in real time, pending          the page -> page.png
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
+from bridge.errors import SettingsError
+from scripts.bench.topic_fixture import now_ms
+from scripts.common import command
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, send_all
+from scripts.common.processes import BridgeProcess
+from scripts.demo.departures import stream
+from scripts.demo.flights import DEFAULT_DATE, TOPICS, booked
+from scripts.demo.run import TIMER_TOPIC
+from spark_jobs.audit import run_audit
+from spark_jobs.audit_run.arguments import AuditArguments
+from spark_jobs.kafka.security import KafkaAccess
+
+FOLDER = Path(".run/screenshots-demo")
+IMAGES = Path("docs/img")
+WIDTH, HEIGHT = 1100, 900
+COLOURS = 64
+"""Of a PNG: the pages have few, and a palette makes the file a third of the size."""
+
+
+def screenshots(console: Console) -> int:
+    with command.fresh(FOLDER) as folder, EmbeddedKafka(folder / "kafka") as kafka:
+        servers, port = kafka.bootstrap_servers, free_port()
+        Admin(servers).create_topics(TOPICS, partitions=1, settings=BROKER_CLOCK)
+        with BridgeProcess(folder, servers, ["--page", "true"], http_port=port):
+            stream(servers, TIMER_TOPIC, booked(DEFAULT_DATE, 1, seconds=20), console)
+            report = run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit")).report
+            begin_ms = now_ms() + 600_000
+            send_all(servers, TIMER_TOPIC, (each.request(begin_ms) for each in booked(DEFAULT_DATE, 1, seconds=36_000)))
+            take({"audit": report.resolve().as_uri(), "page": f"http://{HOST}:{port}/"})
+    return 0
+
+
+def take(pages: Mapping[str, str]) -> None:
+    """Write a picture of each address. Raises SettingsError if there is no Chromium."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SettingsError("no Chromium: apt-get install chromium")
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for name, address in pages.items():
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            page.goto(address)
+            path = IMAGES / f"{name}.png"
+            page.screenshot(path=path)
+            Image.open(path).quantize(COLOURS).save(path, optimize=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    sys.exit(command.run("screenshots", lambda: screenshots(Console())))
