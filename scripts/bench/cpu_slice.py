@@ -1,8 +1,7 @@
-"""Part of a core for a process, by the kernel's control groups: so one machine can show what several would do.
+"""Limits a process to a part of a core by the kernel's control groups, so that one machine can act as several.
 
 with CpuSlice(0.2) as part:
-    part.take(bridge.pid)          it and all its threads together run 2 ms of every 10
-                                   who is in it has to be gone at the end
+    part.take(bridge.pid)          it and all its threads together run 2 ms of every 10; it has to end before the `with`
 """
 
 import os
@@ -14,7 +13,7 @@ from bridge.errors import BridgeError
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
-"""Short compared with a burst; with the kernel's default of 100 ms a turn could run as on a whole core."""
+"""Short compared with a burst. With the kernel's default of 100 ms a turn could run as on a whole core."""
 
 
 class CpuSlice:
@@ -36,7 +35,7 @@ class CpuSlice:
                 (self._folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
                 (self._folder / "cpu.cfs_quota_us").write_text(str(self._quota_us))
         except OSError as wrong:
-            raise BridgeError(f"no part of a core can be set aside ({wrong}): it takes root, and cgroups") from None
+            raise BridgeError(f"a part of a core: {wrong}; root and cgroups are needed") from None
         return self
 
     def take(self, pid: int) -> None:

@@ -1,9 +1,9 @@
-"""Where a part of the bench works, and the servers it works with: their data in memory, so that no disk is measured.
+"""Folder and servers of a part of the bench. Servers keep their data in memory, so that no disk is measured.
 
 folder/kafka/logs/     the broker's logs, which stay          folder/kafka/data -> a temporary folder in memory
 
-On a virtual disk some writes to a partition took 30 ms, it seems where a page of its mapped indices is new. What such
-a disk costs is a part of its own.
+On a virtual disk some writes to a partition took 30 ms, probably if a page of its mapped indexes was new. The part
+`disk` measures what such a disk costs.
 """
 
 import shutil
@@ -18,14 +18,13 @@ from scripts.bench.measurements import Sizes
 
 MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
 _HEAP_MB = 1024
-"""Options of Kafka's own start script."""
 _SMALLER = 0.4
 """Share of the messages in runs that show only ratios."""
 
 
 @dataclass(frozen=True)
 class BenchServers:
-    """`pending`: how many timers stay. `memory`: a folder there for what servers write; None is beside their logs."""
+    """`pending`: numbers of timers that stay. `memory`: a folder in memory for the servers' data; None: on the disk."""
 
     folder: Path
     sizes: Sizes
@@ -39,7 +38,7 @@ class BenchServers:
 
     @contextmanager
     def kafka(self, folder: Path | None = None) -> Iterator[EmbeddedKafka]:
-        """Of the whole place, or of a folder in it."""
+        """Run a broker in the part's folder, or in a folder of it."""
         home = (folder or self.folder) / "kafka"
         broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
         with self.in_memory(home / "data"), broker:

@@ -1,4 +1,4 @@
-"""Small transactions, paced as the bridge's are, with nobody else at the broker: how soon they stand is its limit.
+"""Small transactions at the bridge's pace, without other load on the broker: the limit of lateness.
 
 begin -> produce, some to each partition -> acknowledged -> offsets -> commit        two producers in turn
 |<------------ acknowledged ---------->|

@@ -1,4 +1,4 @@
-"""A TCP proxy between clients and one broker that can be slow, or cut: connections stay, bytes wait.
+"""A TCP proxy between clients and one broker that can be slow or cut. Connections stay open meanwhile, bytes wait.
 
 client -> proxy.port -> proxy.target_port        proxy.delay_ms = 200        proxy.is_cut = True
 
@@ -46,6 +46,7 @@ class Proxy:
             far_writer.close()
 
     async def _forward(self, client: Link, broker: Link) -> None:
+        """Forward both directions until both ends are closed. Tests override it."""
         await asyncio.gather(self._pump(client[0], broker[1]), self._pump(broker[0], client[1]))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,7 +2,7 @@
 
 node 1   controller and broker, never killed          node 2, 3   brokers
 three copies of everything, two of which have to be in step
-link n   a listener of each broker, which clients of it reach through a proxy of their own (scripts.chaos.proxy)
+link n   a listener of each broker, which the clients of this link reach through a proxy (scripts.chaos.proxy)
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""What several scripts share."""
+"""Shared by several scripts."""

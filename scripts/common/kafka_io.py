@@ -1,7 +1,7 @@
 """Kafka clients of the scripts.
 
 TimerSender -> any topic            idempotent, not transactional: a usual producer
-Receiver    <- the real topics      read_committed
+Receiver    <- target topics        read_committed
 Admin       <- topics, ends, progress
 read_all    <- all committed records of some topics
 copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is measured against
@@ -10,6 +10,7 @@ copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
@@ -154,7 +155,7 @@ class TimerSender:
         key, value, headers = request
         while True:
             try:
-                self.producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._told)
+                self.producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._acknowledged)
             except BufferError:
                 self.producer.poll(0.1)
             else:
@@ -172,7 +173,7 @@ class TimerSender:
         if left:
             raise BridgeError(f"{left} requests were not acknowledged within {_TIMEOUT_S:.0f} s")
 
-    def _told(self, error: object, _message: Message) -> None:
+    def _acknowledged(self, error: object, _message: Message) -> None:
         if error is not None:
             self._failed = error
 
@@ -204,22 +205,20 @@ def send_placed(
     bootstrap_servers: str, records: Iterable[PlacedRecord], *, transaction_size: int | None = None
 ) -> None:
     """Send the records, each partition's in order, in transactions of `transaction_size` if given."""
-    own = {"transactional.id": f"hand-{uuid4().hex[:8]}"} if transaction_size else {}
-    sender = TimerSender(bootstrap_servers, **own)
+    own = {"transactional.id": f"placed-{uuid4().hex[:8]}"} if transaction_size else {}
+    sender, left = TimerSender(bootstrap_servers, **own), iter(records)
     producer = sender.producer
     with kafka_errors("records could not be sent"):
         if transaction_size:
             producer.init_transactions(_TIMEOUT_S)
-            producer.begin_transaction()
-        for count, (topic, partition, key, value, headers) in enumerate(records, 1):
-            sender.send(topic, TimerRequest(key, value, headers), partition)
-            if count % 1_000 == 0:
-                sender.serve()
-            if transaction_size and count % transaction_size == 0:
-                producer.commit_transaction(_TIMEOUT_S)
+        while batch := list(islice(left, transaction_size or 10_000)):
+            if transaction_size:
                 producer.begin_transaction()
-        if transaction_size:
-            producer.commit_transaction(_TIMEOUT_S)
+            for topic, partition, key, value, headers in batch:
+                sender.send(topic, TimerRequest(key, value, headers), partition)
+            sender.serve()
+            if transaction_size:
+                producer.commit_transaction(_TIMEOUT_S)
         sender.flush()
 
 
@@ -239,12 +238,12 @@ def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) 
 
 
 class Receiver:
-    """Reads real topics from their beginning, read_committed. Its group never commits offsets."""
+    """Reads target topics from their beginning, read_committed. Its group never commits offsets."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._consumer = self._made()
-        with kafka_errors("the real topics could not be listed"):
+        self._consumer = self._new_consumer()
+        with kafka_errors("the target topics could not be listed"):
             end_s = time.monotonic() + _TIMEOUT_S
             while True:  # not every broker knows a topic that was just made
                 described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
@@ -253,7 +252,7 @@ class Receiver:
         self._next = {(t, number): OFFSET_BEGINNING for t in topics for number in described[t].partitions}
         self._assign()
 
-    def _made(self) -> Consumer:
+    def _new_consumer(self) -> Consumer:
         return _reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
 
     def _assign(self) -> None:
@@ -270,9 +269,9 @@ class Receiver:
         """Wait for one record, then return all that have arrived."""
         first = self._consumer.poll(timeout_s)
         if first is None:
-            if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge's clients
+            if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge does with its clients
                 self._consumer.close()
-                self._consumer = self._made()
+                self._consumer = self._new_consumer()
                 self._assign()
             return []
         messages: list[Any] = [first, *self._consumer.consume(10_000, 0)]
@@ -284,7 +283,7 @@ class Receiver:
 
 def _delivery(message: Message, seen_ms: int) -> Delivery:
     if message.error() is not None:
-        raise BridgeError(f"a real topic could not be read: {message.error()}")
+        raise BridgeError(f"a target topic could not be read: {message.error()}")
     headers: dict[str, Any] = dict(message.headers() or [])
     _, appended_ms = message.timestamp()
     origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
@@ -301,13 +300,13 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
         while ends:
             message = consumer.poll(_TIMEOUT_S)
             if message is None:
-                raise BridgeError(f"nothing came of {sorted(ends)} within {_TIMEOUT_S:.0f} s")
+                raise BridgeError(f"no record of {sorted(ends)} within {_TIMEOUT_S:.0f} s")
             wrong = message.error()
             if wrong is None:
                 yield message
             elif wrong.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                 raise BridgeError(f"{message.topic()} could not be read: {wrong}")
-            else:  # behind all messages, as markers are none; a new leader may see an earlier end first
+            else:  # at the end, after all messages and markers; a new leader may report an earlier end first
                 place = str(message.topic()), int(message.partition() or 0)
                 if int(message.offset() or 0) >= ends.get(place, 0):
                     ends.pop(place, None)
@@ -325,7 +324,7 @@ class CopyCost(NamedTuple):
 def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> CopyCost:
     """Return the cost of copying `count` records exactly once, by one thread with one producer.
 
-    Taken from the first records in hand to the last commit; joining a group and the first metadata are not in it.
+    Measured from the first batch to the last commit, without joining a group and the first metadata.
     """
     name = f"copy-{uuid4().hex[:8]}"
     shared = {"socket.nagle.disable": True, "retry.backoff.ms": 2}

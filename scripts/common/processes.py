@@ -250,7 +250,7 @@ class BridgeProcess:
         if kind is None:
             self.stop()
         else:
-            with contextlib.suppress(BridgeError):  # what went wrong first is what is told
+            with contextlib.suppress(BridgeError):  # the first error is the one to report
                 self.stop()
 
     def _listen(self, process: subprocess.Popen[bytes], ready: "Future[bool]") -> None:

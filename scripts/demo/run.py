@@ -31,7 +31,7 @@ FOLDER = Path(".run/demo")
 TIMER_TOPIC = "timer.requests"
 
 BY_HAND = f"""\
-[bold]By hand[/], on what the demo left behind (each in a terminal of its own; --help tells the rest):
+[bold]By hand[/], with the demo's data (each in its own terminal; --help lists more):
   .venv/bin/timer-bridge dev --folder {FOLDER}/kafka
   .venv/bin/timer-bridge run --bootstrap-servers localhost:9092 --data-dir {FOLDER}/timer-data
   .venv/bin/timer-bridge send --bootstrap-servers localhost:9092 departures.JFK --in 5s --key N123 'hello'

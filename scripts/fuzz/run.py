@@ -1,8 +1,8 @@
-"""`make fuzz`: libFuzzer, guided by coverage, looks for bytes on which a decoder fails with an unexpected error.
+"""`make fuzz`: libFuzzer, guided by coverage, searches for bytes on which a decoder fails with an unexpected error.
 
-    a finding    an error that is none of ours, an input that takes more than 10 s, more than 1 GiB of memory
+    a finding    an error that is not one of ours, an input that takes more than 10 s, more than 1 GiB of memory
 
-Targets: scripts/fuzz/targets.py. .run/fuzz keeps the corpus for the next run; a finding is a file there:
+Targets: scripts/fuzz/targets.py. .run/fuzz keeps the corpus for the next run. A finding is a file there;
 `python -m scripts.fuzz.run TARGET FILE` repeats it.
 Exit codes: 0 nothing was found, 1 a finding, 2 wrong call.
 """
@@ -17,13 +17,13 @@ from pathlib import Path
 
 FOLDER = Path(".run/fuzz")
 SHARES = {"store": 6, "checkpoint": 2, "frame": 1, "journal": 1, "progress": 1, "headers": 1}
-"""Of the time."""
+"""Share of the time for each target."""
 RUNS = dict.fromkeys(SHARES, 200_000) | {"store": 5000, "checkpoint": 5000}
-"""In one process."""
+"""Inputs in one process."""
 MOST_SECONDS = 10
 MOST_MIB = 1024
 _MOST_ADDRESS_BYTES = 8 << 30
-"""What is asked for at once, and never touched, counts as well."""
+"""Includes memory that is allocated at once and never touched."""
 
 
 def search(seconds: int, targets: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Malicious stores: a real store, edited, with all of its checksums recomputed.
 
     input    flags 1 | edits, 12 bytes each: what 1, which file 1, place 2, value 8
-    flags    1: checks are made to fit again   2: and the store counts as closed in the state of its checkpoint
+    flags    1: checksums are recomputed   2: and the store counts as closed in the state of its checkpoint
 
 The fuzzer mutates the edits, so that it need not find the four bytes of a CRC by chance.
 """
@@ -54,7 +54,7 @@ def _body(offset: int, due_ms: int) -> Body:
 
 @cache
 def sound() -> Contents:
-    """Return the files of a closed store: timers to be delivered and rolled, held, ended, and one in a backlog."""
+    """Return the files of a closed store: timers to deliver, to roll, out of order, ended, and in a target backlog."""
     disk = SimDisk(random.Random(1))
     store = Store.create(disk, OPTIONS, Progress(0, NOTHING_SETTLED, 0))
     offset = 0
@@ -166,9 +166,6 @@ def frames(content: bytes) -> Iterator[tuple[int, int]]:
         at += size
 
 
-# -- checks that fit again
-
-
 def seal(contents: Contents, *, as_closed: bool) -> None:
     """Recompute every checksum of every file."""
     for name in [*contents]:
@@ -233,11 +230,8 @@ def _sealed_resume(content: bytes, checkpoint: bytes) -> bytes:
         head["checkpoint"] = zlib.crc32(found.to_bytes() if found else b"")
         content = json.dumps(head).encode() + b"\n" + rest
     except (ValueError, TypeError, RecursionError):
-        pass  # as hostile as it can be already
+        pass  # it is hostile enough
     return content[:-4] + zlib.crc32(content[:-4]).to_bytes(4, "big")
-
-
-# -- where the search begins
 
 
 def seeds() -> Iterator[bytes]:

@@ -1,9 +1,9 @@
 """Targets: decoders of untrusted bytes. Each takes any bytes and may raise only our own errors.
 
-store        a store's folder, edited (scripts.fuzz.store_mutator): verified, looked into, opened and emptied
+store        a store's folder, edited (scripts.fuzz.store_mutator): verified, inspected, opened and emptied
 checkpoint   the same with any text as its checkpoint
 frame        a frame of the body log, and the headers in it
-journal      records of the journal, a line each, and what they tell together
+journal      records of the journal, one per line, and the decisions that they make together
 progress     metadata of a committed offset
 headers      a request's headers, in all spellings
 """
@@ -146,8 +146,8 @@ def _journals() -> Iterable[bytes]:
 
 def _progress(data: bytes) -> None:
     with suppress(ForeignProgressError):
-        told = Progress.committed(7, data[:4096].decode("utf-8", "replace"))
-        Progress.committed(7, told.metadata())
+        progress = Progress.committed(7, data[:4096].decode("utf-8", "replace"))
+        Progress.committed(7, progress.metadata())
 
 
 def _progresses() -> Iterable[bytes]:

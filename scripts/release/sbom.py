@@ -21,13 +21,13 @@ OUT = Path(".run/sbom.json")
 
 
 def locked() -> set[str]:
-    """Names of packages, normalised."""
+    """Return the normalised names of the packages."""
     text = "".join(Path(f"requirements/{name}.lock").read_text() for name in ("run", "spark"))
     return set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
 
 
 def limited(bom: dict[str, Any], names: set[str], jars: list[dict[str, Any]]) -> dict[str, Any]:
-    """`bom` with only these packages, and with `jars` as components that the root depends on."""
+    """Return `bom` with only these packages, and with `jars` as components that the root depends on."""
     root = bom["metadata"]["component"]["bom-ref"]
     kept = [each for each in bom["components"] if re.sub(r"[-_.]+", "-", each["name"]).lower() in names]
     known = {root, *(each["bom-ref"] for each in kept)}
@@ -42,7 +42,7 @@ def limited(bom: dict[str, Any], names: set[str], jars: list[dict[str, Any]]) ->
 
 
 def components(*lists: JarList) -> list[dict[str, Any]]:
-    """One for each jar, also if several lists have it."""
+    """Return one component for each jar, also if several lists have it."""
     made: list[dict[str, Any]] = []
     for jar, sha512 in {jar: sha512 for asked in lists for jar, sha512 in asked.sha512.items()}.items():
         group, name, version = jar.split(":")
@@ -59,8 +59,8 @@ def main(out: Path) -> None:
 
     environment = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", "pyproject.toml"]
     environment += ["--sv", "1.6", "--of", "JSON", sys.executable]
-    told = subprocess.run(environment, capture_output=True, check=True)
-    text = json.dumps(limited(json.loads(told.stdout), locked(), components(KAFKA, SPARK)), indent=1)
+    done = subprocess.run(environment, capture_output=True, check=True)
+    text = json.dumps(limited(json.loads(done.stdout), locked(), components(KAFKA, SPARK)), indent=1)
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         sys.exit(f"{out}: not valid CycloneDX 1.6: {wrong}")

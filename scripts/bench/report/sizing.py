@@ -145,7 +145,7 @@ def fit_cpu(observed: Sequence[Run]) -> Cpu:
         del used[int(solution.argmin())]
     costs = np.zeros(terms.shape[1])
     costs[used] = solution
-    return Cpu(*map(float, costs), float(np.abs(rows @ costs - 1).max()))
+    return Cpu._make([*map(float, costs), float(np.abs(rows @ costs - 1).max())])
 
 
 def fit(results: Results) -> Model:

@@ -1,7 +1,7 @@
 """RocketMQ's name server, broker and client, and the compiler for our client, as jars from Maven Central.
 
 The list is what rocketmq-namesrv, rocketmq-broker and rocketmq-client resolve to, without annotations that are read by
-compilers alone and without Netty's parts for other systems and protocols. ecj compiles where Java is a JRE, too.
+compilers alone and without Netty's parts for other systems and protocols. ecj also compiles if Java is only a JRE.
 """
 
 from pathlib import Path
