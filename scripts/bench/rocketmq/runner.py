@@ -77,7 +77,7 @@ class Peer:
             begin_s = time.perf_counter()
             self._send("warm-up", WARM_UP, now_ms() + AN_HOUR_MS, 0)
             took_s = time.perf_counter() - begin_s
-        self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * self._sizes.messages)
+        self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * max(self._sizes.messages, WARM_UP))
         self._create("warm-up-2")
         self._send("warm-up-2", WARM_UP, now_ms() + self._head_start_ms, 5_000)
         self._receive("warm-up-2", WARM_UP)
