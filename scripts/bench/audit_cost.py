@@ -72,7 +72,8 @@ class WrittenHistory:
                 yield PlacedRecord(_target(nth), partition, key, value, [*headers[-1:], *own])
             for nth in REFUSED:
                 value, headers = self._request(group, nth)
-                why: Headers = [(names.ERROR, "unknown-topic"), (names.ORIGIN, _origin(group, nth))]
+                why: Headers = [(names.ERROR, "unknown-topic"), (names.ERROR_DETAIL, "there is no such topic")]
+                why.append((names.ORIGIN, _origin(group, nth)))
                 yield PlacedRecord(REJECTED, partition, key, value, [*headers, *why])
             receipt = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": _origin(group, CANCEL)}
             receipt["origin"] = _origin(group, ENDED)
