@@ -148,8 +148,8 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
     require_token: Callable[[Request], None] = lambda _: None  # noqa: E731
     with ExitStack() as ends:
         if settings.page or settings.has_tokens:  # tokens protect a question about an id also without a page
-            from bridge.http.api.routes import token_requirement
             from bridge.http.assembly import access_of, page_routes
+            from bridge.http.auth.callers import token_requirement
 
             access = access_of(settings)
             require_token = token_requirement(access)

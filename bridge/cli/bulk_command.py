@@ -17,10 +17,8 @@ from bridge.cli.output import escaped
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
 from bridge.http.api.actions import NO_ID_REMEDY
-from bridge.http.api.operation import API
-from bridge.http.api.requests import Selector
+from bridge.http.api.requests import API, Selector, error_text
 from bridge.http.api.responses import ActedOnSelection, Counted
-from bridge.http.api.routes import error_text
 
 _TIMEOUT_S = 180.0
 _NAMES = {"topic": "topic", "key": "key_prefix", "due-from": "due_from", "due-to": "due_to", "header": "header"}

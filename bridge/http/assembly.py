@@ -10,10 +10,12 @@ from starlette.routing import BaseRoute
 from bridge.config.advertised_address import host_of, own_address
 from bridge.config.settings import Settings, is_loopback
 from bridge.errors import SettingsError
+from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.kafka import ConfluentKafkaPort
-from bridge.http.api.operations import Api, ApiContext
 from bridge.http.api.rejected import RejectedTopic
-from bridge.http.api.routes import routes
+from bridge.http.api.routes import Api, api_routes
+from bridge.http.api.selections import Selections
+from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator, peer_key, read_tokens
@@ -31,25 +33,17 @@ def page_routes(
 ) -> Iterator[list[BaseRoute]]:
     """Yield the routes of the API and the page, which are served beside the probes."""
     kafka = ConfluentKafkaPort(settings)
-    queries = LoopQueries(status, query_queue)
     address = own_address(settings)
     installed = version("kafka-timer-bridge")
-    api = Api(
-        ApiContext(
-            status=status,
-            queries=queries,
-            clock=clock,
-            peers=Peers(address, kafka, access, PeerNetworks(settings.peer_networks, is_loopback(host_of(address)))),
-            requests=RequestSender(kafka, settings.receipts_topic, settings.receipts),
-            rejected=RejectedTopic(kafka, settings.rejected_topic, settings.rules()),
-            data_dir=settings.data_dir,
-            timer_topics=tuple(settings.timer_topics()),
-            version=installed,
-        )
-    )
+    networks = PeerNetworks(settings.peer_networks, is_loopback(host_of(address)))
+    peers = Peers(address, kafka, access, networks)
+    reads = GroupReads(status, LoopQueries(status, query_queue), clock, peers, settings.data_dir, installed)
+    requests = RequestSender(kafka, settings.receipts_topic, settings.receipts)
+    actions = TimerActions(requests, tuple(settings.timer_topics()))
+    rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
+    api = Api(reads, actions, Selections(reads, actions, clock), rejected)
     try:
-        site = HtmlPages(api.operations, access, clock.now_ms)
-        yield [*routes(api.operations, access, installed), *site.routes()]
+        yield [api_routes(api, access, installed), *HtmlPages(api, access, clock.now_ms).routes()]
     finally:
         kafka.close()
 

@@ -31,6 +31,7 @@ from starlette.routing import BaseRoute, Route
 from bridge.errors import SettingsError
 from bridge.http.async_queries import ANSWER_TIMEOUT_S, METRICS_STEP_S, LoopQueries, deadline
 from bridge.http.connection_limits import BACKLOG, HttpConnection, log_loop_error
+from bridge.http.errors import error_response
 from bridge.http.known_hosts import KnownHosts
 from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status, Verdict
@@ -107,7 +108,7 @@ def application(
             *extra_routes,
         ],
         middleware=[hosts],
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: error_response},
     )
 
 
@@ -123,11 +124,6 @@ def _probe_response(verdict: Verdict, status: Status) -> Response:
 
 def _json(answer: BaseModel, status_code: int) -> Response:
     return Response(answer.model_dump_json(), status_code, media_type="application/json")
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"reason": error.detail}, error.status_code, error.headers)
 
 
 @contextmanager

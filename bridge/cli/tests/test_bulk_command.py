@@ -8,14 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bridge.cli.app import app
-from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError, SettingsError
-from bridge.http.api import operations as api
+from bridge.http.api import selections
 from bridge.http.api.timer_requests import RequestSender
-from bridge.http.auth.sessions import Token
-from bridge.tests.simulation.http_fakes import Place
-
-OPERATOR, READER = Token("otto", "operate", digest_of("o" * 32)), Token("rita", "read", digest_of("r" * 32))
+from bridge.tests.simulation.http_fakes import OPERATOR, READER, Place
 
 
 @pytest.fixture
@@ -66,7 +62,7 @@ def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatc
     assert released.stdout == "release: 10 requests sent; 10 moved\n"
     place.run(300)
     assert count(place) == 0
-    monkeypatch.setattr(api, "MAX_PER_SELECTION", 0)
+    monkeypatch.setattr(selections, "MAX_PER_SELECTION", 0)
     place.producer.schedule("orders", "v", delay="2h", id="one more")
     place.run(300)
     refused = pending(place, "--select", "topic=orders", "--move-by", "1h", "--apply", token=token)
@@ -87,7 +83,7 @@ def test_timers_without_an_id_are_counted_and_reported(place: Place, token: Path
 def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_are_left_alone(
     place: Place, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "MAX_PER_SELECTION", 8)
+    monkeypatch.setattr(selections, "MAX_PER_SELECTION", 8)
     sending = RequestSender.send
 
     def send(requests: RequestSender, *given: Any, **more: Any) -> Any:

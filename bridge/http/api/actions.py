@@ -54,8 +54,6 @@ class Action(NamedTuple):
     about: Literal["timer", "topic"] = "timer"
     selection_model: type[SelectionActed] = SelectionActed
     send_each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
-    can_name: Callable[[NamedTimer], bool] = has_id
-    """True if a request can name the timer."""
     still_matches: bool = False
     """True if timers still match their selection after the action. It then acts on all of them, or on none."""
     has_receipts: bool = True

@@ -3,12 +3,15 @@
 Only the last MAX_READ_PER_PARTITION records of each partition of the rejected topic are read.
 """
 
+import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 from itertools import chain, pairwise
 
 from bridge.http.api.ports import KafkaPort, TopicReader
-from bridge.http.api.requests import RejectedAsked
+from bridge.http.api.requests import RedriveAsked, RejectedAsked
 from bridge.http.api.responses import Redriven, Rejected, RejectedRecords
+from bridge.http.auth import audit_log as audit
+from bridge.http.auth.sessions import Caller
 from bridge.ports import Record
 from bridge.query.search import id_fields
 from bridge.redrive.rules import Parked, is_number, marker_of, parked
@@ -23,7 +26,7 @@ _Place = tuple[int, int]
 
 
 class RejectedTopic:
-    """`rules`: by timer topic. Thread-safe, blocks. Raises BridgeError; ValueError for an invalid name of a record."""
+    """`rules`: by timer topic. Raises BridgeError; ValueError for an invalid name of a record."""
 
     def __init__(
         self, kafka: KafkaPort, topic: str, rules: Mapping[str, Rules], max_read: int = MAX_READ_PER_PARTITION
@@ -33,7 +36,18 @@ class RejectedTopic:
         self._rules = rules
         self._max_read = max_read
 
-    def latest(self, asked: RejectedAsked) -> RejectedRecords:
+    async def latest(self, asked: RejectedAsked) -> RejectedRecords:
+        return await asyncio.to_thread(self._latest, asked)
+
+    async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
+        """Send those again that are still there and were not sent before."""
+        with audit.logged_action(caller, "redrive", asked.model_dump()) as results:
+            results["sent_again"] = []
+            redriven = await asyncio.to_thread(self._redrive, asked.records, results["sent_again"].append)
+            results.update(redriven.model_dump())
+        return redriven
+
+    def _latest(self, asked: RejectedAsked) -> RejectedRecords:
         markers = self._kafka.redriven()
         found: list[Rejected] = []
         looked_at, has_older = 0, False
@@ -50,11 +64,8 @@ class RejectedTopic:
         chosen.sort(key=lambda each: each.parked_ms, reverse=True)
         return RejectedRecords(records=chosen[: asked.limit], looked_at=looked_at, has_older=has_older)
 
-    def redrive(self, names: Sequence[str], on_sent: Callable[[str], None]) -> Redriven:
-        """Send those again that are still there and were not sent before.
-
-        on_sent: gets the name of each record that was sent, also if a later one fails.
-        """
+    def _redrive(self, names: Sequence[str], on_sent: Callable[[str], None]) -> Redriven:
+        """`on_sent` gets the name of each record that was sent, also if a later one fails."""
         wanted = list(dict.fromkeys(map(self._place, names)))
         with self._kafka.reader() as reader:
             found = self._read(reader, set(wanted))

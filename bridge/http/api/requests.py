@@ -16,6 +16,7 @@ from schemas.headers import MAX_INT64
 from schemas.origin import Shard
 from timer.index.due_counts import HOUR_MS
 
+API = "/api/v1"
 MAX_LISTED = 20_000
 _MAX_REJECTED = 1000
 _MAX_BUCKETS = 1000
@@ -235,3 +236,13 @@ class RedriveAsked(Question):
 
 class NoParameters(Question):
     """No parameters."""
+
+
+def error_text(error: Exception) -> str:
+    """Return the text of an error. Those of pydantic and FastAPI are put in one line, without hints for programmers."""
+    texts = []
+    for each in error.errors() if hasattr(error, "errors") else ():
+        place = ".".join(str(part) for part in each["loc"] if part not in ("query", "body"))
+        text = each["msg"].removeprefix("Value error, ")
+        texts.append(f"{place}: {text}" if place else text)
+    return "; ".join(texts) or str(error)

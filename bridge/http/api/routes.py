@@ -1,135 +1,193 @@
-"""HTTP routes of the API: authentication, parsing and error responses."""
+"""The routes of the API. FastAPI validates the questions, and describes the operations in /api/v1/openapi.json."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import cache, partial
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from fastapi import Depends, FastAPI, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount
 
 from bridge.errors import BridgeError
-from bridge.http.api.openapi import document
-from bridge.http.api.operation import API, Operation
-from bridge.http.auth.sessions import ANONYMOUS, Authenticator, Caller
+from bridge.http.api import requests, responses
+from bridge.http.api.actions import ACTIONS, SELECTION_ACTIONS, Action
+from bridge.http.api.group_reads import GroupReads
+from bridge.http.api.rejected import RejectedTopic
+from bridge.http.api.selections import Selections
+from bridge.http.api.timer_actions import TimerActions
+from bridge.http.auth.callers import caller_of, require_operator
+from bridge.http.auth.sessions import Authenticator, Caller
+from bridge.http.errors import error_response
+from bridge.http.request_body import body_of
 
-MAX_BODY_BYTES = 2 << 20
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-def routes(operations: list[Operation], access: Authenticator, version: str) -> list[Route]:
-    """Return a route for each operation, and one for the OpenAPI document."""
-    described = cache(partial(document, operations, version))  # rarely requested, and slow to make
-
-    async def openapi(_: Request) -> Response:
-        return JSONResponse(described(), headers=_HEADERS)
-
-    found: list[Route] = [Route(f"{API}/openapi.json", openapi)]
-    return found + [Route(each.path, _endpoint(each, access), methods=[each.method]) for each in operations]
+class Api(NamedTuple):
+    reads: GroupReads
+    actions: TimerActions
+    selections: Selections
+    rejected: RejectedTopic
 
 
-def _endpoint(operation: Operation, access: Authenticator) -> Callable[[Request], Awaitable[Response]]:
-    async def respond(request: Request) -> Response:
-        caller = caller_of(request, access)
-        asked = await _asked(request, operation)
-        answer = await run(operation, caller, asked)
-        status = 404 if operation.is_empty(answer) else 200
-        return Response(answer.model_dump_json(), status, media_type="application/json", headers=_HEADERS)
-
-    return respond
-
-
-async def run(operation: Operation, caller: Caller, asked: Any) -> Any:
-    """Run the operation. Raises only HTTPException."""
-    if operation.role == "operate" and not caller.may_operate:
-        raise HTTPException(403, f"the token {caller.name} may only read: this needs one of an operator")
-    try:
-        return await operation.run(caller, asked)
-    except BridgeError as error:
-        raise HTTPException(503, str(error)) from error
-    except ValueError as error:
-        raise HTTPException(400, str(error)) from error
-
-
-def caller_of(request: Request, access: Authenticator) -> Caller:
-    """Authenticate by the header Authorization. Raises HTTPException."""
-    if access.is_open:
-        if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            raise HTTPException(400, "send JSON, as Content-Type: application/json")
-        return ANONYMOUS._replace(address=address_of(request))
-    kind, _, given = request.headers.get("authorization", "").partition(" ")
-    caller = None
-    if kind.lower() == "bearer":
-        caller = caller_by_token(request, access, given)
-    elif kind == "Pass" and request.method == "GET":
-        caller = access.verify_peer_token(given, f"{request.url.path}?{request.url.query}")
-    if caller is None:
-        log_refusal(request, access, "refused: no known token")
-        raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
-    return caller._replace(address=address_of(request))
-
-
-def caller_by_token(request: Request, access: Authenticator, token: str) -> Caller | None:
-    """Authenticate by token. Raises HTTPException 429 after too many wrong ones, without checking this one."""
-    address = address_of(request)
-    if wait_s := access.wrong_tokens.wait_s(address):
-        log_refusal(request, access, "refused: too many wrong tokens")
-        reason = f"too many wrong tokens from {address} or from all addresses: try again in {wait_s} s"
-        raise HTTPException(429, reason, {"Retry-After": str(wait_s)})
-    caller = access.caller_by_token(token)
-    access.wrong_tokens.count(address, is_right=caller is not None)
+def _reader(request: Request) -> Caller:
+    caller: Caller = request.state.caller
     return caller
 
 
-def log_refusal(request: Request, access: Authenticator, what: str) -> None:
-    """Log at most one line a minute for each `what`, because any client can cause it."""
-    text = f"HTTP from %s: {what} for %s; see docs/page.md"
-    access.log_throttle.warn(int(access.now_s() * 1000), what, text, address_of(request), request.url.path)
+def _operator(request: Request) -> Caller:
+    return require_operator(_reader(request))
 
 
-def address_of(request: Request) -> str:
-    """Return the remote address of the connection."""
-    return request.client.host if request.client else ""
+Reader = Annotated[Caller, Depends(_reader)]
+Operator = Annotated[Caller, Depends(_operator)]
 
 
-def token_requirement(access: Authenticator) -> Callable[[Request], None]:
-    """Return a check for routes beside the API. It raises HTTPException if a token is needed and none is given."""
-
-    def require_token(request: Request) -> None:
-        if not access.is_open:
-            caller_of(request, access)
-
-    return require_token
+def _errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": responses.Refused, "description": text} for status, text in descriptions.items()}
 
 
-async def _asked(request: Request, operation: Operation) -> Any:
-    try:
-        if operation.method == "GET":
-            return operation.request_model.model_validate(dict(request.query_params))
-        return operation.request_model.model_validate_json(await body_of(request))
-    except ValidationError as error:
-        raise HTTPException(400, error_text(error)) from error
+def api_routes(api: Api, access: Authenticator, version: str) -> Mount:
+    errors: dict[int | str, str] = {
+        400: "A question that is not understood.",
+        401: "No token, or one that is not known.",
+        403: "The token may only read.",
+        429: "Too many wrong tokens: try again after Retry-After seconds.",
+        503: "The bridge, another instance or Kafka does not answer: ask again.",
+        "default": "Any other error.",  # without it, FastAPI describes an answer 422
+    }
+    handled = (HTTPException, BridgeError, ValueError, RequestValidationError)
+    app = FastAPI(
+        title="Kafka timer bridge",
+        version=version,
+        openapi_url=None,
+        exception_handlers=dict.fromkeys(handled, error_response),
+        generate_unique_id_function=lambda route: route.name,
+        responses=_errors(errors),
+    )
+    app.state.access = access
+    app.router.route_class = _AuthenticatedRoute
+    _add_reads(app, api)
+    _add_changes(app, api)
+    description = cache(partial(_description, app))  # rarely requested, and slow to make
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(description(), headers=_HEADERS)
+
+    app.add_route("/openapi.json", openapi)
+    return Mount(requests.API, app)
 
 
-async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Read the body. Raises HTTPException as soon as it is larger than `max_bytes`."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise HTTPException(
-                413, f"more than {max_bytes} bytes: send less; a larger message goes to the timer topic itself"
-            )
-    return bytes(body)
+def _add_reads(app: FastAPI, api: Api) -> None:
+    @app.get("/overview", summary="Partitions and owners, lateness and throughput now, disk and memory.")
+    async def overview(caller: Reader, _: Annotated[requests.NoParameters, Query()]) -> responses.Overview:
+        return await api.reads.overview(caller)
+
+    @app.get("/instance", summary="The asked instance alone.")
+    async def instance(_: Reader, __: Annotated[requests.Read, Query()]) -> responses.Instance:
+        return await api.reads.instance()
+
+    @app.get("/pending", summary="Counts by real topic, next due, how many are due when.")
+    async def pending(caller: Reader, asked: Annotated[requests.PendingAsked, Query()]) -> responses.GroupPending:
+        return await api.reads.pending(caller, asked)
+
+    @app.get("/timers", summary="Pending timers in due order, page by page.")
+    async def timers(caller: Reader, asked: Annotated[requests.TimersAsked, Query()]) -> responses.GroupListing:
+        return await api.reads.timers(caller, asked)
+
+    @app.get(
+        "/timer",
+        summary="What is pending under an id, or came by the request at a place.",
+        responses=_errors({404: "All instances have answered, and nothing is pending under it."}),
+    )
+    async def timer(
+        caller: Reader, asked: Annotated[requests.TimerAsked, Query()], response: Response
+    ) -> responses.GroupFound:
+        found = await api.reads.timer(caller, asked)
+        if not (found.timers or found.missing or found.is_local):
+            response.status_code = 404
+        return found
+
+    @app.get("/rejected", summary="Rejected records with their reason, the latest first.")
+    async def rejected(_: Reader, asked: Annotated[requests.RejectedAsked, Query()]) -> responses.RejectedRecords:
+        return await api.rejected.latest(asked)
 
 
-def error_text(error: ValidationError) -> str:
-    """Return pydantic's errors in one line, without its hints for programmers."""
-    texts = []
-    for each in error.errors(include_url=False, include_context=False):
-        place = ".".join(map(str, each["loc"]))
-        text = each["msg"].removeprefix("Value error, ")
-        texts.append(f"{place}: {text}" if place else text)
-    return "; ".join(texts)
+def _add_changes(app: FastAPI, api: Api) -> None:
+    @app.post("/selection/count", summary="How many a selection comes to, before it is acted on.")
+    async def count(caller: Reader, asked: requests.SelectionAsked) -> responses.Counted:
+        return await api.selections.count(caller, asked)
+
+    @app.post("/rejected/redrive", summary="Send rejected records again, each once.")
+    async def redrive(caller: Operator, asked: requests.RedriveAsked) -> responses.Redriven:
+        return await api.rejected.redrive(caller, asked)
+
+    for action in ACTIONS.values():
+        _add_action(app, api, action)
+    for action in SELECTION_ACTIONS:
+        _add_selection_action(app, api, action)
+
+
+def _add_action(app: FastAPI, api: Api, action: Action) -> None:
+    @app.post(f"/{action.about}/{action.name}", name=action.name, summary=action.summary)
+    async def act(caller: Operator, asked: action.request_model) -> responses.Acted:  # type: ignore[name-defined]
+        return await api.actions.act(caller, action, asked)
+
+
+def _add_selection_action(app: FastAPI, api: Api, action: Action) -> None:
+    @app.post(
+        f"/selection/{action.name}",
+        name=f"{action.name}_selection",
+        summary=f"{action.summary} For all timers of a selection that was counted.",
+        responses=_errors({409: "Partitions have not answered; or, for a move, some match that were not counted."}),
+    )
+    async def act(
+        caller: Operator,
+        asked: action.selection_model,  # type: ignore[name-defined]
+    ) -> responses.ActedOnSelection:
+        return await api.selections.act(caller, action, asked)
+
+
+def _description(app: FastAPI) -> dict[str, Any]:
+    found = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    found["paths"] = {requests.API + path: each for path, each in found["paths"].items()}
+    found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return found | {"security": [{"token": []}, {}]}
+
+
+class _AuthenticatedRoute(APIRoute):
+    """Authenticate before anything of the body is read; FastAPI itself would read all of it first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            request.state.caller = caller_of(request, request.app.state.access)
+            MutableHeaders(scope=request.scope)["Content-Type"] = "application/json"  # whatever the client says
+            response = await handle(_LimitedRequest(request.scope, request.receive))
+            response.headers.update(_HEADERS)
+            return response
+
+        return answer
+
+
+class _LimitedRequest(Request):
+    """The body is limited, and parsed as pydantic does: without lone surrogates, which no topic or id can have."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            self._body = await body_of(self)
+        return self._body
+
+    async def json(self) -> Any:
+        try:
+            return from_json(await self.body())
+        except ValueError as error:
+            raise HTTPException(400, f"Invalid JSON: {error}") from error

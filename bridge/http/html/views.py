@@ -11,19 +11,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from bridge.errors import BridgeError
 from bridge.http.api.actions import ACTIONS, NO_ID_REMEDY, SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
-from bridge.http.api.operation import Operation
-from bridge.http.api.routes import MAX_BODY_BYTES, address_of, body_of, caller_by_token, error_text, log_refusal, run
+from bridge.http.api.requests import PendingAsked, RedriveAsked, RejectedAsked, SelectionAsked, TimerAsked, TimersAsked
+from bridge.http.api.routes import Api
 from bridge.http.auth import audit_log as audit
+from bridge.http.auth.callers import address_of, caller_by_token, log_refusal, require_operator
 from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller
+from bridge.http.errors import http_error
 from bridge.http.html.rendering import Rendering
+from bridge.http.request_body import MAX_BODY_BYTES, body_of
 from bridge.query.summary import Bucket
 from timer.index.due_counts import HOUR_MS
 
@@ -51,10 +54,8 @@ _MINUTES = "2m"
 
 
 class HtmlPages:
-    """`operations`: those of the API."""
-
-    def __init__(self, operations: list[Operation], access: Authenticator, now_ms: Callable[[], int]) -> None:
-        self._operations = {each.name: each for each in operations}
+    def __init__(self, api: Api, access: Authenticator, now_ms: Callable[[], int]) -> None:
+        self._api = api
         self._access = access
         self._now_ms = now_ms
         self._rendering = Rendering(_FOLDER / "templates", now_ms)
@@ -66,34 +67,32 @@ class HtmlPages:
             "/timer": self._timer,
             "/rejected": self._rejected,
         }
-        sent: dict[str, Handler] = {
-            "/selection/count": self._count,
-            "/rejected/redrive": self._redrive,
-            "/logout": self._logout,
-        }
-        sent |= {f"/{action.about}/{action.name}": self._action_handler(action) for action in ACTIONS.values()}
-        sent |= {f"/selection/{action.name}": self._selection_handler(action) for action in SELECTION_ACTIONS}
+        sent: dict[str, Handler] = {"/selection/count": self._count, "/logout": self._logout}
+        changes: dict[str, Handler] = {"/rejected/redrive": self._redrive}
+        changes |= {f"/{action.about}/{action.name}": self._action_handler(action) for action in ACTIONS.values()}
+        changes |= {f"/selection/{action.name}": self._selection_handler(action) for action in SELECTION_ACTIONS}
         return [
             Mount("/static", StaticFiles(directory=_FOLDER / "static")),
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
-            *(Route(path, self._guarded(self._for_callers(handler))) for path, handler in shown.items()),
+            *(Route(path, self._guarded(self._for_callers(each))) for path, each in shown.items()),
+            *(Route(path, self._guarded(self._for_callers(each)), methods=["POST"]) for path, each in sent.items()),
             *(
-                Route(path, self._guarded(self._for_callers(handler)), methods=["POST"])
-                for path, handler in sent.items()
+                Route(path, self._guarded(self._for_callers(_for_operators(each))), methods=["POST"])
+                for path, each in changes.items()
             ),
         ]
 
     # -- authentication
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Turn HTTPException into an error page, and add the headers of every page."""
+        """Turn errors into an error page, and add the headers of every page."""
 
         async def answer(request: Request) -> Response:
             try:
                 _require_own_origin(request)
                 response = await handler(request)
-            except HTTPException as error:
-                caller = self._caller(request)
+            except (HTTPException, BridgeError, ValueError) as raised:
+                error, caller = http_error(raised), self._caller(request)
                 response = self._page(request, caller, "error.html", error.status_code, reason=error.detail)
                 response.headers.update(error.headers or {})
             response.headers.update(_HEADERS)
@@ -149,56 +148,60 @@ class HtmlPages:
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
         span = request.query_params.get("span", "day")
-        overview = await self._ask("overview", caller, {})
-        pending = await self._ask("pending", caller, {"bucket": _BUCKETS.get(span, "1h")})
+        overview = await self._api.reads.overview(caller)
+        pending = await self._api.reads.pending(caller, PendingAsked(bucket=_BUCKETS.get(span, "1h")))
         buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
         due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
-        values = {"overview": overview, "pending": pending, "buckets": buckets, "span": span, "actions": TOPIC_ACTIONS}
+        values: dict[str, Any] = {
+            "overview": overview,
+            "pending": pending,
+            "buckets": buckets,
+            "span": span,
+            "actions": TOPIC_ACTIONS,
+        }
         return self._page(request, caller, "overview.html", next_due_ms=min(due_ms, default=None), **values)
 
     async def _next_hour(self, caller: Caller) -> list[Bucket]:
         """Return the due timers by minute. That takes a search: counts are kept by the hour."""
         now_ms = self._now_ms()
-        asked = {"limit": 0, "due_from": now_ms, "due_to": now_ms + HOUR_MS, "bucket": _MINUTES}
-        buckets: list[Bucket] = (await self._ask("timers", caller, asked)).histogram
-        return buckets
+        asked = TimersAsked(limit=0, due_from=now_ms, due_to=now_ms + HOUR_MS, bucket=_MINUTES)
+        return (await self._api.reads.timers(caller, asked)).histogram
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.query_params)
-        after = request.query_params.get("after")
-        asked = selector | {"limit": PAGE_ROWS} | ({"after": after} if after else {})
-        found = await self._ask("timers", caller, asked)
+        after = request.query_params.get("after") or None
+        found = await self._api.reads.timers(caller, TimersAsked(**selector, limit=PAGE_ROWS, after=after))
         following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
         return self._page(
             request, caller, "timers.html", found=found, selector=selector, following=following, is_first=not after
         )
 
     async def _timer(self, request: Request, caller: Caller) -> Response:
-        given = request.query_params
-        asked = {name: given[name] for name in ("id", "id_base64", "origin") if given.get(name)}
+        asked = _given(request.query_params, "id", "id_base64", "origin")
         if not asked:
             return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
-        with_value = given.get("value") == "true"
-        found = await self._ask("timer", caller, asked | {"value": with_value})
+        with_value = request.query_params.get("value") == "true"
+        found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
         status = 200 if found.timers or found.missing else 404
-        values = {"asked": asked, "found": found, "with_value": with_value, "actions": TIMER_ACTIONS}
+        values: dict[str, Any] = {"asked": asked, "found": found, "with_value": with_value, "actions": TIMER_ACTIONS}
         return self._page(request, caller, "timer.html", status, **values)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
-        asked = {name: request.query_params[name] for name in ("code", "topic") if request.query_params.get(name)}
-        found = await self._ask("rejected", caller, asked | {"limit": 200})
+        asked = _given(request.query_params, "code", "topic")
+        found = await self._api.rejected.latest(RejectedAsked(**asked, limit=200))
         return self._page(request, caller, "rejected.html", found=found, asked=asked)
 
     # -- changes
 
     def _action_handler(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
-            asked = _filled(request.state.form)
+            form = request.state.form
+            asked = _given(form, *form)
             asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
-            if "value" in request.state.form:
-                asked["value"] = request.state.form["value"].replace("\r\n", "\n")  # browsers send \r\n
-            done = await self._ask(action.name, caller, asked)
-            named = {each: asked[each] for each in ("id", "id_base64") if each in asked}
+            if "value" in form:
+                asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
+            done = await self._api.actions.act(caller, action, action.request_model(**asked))
+            named = _given(form, "id", "id_base64")
             back = "/timer" if action.about == "timer" else "/"
             return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
@@ -206,32 +209,24 @@ class HtmlPages:
 
     async def _count(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.state.form)
-        counted = await self._ask("count", caller, {"selector": selector})
-        values = {"counted": counted, "selector": selector, "actions": SELECTION_ACTIONS}
+        counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
+        values: dict[str, Any] = {"counted": counted, "selector": selector, "actions": SELECTION_ACTIONS}
         return self._page(request, caller, "counted.html", **values)
 
     def _selection_handler(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
             form = request.state.form
             selector = _selector(form)
-            asked = {name: value for name, value in _filled(form).items() if name not in _SELECTOR}
-            done = await self._ask(f"{action.name}_selection", caller, asked | {"selector": selector})
+            asked = _given(form, *(form.keys() - _SELECTOR))
+            done = await self._api.selections.act(caller, action, action.selection_model(selector=selector, **asked))
             return self._page(request, caller, "done.html", action=action, done=done, back="/timers", asked=selector)
 
         return act
 
     async def _redrive(self, request: Request, caller: Caller) -> Response:
-        records = request.state.form.get("record", "").split("\n")
-        done = await self._ask("redrive", caller, {"records": [each for each in records if each]})
+        records = [each for each in request.state.form.get("record", "").split("\n") if each]
+        done = await self._api.rejected.redrive(caller, RedriveAsked(records=records))
         return self._page(request, caller, "redriven.html", done=done)
-
-    async def _ask(self, name: str, caller: Caller, asked: Mapping[str, Any]) -> Any:
-        operation = self._operations[name]
-        try:
-            question = operation.request_model.model_validate(asked)
-        except ValidationError as error:
-            raise HTTPException(400, error_text(error)) from error
-        return await run(operation, caller, question)
 
     def _page(
         self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
@@ -241,6 +236,14 @@ class HtmlPages:
         always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID_REMEDY}
         text = self._rendering.page(template, caller=caller, **always, **values)
         return Response(text, status, media_type="text/html")
+
+
+def _for_operators(handler: Handler) -> Handler:
+    async def answer(request: Request, caller: Caller) -> Response:
+        require_operator(caller)
+        return await handler(request, caller)
+
+    return answer
 
 
 def _require_own_origin(request: Request) -> None:
@@ -278,9 +281,10 @@ async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, 
     return {name: "\n".join(values) for name, values in found.items()}
 
 
-def _filled(form: Mapping[str, str]) -> dict[str, Any]:
-    return {name: value for name, value in form.items() if value}
+def _given(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
+    """Return the fields of these names that are not empty."""
+    return {name: fields[name] for name in names if fields.get(name)}
 
 
-def _selector(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: given[name] for name in _SELECTOR if given.get(name)}
+def _selector(fields: Mapping[str, str]) -> dict[str, Any]:
+    return _given(fields, *_SELECTOR)

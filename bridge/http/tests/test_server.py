@@ -1,10 +1,7 @@
 """The HTTP server over a simulated bridge, on loopback."""
 
-import json
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -28,6 +25,7 @@ from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
+from bridge.tests.simulation.http_fakes import Page
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 
@@ -50,18 +48,6 @@ class Served(QueryQueue):
         return answer
 
 
-class Web:
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=20) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as refused:
-            return refused.code, json.load(refused)
-
-
 def routes_of(world: TimerWorld, query_queue: QueryQueue, answer_timeout_s: float = 10) -> Starlette:
     status, limits = world.bridge.status, AlertLimits("1.2.3", world.options.min_free_bytes, 1000)
     exposition = Exposition(world.bridge.metrics, status, limits)
@@ -69,11 +55,11 @@ def routes_of(world: TimerWorld, query_queue: QueryQueue, answer_timeout_s: floa
 
 
 @contextmanager
-def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, answer_timeout_s: float = 10) -> Iterator[Web]:
+def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, answer_timeout_s: float = 10) -> Iterator[Page]:
     port = free_port()
     routes = routes_of(world, query_queue or Served(world), answer_timeout_s)
     with serving("127.0.0.1", port, routes):
-        yield Web(f"http://127.0.0.1:{port}")
+        yield Page(f"http://127.0.0.1:{port}")
 
 
 @pytest.fixture
@@ -82,12 +68,12 @@ def world() -> World:
 
 
 @pytest.fixture
-def web(world: World) -> Iterator[Web]:
+def web(world: World) -> Iterator[Page]:
     with web_of(world) as found:
         yield found
 
 
-def test_probes(world: World, web: Web) -> None:
+def test_probes(world: World, web: Page) -> None:
     well = {"status": "ok", "shards": {"timer.requests/0": "running"}}
     assert web.get("/health/live") == (200, well)
     assert web.get("/health/ready") == (200, well)
@@ -105,7 +91,7 @@ def test_probes(world: World, web: Web) -> None:
     assert web.get("/nothing") == (404, {"reason": "Not Found"})
 
 
-def test_every_path_checks_the_host_header(web: Web) -> None:
+def test_every_path_checks_the_host_header(web: Page) -> None:
     for path in ("/health/live", "/health/ready", "/pending", "/pending?id=a", "/metrics", "/nothing"):
         for host in (
             "evil.example",
@@ -121,7 +107,7 @@ def test_every_path_checks_the_host_header(web: Web) -> None:
         assert web.get("/health/live", Host=host)[0] == 200, host
 
 
-def test_a_probe_without_a_host_header_is_answered(web: Web) -> None:
+def test_a_probe_without_a_host_header_is_answered(web: Page) -> None:
     with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=20) as probe:
         probe.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
         assert probe.recv(100).startswith(b"HTTP/1.1 200")
@@ -135,7 +121,7 @@ def test_names_in_http_hosts_and_the_advertised_one_are_known(world: World) -> N
     hosts = Middleware(KnownHosts, names)
     port = free_port()
     with serving("127.0.0.1", port, application(status, QueryQueue(), world.bridge.clock, exposition, hosts=hosts)):
-        web = Web(f"http://127.0.0.1:{port}")
+        web = Page(f"http://127.0.0.1:{port}")
         for host in ("a.svc", "bridge-1:8321", "b.example", socket.gethostname()):
             assert web.get("/health/live", Host=host)[0] == 200, host
         for host in ("svc", "bridge-10", "x.b.example"):
@@ -175,13 +161,13 @@ def test_case_34_pending_by_topic_with_first_last_and_histogram() -> None:
 
 
 @pytest.mark.parametrize("bucket", ["10m", "0", "90m", "soon", "-1h"])
-def test_an_invalid_bucket_is_refused(web: Web, bucket: str) -> None:
+def test_an_invalid_bucket_is_refused(web: Page, bucket: str) -> None:
     status, told = web.get(f"/pending?bucket={bucket}")
     assert status == 400
     assert "bucket" in told["reason"]
 
 
-def test_one_id_is_found_in_each_state(world: World, web: Web) -> None:
+def test_one_id_is_found_in_each_state(world: World, web: Page) -> None:
     def told(id_: str) -> tuple[int, list[dict[str, Any]]]:
         status, answer = web.get(f"/pending?id={id_}")
         return status, answer["timers"]
@@ -212,7 +198,7 @@ def test_one_id_is_found_in_each_state(world: World, web: Web) -> None:
     assert told("a") == (404, [])
 
 
-def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Web) -> None:
+def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Page) -> None:
     """A sender that sees nothing pending sends the message again, so it would arrive twice."""
     world.send(delay_ms=500, id_="a")
     world.bridge.run(10)
@@ -231,7 +217,7 @@ def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Web)
     assert str(ended.exception).startswith("nothing was found under 'b', but timer.requests/3 could not be looked into")
 
 
-def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Web) -> None:
+def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Page) -> None:
     world.send(delay_ms=500, id_="leaves")
     world.send(delay_ms=3 * WINDOW_MS, id_="rolls")
     states: set[tuple[str, str]] = set()
@@ -301,21 +287,20 @@ def test_an_unreadable_store_is_reported_and_the_loop_goes_on(world: World) -> N
 
 
 def test_metrics_are_served_while_the_loop_does_not_turn(world: World) -> None:
-    def get(url: str, accept: str = "text/plain") -> tuple[str, str]:
-        asked = urllib.request.Request(f"{url}/metrics", headers={"accept": accept})
-        with urllib.request.urlopen(asked, timeout=20) as answer:
-            return answer.headers["content-type"], answer.read().decode()
+    def get(web: Page, accept: str = "text/plain") -> tuple[str, str]:
+        answer = web.ask("GET", "/metrics", Accept=accept)
+        return answer.headers["Content-Type"], answer.text
 
     world.send(delay_ms=500)
     world.bridge.run(10)
     with web_of(world) as web:
-        kind, text = get(web.url)
+        kind, text = get(web)
         assert kind.startswith("text/plain; version=0.0.4")
         assert 'timer_bridge_pending_timers{target="orders"} 1.0' in text
-        kind, text = get(web.url, "application/openmetrics-text; version=1.0.0")
+        kind, text = get(web, "application/openmetrics-text; version=1.0.0")
         assert (kind.startswith("application/openmetrics-text"), text.endswith("# EOF\n")) == (True, True)
     with web_of(world, QueryQueue(), answer_timeout_s=0.05) as web:
-        _, text = get(web.url)
+        _, text = get(web)
         assert 'timer_bridge_requests_total{topic="timer.requests"} 1.0' in text
         assert "timer_bridge_pending_timers{" not in text, "nobody has looked yet"
 

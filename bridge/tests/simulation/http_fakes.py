@@ -9,26 +9,29 @@ with Place() as place:
 import json
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from email.message import Message
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from starlette.middleware import Middleware
-from starlette.routing import Route
 
 from bridge.client import Headers, Sent, TimerProducer
 from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
-from bridge.http.api.operations import Api, ApiContext
+from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
 from bridge.http.api.rejected import RejectedTopic
-from bridge.http.api.routes import routes, token_requirement
+from bridge.http.api.routes import Api, api_routes
+from bridge.http.api.selections import Selections
+from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
+from bridge.http.auth.callers import token_requirement
 from bridge.http.auth.sessions import Authenticator, Token
 from bridge.http.html.views import HtmlPages
 from bridge.http.known_hosts import KnownHosts
@@ -52,6 +55,7 @@ _OWN = ("timer.journal", "timer.rejected", "timer.receipts", "timer.redriven")
 PARTITIONS = 4
 KEY = b"k" * 32
 """That of all instances."""
+READER, OPERATOR = Token("rita", "read", digest_of("r" * 32)), Token("otto", "operate", digest_of("o" * 32))
 RULES = Rules(
     max_delay_ms=10**9, roll_window_ms=200_000_000, own_topics=frozenset({TIMERS, *_OWN}), levels_ms=(1000, 5000)
 )
@@ -146,32 +150,42 @@ class _Reader(FakeHistory):
         return len(self._kafka.topics[topic].partitions) if topic in self._kafka.topics else None
 
 
+class Answer(NamedTuple):
+    status: int
+    text: str
+    headers: Message
+
+
 class Page:
-    """HTTP of one instance."""
+    """HTTP client of one instance. It keeps its cookie and follows no redirect."""
 
     def __init__(self, url: str, secret: str | None = None) -> None:
         self.url = url
+        self.cookie = ""
         self._secret = secret
 
     def holding(self, secret: str | None) -> "Page":
-        """The same in the name of whoever has this token."""
+        """Return a client that sends this token."""
         return Page(self.url, secret)
 
     def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        return self._ask(urllib.request.Request(self.url + path, headers=headers))
+        answer = self.ask("GET", path, None, **headers)
+        return answer.status, json.loads(answer.text)
 
     def post(self, path: str, asked: Any, **headers: str) -> tuple[int, Any]:
-        told = {"Content-Type": "application/json", **headers}
-        return self._ask(urllib.request.Request(self.url + path, json.dumps(asked).encode(), told))
+        headers = {"Content-Type": "application/json"} | headers
+        answer = self.ask("POST", path, json.dumps(asked).encode(), **headers)
+        return answer.status, json.loads(answer.text)
 
-    def _ask(self, request: urllib.request.Request) -> tuple[int, Any]:
-        if self._secret is not None:
-            request.add_header("Authorization", f"Bearer {self._secret}")
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:  # nosec B310
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as refused:
-            return refused.code, json.load(refused)
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        own = {"Cookie": self.cookie} | ({} if self._secret is None else {"Authorization": f"Bearer {self._secret}"})
+        with closing(HTTPConnection(self.url.removeprefix("http://"), timeout=30)) as connection:
+            connection.request(method, path, body, {**own, **headers})
+            response = connection.getresponse()
+            answer = Answer(response.status, response.read().decode(), response.headers)
+        if given := answer.headers["Set-Cookie"]:
+            self.cookie = given.partition(";")[0]
+        return answer
 
 
 class _Served(QueryQueue):
@@ -210,7 +224,6 @@ class Place:
         self.producer = TimerProducer({}, outbox=MemoryOutbox(self.kafka))
         self.sides: list[MemorySide] = []
         self.pages: list[Page] = []
-        self.routes: list[Route] = []
         self._tokens = tokens
         self._looked_at = looked_at
         self._served: list[ExitStack] = []
@@ -249,23 +262,16 @@ class Place:
         side = MemorySide(self)
         query_queue = _Served(self, instance)
         access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
-        api = Api(
-            ApiContext(
-                status=instance.status,
-                queries=LoopQueries(instance.status, query_queue, 1.0),
-                clock=instance.clock,
-                peers=Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0),
-                requests=RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50)),
-                rejected=RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at),
-                data_dir=Path(__file__).parent,
-                timer_topics=(TIMERS,),
-                version="0",
-            )
-        )
-        self.routes = routes(api.operations, access, "0")
-        site = HtmlPages(api.operations, access, instance.clock.now_ms)
+        queries = LoopQueries(instance.status, query_queue, 1.0)
+        peers = Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0)
+        reads = GroupReads(instance.status, queries, instance.clock, peers, Path(__file__).parent, "0")
+        requests = RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50))
+        actions = TimerActions(requests, (TIMERS,))
+        rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
+        api = Api(reads, actions, Selections(reads, actions, instance.clock), rejected)
+        site = HtmlPages(api, access, instance.clock.now_ms)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
-        others = [*self.routes, *site.routes()]
+        others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
         app = application(
             instance.status, query_queue, instance.clock, exposition, 1.0, others, token_requirement(access), hosts

@@ -1,86 +1,35 @@
 """The page as HTML, without a browser: permissions, escaping, and forms of other sites."""
 
 import re
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from email.message import Message
 from html import unescape
-from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 
 from bridge.client import headers_for
-from bridge.config.secret_file import digest_of
 from bridge.http.auth.sessions import Token
 from bridge.http.html.rendering import bytes_text, plain, span_text
-from bridge.tests.simulation.http_fakes import TIMERS, Place
+from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
 
-READER, OPERATOR = Token("rita", "read", digest_of("r" * 32)), Token("otto", "operate", digest_of("o" * 32))
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with Place() as made:
-        yield made
+class Browser(Page):
+    """An HTTP client with forms."""
 
+    def show(self, path: str) -> Answer:
+        return self.ask("GET", path)
 
-@pytest.fixture
-def guarded() -> Iterator[Place]:
-    with Place([READER, OPERATOR]) as made:
-        yield made
-
-
-class Answer(NamedTuple):
-    status: int
-    text: str
-    headers: Message
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-class Browser:
-    """An HTTP client with cookies and forms."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.cookie = ""
-        self._opener = urllib.request.build_opener(_Stay)
-
-    def get(self, path: str) -> Answer:
-        return self._ask(path, None, {})
-
-    def post(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
-        return self._ask(path, urlencode(fields).encode(), headers)
-
-    def post_raw(self, path: str, body: bytes) -> Answer:
-        return self._ask(path, body, {})
+    def send(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
+        return self.ask("POST", path, urlencode(fields).encode(), **headers)
 
     def log_in(self, secret: str) -> Answer:
-        return self.post("/login", {"token": secret})
+        return self.send("/login", {"token": secret})
 
     def form_key(self, path: str = "/rejected") -> str:
-        found = re.search(r'name="form_key" value="([0-9a-f]+)"', self.get(path).text)
+        found = re.search(r'name="form_key" value="([0-9a-f]+)"', self.show(path).text)
         assert found is not None
         return found[1]
-
-    def _ask(self, path: str, data: bytes | None, headers: dict[str, str]) -> Answer:
-        request = urllib.request.Request(self.url + path, data, headers)
-        if self.cookie:
-            request.add_header("Cookie", self.cookie)
-        try:
-            with self._opener.open(request, timeout=30) as answer:
-                found = Answer(answer.status, answer.read().decode(), answer.headers)
-        except urllib.error.HTTPError as other:
-            found = Answer(other.code, other.read().decode(), other.headers)
-        if given := found.headers["Set-Cookie"]:
-            self.cookie = given.partition(";")[0]
-        return found
 
 
 def send(place: Place, **headers: str) -> None:
@@ -102,7 +51,7 @@ def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
         "/rejected",
         "/timers?after=x",
     ):
-        answer = browser.get(path)
+        answer = browser.show(path)
         assert answer.status == (400 if "after" in path else 404 if "id=" in path else 200), path
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -118,7 +67,7 @@ def test_message_content_is_escaped(place: Place) -> None:
     send(place, **{"timer-delay-ms": HOSTILE, "timer-id": "\u202etxt.exe\n"})
     browser = Browser(place.pages[0].url)
     pages = [
-        browser.get(path).text
+        browser.show(path).text
         for path in (
             "/",
             "/timers",
@@ -140,28 +89,28 @@ def test_message_content_is_escaped(place: Place) -> None:
 def test_nothing_is_shown_before_the_login(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
-        answer = browser.get(path)
+        answer = browser.show(path)
         assert (answer.status, answer.headers["Location"]) == (303, f"/login?{urlencode({'next': path})}")
-    assert browser.post("/timer/cancel", {"id": "a"}).status == 303
+    assert browser.send("/timer/cancel", {"id": "a"}).status == 303
     error = browser.log_in("x" * 32)
     assert (error.status, "not known" in error.text, error.headers["Set-Cookie"]) == (401, True, None)
     for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb"):
-        found = browser.post(f"/login?{urlencode({'next': elsewhere})}", {"token": "r" * 32})
+        found = browser.send(f"/login?{urlencode({'next': elsewhere})}", {"token": "r" * 32})
         assert (found.status, found.headers["Location"]) == (303, "/"), elsewhere
     cookie = browser.log_in("r" * 32).headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert "r" * 32 not in cookie
-    assert browser.get("/").status == 200
+    assert browser.show("/").status == 200
 
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
 def test_the_cookie_is_secure_if_a_proxy_ends_tls(guarded: Place, scheme: str) -> None:
     browser, secure = Browser(guarded.pages[0].url), scheme == "https"
     origin = {"Origin": f"{scheme}://{browser.url.partition('://')[2]}"}
-    cookie = browser.post("/login", {"token": "o" * 32}, **origin).headers["Set-Cookie"]
+    cookie = browser.send("/login", {"token": "o" * 32}, **origin).headers["Set-Cookie"]
     assert ("Secure" in cookie, "HttpOnly" in cookie, "SameSite=strict" in cookie) == (secure, True, True)
-    ended = browser.post("/logout", {"form_key": browser.form_key()}, **origin).headers["Set-Cookie"]
+    ended = browser.send("/logout", {"form_key": browser.form_key()}, **origin).headers["Set-Cookie"]
     assert ("Max-Age=0" in ended, "Secure" in ended) == (True, secure)
 
 
@@ -169,13 +118,13 @@ def test_a_timer_without_an_id_is_shown_and_offers_nothing_that_would_need_one(p
     sent = place.producer.schedule("orders", "v", delay="2h").result(0)
     place.run(300)
     browser, origin = Browser(place.pages[0].url), f"{sent.topic}/{sent.partition}/{sent.offset}"
-    assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.get("/timers").text
-    shown = browser.get(f"/timer?origin={origin}").text
+    assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
+    shown = browser.show(f"/timer?origin={origin}").text
     assert "It has no id, so no request can name it: pause the real topic" in shown
     assert 'action="/timer/' not in shown
-    assert browser.get("/timer?origin=orders/0/7").status == 404
+    assert browser.show("/timer?origin=orders/0/7").status == 404
     key = browser.form_key("/timers?topic=orders")
-    counted = browser.post("/selection/count", {"form_key": key, "topic": "orders"}).text
+    counted = browser.send("/selection/count", {"form_key": key, "topic": "orders"}).text
     assert "1 of them have no id" in counted
     assert "Cancel 0 timers" in counted
     assert counted.count(" disabled>") == 3
@@ -184,13 +133,13 @@ def test_a_timer_without_an_id_is_shown_and_offers_nothing_that_would_need_one(p
 def test_without_a_token_no_large_body_is_read(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for fields in (2000, 20_000):
-        answer = browser.post_raw("/login", b"a=&" * fields)
+        answer = browser.ask("POST", "/login", b"a=&" * fields)
         assert (answer.status, "4096 bytes" in answer.text) == (413, True)
     browser.log_in("o" * 32)
-    answer = browser.post_raw("/rejected/redrive", b"record=&" * 3000)
+    answer = browser.ask("POST", "/rejected/redrive", b"record=&" * 3000)
     assert (answer.status, "more than 2000 fields" in answer.text) == (413, True)
     records = f"record=timer.rejected/0/1&record=timer.rejected/0/2&form_key={browser.form_key()}"
-    assert browser.post_raw("/rejected/redrive", records.encode()).status == 200
+    assert browser.ask("POST", "/rejected/redrive", records.encode()).status == 200
 
 
 def test_a_reader_is_shown_no_buttons_and_may_not_press_them(guarded: Place) -> None:
@@ -198,24 +147,24 @@ def test_a_reader_is_shown_no_buttons_and_may_not_press_them(guarded: Place) -> 
     reader, operator = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
     reader.log_in("r" * 32)
     operator.log_in("o" * 32)
-    assert "/timer/cancel" not in reader.get("/timer?id=a").text
-    assert "/timer/cancel" in operator.get("/timer?id=a").text
-    answer = reader.post("/timer/cancel", {"id": "a", "form_key": reader.form_key()})
+    assert "/timer/cancel" not in reader.show("/timer?id=a").text
+    assert "/timer/cancel" in operator.show("/timer?id=a").text
+    answer = reader.send("/timer/cancel", {"id": "a", "form_key": reader.form_key()})
     assert (answer.status, "rita may only read" in answer.text) == (403, True)
-    done = operator.post("/timer/cancel", {"id": "a", "form_key": operator.form_key()})
+    done = operator.send("/timer/cancel", {"id": "a", "form_key": operator.form_key()})
     assert done.status == 200
     assert "1 request was sent" in done.text
-    operator.post("/logout", {"form_key": operator.form_key()})
-    assert operator.get("/").status == 303
+    operator.send("/logout", {"form_key": operator.form_key()})
+    assert operator.show("/").status == 303
 
 
 def test_a_cookie_is_worth_nothing_after_the_logout(guarded: Place) -> None:
     browser, thief = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
     browser.log_in("o" * 32)
     thief.cookie, key = browser.cookie, browser.form_key()
-    assert thief.get("/").status == 200
-    browser.post("/logout", {"form_key": key})
-    assert (thief.get("/").status, thief.post("/timer/cancel", {"id": "a", "form_key": key}).status) == (303, 303)
+    assert thief.show("/").status == 200
+    browser.send("/logout", {"form_key": key})
+    assert (thief.show("/").status, thief.send("/timer/cancel", {"id": "a", "form_key": key}).status) == (303, 303)
 
 
 def test_wrong_tokens_are_throttled_and_logged_once_a_minute(guarded: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -231,7 +180,7 @@ def test_wrong_tokens_are_throttled_and_logged_once_a_minute(guarded: Place, cap
     for path in ("/api/v1/overview", "/pending?id=a"):
         status, told = page.holding("o" * 32).get(path)
         assert (status, "try again in 60 s" in told["reason"]) == (429, True)
-    assert old.get("/").status == 200, "a session needs no token"
+    assert old.show("/").status == 200, "a session needs no token"
     assert page.get("/health/live")[0] == 200
     assert guarded.pages[1].holding("o" * 32).get("/api/v1/overview")[1]["missing"] == [], (
         "neighbours are not throttled"
@@ -252,27 +201,27 @@ def test_a_form_of_another_site_is_not_taken(tokens: list[Token]) -> None:
         send(place, **{"timer-id": "a"})
         key = browser.form_key("/timer?id=a")
         for fields in ({}, {"form_key": ""}, {"form_key": "0" * 64}):
-            answer = browser.post("/timer/cancel", {"id": "a", **fields})
+            answer = browser.send("/timer/cancel", {"id": "a", **fields})
             assert (answer.status, "reload the page" in answer.text) == (403, True)
-        answer = browser.post("/timer/cancel", {"id": "a", "form_key": key}, Origin="https://evil.example")
+        answer = browser.send("/timer/cancel", {"id": "a", "form_key": key}, Origin="https://evil.example")
         assert (answer.status, "by another site" in answer.text) == (403, True)
         assert place.pages[0].holding("o" * 32).get("/api/v1/overview")[1]["pending"] == 1
-        assert browser.post("/timer/cancel", {"id": "a", "form_key": key}, Origin=browser.url).status == 200
+        assert browser.send("/timer/cancel", {"id": "a", "form_key": key}, Origin=browser.url).status == 200
 
 
 def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     for number in range(3):
         send(place, **{"timer-id": f"s{number}"})
     browser = Browser(place.pages[0].url)
-    assert "Act on all that match" not in browser.get("/timers").text
+    assert "Act on all that match" not in browser.show("/timers").text
     key = browser.form_key("/timers?topic=orders")
-    counted = browser.post("/selection/count", {"topic": "orders", "form_key": key}).text
+    counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
     assert "3 timers match" in counted
     token = re.search(r'name="token" value="([^"]+)"', counted)
     assert token is not None
     fields = {"topic": "orders", "token": token[1], "form_key": key}
-    assert "cancelled" in browser.post("/selection/cancel", fields).text
-    assert browser.post("/selection/count", {"form_key": key}).status == 400
+    assert "cancelled" in browser.send("/selection/cancel", fields).text
+    assert browser.send("/selection/count", {"form_key": key}).status == 400
 
 
 def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
@@ -280,7 +229,7 @@ def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
     for partition in range(4):
         place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
     place.run(300)
-    text = Browser(place.pages[0].url).get("/timer?id=a").text
+    text = Browser(place.pages[0].url).show("/timer?id=a").text
     forms = re.findall(r'<form method="post" action="/timer/(\w+)">(.*?)</form>', text, re.DOTALL)
     for partition in range(4):
         shown = f'name="partition" value="{partition}"'
@@ -298,7 +247,7 @@ def pressed(form: str) -> dict[str, str]:
 
 def replacing(place: Place, id_: str, *, with_value: bool = True) -> dict[str, str] | None:
     path = f"/timer?{urlencode({'id': id_, **({'value': 'true'} if with_value else {})})}"
-    form = re.search(r'action="/timer/replace".*?</form>', Browser(place.pages[0].url).get(path).text, re.DOTALL)
+    form = re.search(r'action="/timer/replace".*?</form>', Browser(place.pages[0].url).show(path).text, re.DOTALL)
     return pressed(form[0]) if form else None
 
 
@@ -321,10 +270,10 @@ def test_an_unedited_replacement_changes_only_the_time(place: Place, key: str | 
     fields = replacing(place, "a\nb")
     assert fields is not None
     browser = Browser(place.pages[0].url)
-    refused = browser.post("/timer/replace", {**fields, "delay": "soon"})
+    refused = browser.send("/timer/replace", {**fields, "delay": "soon"})
     assert refused.status == 400
     assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 1, "nothing was ended"
-    assert browser.post("/timer/replace", {**fields, "delay": "1h"}).status == 200
+    assert browser.send("/timer/replace", {**fields, "delay": "1h"}).status == 200
     place.run(3_700_000)
     assert [(entry.key, entry.value) for entry in place.kafka.read("orders")] == [(raw_key, raw_value)]
     assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0, "of one, one was made"
@@ -346,7 +295,7 @@ def test_a_message_that_a_form_would_change_is_not_editable(place: Place, key: b
     place.producer.schedule("orders", value, key=key, delay="2h", id="a").result(0)
     place.run(300)
     assert replacing(place, "a") is None
-    assert "/api/v1/timer/replace" in Browser(place.pages[0].url).get("/timer?id=a&value=true").text
+    assert "/api/v1/timer/replace" in Browser(place.pages[0].url).show("/timer?id=a&value=true").text
 
 
 @pytest.mark.parametrize(
@@ -366,17 +315,17 @@ def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
     place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
     place.run(300)
     assert replacing(place, "a", with_value=False) is None
-    assert "have its value shown first" in Browser(place.pages[0].url).get("/timer?id=a").text
+    assert "have its value shown first" in Browser(place.pages[0].url).show("/timer?id=a").text
 
 
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     send(place, **{"timer-id": "a"})
     browser = Browser(place.pages[0].url)
-    done = browser.post("/topic/pause", {"topic": "orders", "form_key": browser.form_key("/")})
+    done = browser.send("/topic/pause", {"topic": "orders", "form_key": browser.form_key("/")})
     assert (done.status, "1 request was sent" in done.text) == (200, True)
     place.producer.pause("bills")
     place.run(300)
-    overview = browser.get("/").text
+    overview = browser.show("/").text
     assert overview.count("<strong>paused</strong>") == 2, "one of which nothing is pending"
     assert "<dt>Next due</dt><dd>none</dd>" in overview, "what waits is not due next"
 
@@ -386,11 +335,11 @@ def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
     place.run(2000)
     place.kafka.create("nowhere")
     browser = Browser(place.pages[0].url)
-    record = re.search(r'name="record" value="([^"]+)"', browser.get("/rejected").text)
+    record = re.search(r'name="record" value="([^"]+)"', browser.show("/rejected").text)
     assert record is not None
     fields = {"record": record[1], "form_key": browser.form_key()}
-    assert "1 sent again" in browser.post("/rejected/redrive", fields).text
-    assert browser.post("/rejected/redrive", {"form_key": fields["form_key"]}).status == 400
+    assert "1 sent again" in browser.send("/rejected/redrive", fields).text
+    assert browser.send("/rejected/redrive", {"form_key": fields["form_key"]}).status == 400
 
 
 def test_how_numbers_look() -> None:
@@ -409,4 +358,4 @@ def test_a_topic_that_takes_no_records_is_marked_with_the_time_since_when(place:
     place.producer.schedule("orders", "v", delay="1s")
     place.kafka.topics["orders"].unavailable = True
     place.run(3000)
-    assert "takes no records since" in Browser(place.pages[0].url).get("/").text
+    assert "takes no records since" in Browser(place.pages[0].url).show("/").text

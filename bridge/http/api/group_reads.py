@@ -1,0 +1,163 @@
+"""Read from the whole group: our own partitions through the loop's thread, those of the other instances through peers.
+
+Each method raises HTTPException, BridgeError (503) or ValueError (400).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+
+from bridge.http.api.host_stats import disk_of, resident_bytes
+from bridge.http.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
+from bridge.http.api.responses import (
+    GroupFound,
+    GroupListing,
+    GroupPending,
+    Instance,
+    Overview,
+    Owned,
+    PartitionState,
+)
+from bridge.http.async_queries import LoopQueries, deadline
+from bridge.http.auth import audit_log as audit
+from bridge.http.auth.sessions import Caller
+from bridge.http.peers import Peers
+from bridge.loop.loop import Bridge
+from bridge.observe.recent_traffic import joined_traffic
+from bridge.observe.status import Status
+from bridge.ports import Clock
+from bridge.query.details import OriginSearch, find_by_id
+from bridge.query.search import Search, merge_listings
+from bridge.query.summary import Pending, merge_pending, pending_in_bridge
+
+
+class GroupReads:
+    """`data_dir` and `version` are those of this instance."""
+
+    def __init__(
+        self, status: Status, queries: LoopQueries, clock: Clock, peers: Peers, data_dir: Path, version: str
+    ) -> None:
+        self._status = status
+        self._queries = queries
+        self._clock = clock
+        self._peers = peers
+        self._data_dir = data_dir
+        self._version = version
+
+    async def overview(self, caller: Caller) -> Overview:
+        instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self.instance)
+        traffic = joined_traffic(each.traffic for each in instances)
+        owned = [
+            Owned(partition=name, owner=each.address, **state.model_dump())
+            for each in instances
+            for name, state in each.partitions.items()
+        ]
+        return Overview(
+            at_ms=self._clock.now_ms(),
+            pending=sum(each.pending or 0 for each in owned),
+            late_p50_ms=traffic.lateness_ms(0.5),
+            late_p99_ms=traffic.lateness_ms(0.99),
+            in_per_s=traffic.in_per_s,
+            out_per_s=traffic.out_per_s,
+            partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
+            paused_topics=sorted({topic for each in instances for topic in each.paused_topics}),
+            unavailable_topics=_earliest(each.unavailable_topics for each in instances),
+            instances=sorted(instances, key=lambda each: each.address),
+            missing=missing,
+        )
+
+    async def instance(self) -> Instance:
+        """Return the state of this instance, also while its loop waits for a broker."""
+        counts: dict[str, int] = {}
+        paused: set[str] = set()
+        with suppress(HTTPException):
+            pending, paused = await self._queries.ask(lambda bridge: (bridge.pending, _paused(bridge)))
+            counts = {str(shard): count for shard, count in pending.items()}
+        now_ms = self._clock.now_ms()
+        return Instance(
+            address=self._peers.address,
+            version=self._version,
+            at_ms=now_ms,
+            not_ready=self._status.ready().reason,
+            partitions={
+                str(shard): PartitionState(phase=each.phase, reason=each.reason, pending=counts.get(str(shard)))
+                for shard, each in sorted(self._status.shards().items())
+            },
+            paused_topics=sorted(paused),
+            unavailable_topics=dict(self._status.unavailable_targets),
+            traffic=self._status.traffic.recent(now_ms),
+            disk=await asyncio.to_thread(disk_of, self._data_dir),
+            resident_bytes=resident_bytes(),
+        )
+
+    async def pending(self, caller: Caller, asked: PendingAsked) -> GroupPending:
+        async def own() -> Pending:
+            now_ms = self._clock.now_ms()
+            return await self._queries.ask(
+                lambda bridge: pending_in_bridge(bridge, now_ms, asked.bucket, asked.topic, deadline())
+            )
+
+        parts, missing = await self._peers.ask_all(caller, f"{API}/pending", asked, Pending, own)
+        whole = merge_pending(parts)
+        next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
+        return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
+
+    async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
+        async def own() -> GroupListing:
+            search = Search(asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket))
+            await self._queries.search(search, self._clock.now_ms)
+            return GroupListing(**search.listing().model_dump(), partitions=[str(shard) for shard in search.shards])
+
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
+        whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
+        partitions = [name for part in parts for name in part.partitions]
+        return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
+
+    async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
+        def by_id(bridge: Bridge) -> GroupFound:
+            found = find_by_id(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
+            return GroupFound(**found.model_dump(), partitions=[str(shard) for shard in bridge.shards])
+
+        async def own() -> GroupFound:
+            return await (self._queries.ask(by_id) if asked.origin is None else self._by_origin(asked))
+
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
+        if asked.origin is not None:
+            shard, _ = asked.place()
+            missing = [each for each in missing if each.partition == str(shard)]
+        timers = [timer for part in parts for timer in part.timers]
+        partitions = [name for part in parts for name in part.partitions]
+        if asked.value and not caller.is_from_peer:
+            audit.log_action(caller, "read value", asked.named(), {"timers": len(timers)})
+        return GroupFound(
+            at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
+        )
+
+    async def _by_origin(self, asked: TimerAsked) -> GroupFound:
+        shard, offset = asked.place()
+        search = OriginSearch(shard, offset, with_value=asked.value)
+        await self._queries.search(search, self._clock.now_ms)
+        if search.found is None:
+            return GroupFound(at_ms=self._clock.now_ms(), timers=[], partitions=[])
+        return GroupFound(**search.found.model_dump(), partitions=[str(shard)])
+
+
+def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the earliest time of each topic."""
+    found: dict[str, int] = {}
+    for part in parts:
+        for topic, at_ms in part.items():
+            found[topic] = min(at_ms, found.get(topic, at_ms))
+    return dict(sorted(found.items()))
+
+
+def _paused(bridge: Bridge) -> set[str]:
+    return {wait.target for owned in bridge.shards.values() for wait in owned.store.waits if wait.is_paused}
+
+
+def _by_partition(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)

@@ -1,0 +1,94 @@
+"""Count the timers of a selection, then act on the counted ones and no other."""
+
+from collections.abc import Container
+
+from starlette.exceptions import HTTPException
+
+from bridge.http.api.actions import Action, has_id
+from bridge.http.api.group_reads import GroupReads
+from bridge.http.api.requests import SelectionActed, SelectionAsked, TimersAsked
+from bridge.http.api.responses import ActedOnSelection, Counted, GroupListing
+from bridge.http.api.selection_token import digest_of_timer, digests_in, token_of
+from bridge.http.api.timer_actions import SendRequests, TimerActions
+from bridge.http.auth import audit_log as audit
+from bridge.http.auth.sessions import Caller
+from bridge.ports import Clock
+from bridge.query.search import NamedTimer
+
+MAX_PER_SELECTION = 20_000
+"""Timers of one count and of one action on it; the others are left for the next one."""
+_FIRST_SHOWN = 10
+
+
+class Selections:
+    """Each method raises HTTPException, BridgeError (503) or ValueError (400)."""
+
+    def __init__(self, reads: GroupReads, actions: TimerActions, clock: Clock) -> None:
+        self._reads = reads
+        self._actions = actions
+        self._clock = clock
+
+    async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
+        found = await self._matching(caller, asked)
+        first = [
+            timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}" for timer in found.timers[:_FIRST_SHOWN]
+        ]
+        return Counted(
+            matching=found.matching,
+            taken=len(found.timers),
+            without_id=sum(not has_id(timer) for timer in found.timers),
+            first=first,
+            token=token_of(asked.selector, found.timers, self._clock.now_ms()),
+            after=found.after,
+            missing=found.missing,
+        )
+
+    async def act(self, caller: Caller, action: Action, asked: SelectionActed) -> ActedOnSelection:
+        counted = digests_in(asked, self._clock.now_ms())
+        logged = asked.model_dump(exclude={"token"}, exclude_none=True)
+        with audit.logged_action(caller, f"{action.name} selection", logged) as results:
+            found = await self._matching(caller, asked)
+            chosen = _choose(action, found, counted)
+            named = [timer for timer in chosen if has_id(timer)]
+            results.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
+            sent = await self._actions.send(action, _requests_by_topic(action, named, asked), results["sent"].append)
+            acted = ActedOnSelection(
+                action=action.name,
+                **sent._asdict(),
+                without_id=len(chosen) - len(named),
+                left=found.matching - len(chosen),
+            )
+            results.update(acted.model_dump(exclude={"action"}))
+        return acted
+
+    async def _matching(self, caller: Caller, asked: SelectionAsked) -> GroupListing:
+        filter_ = TimersAsked(**asked.selector.model_dump(), limit=MAX_PER_SELECTION, after=asked.after)
+        return await self._reads.timers(caller, filter_)
+
+
+def _choose(action: Action, found: GroupListing, counted: Container[bytes]) -> list[NamedTimer]:
+    """Return the timers that were counted. Raises ValueError, HTTPException if the action would miss timers."""
+    if found.missing:  # timers of these partitions would be left out unnoticed
+        names, why = ", ".join(each.partition for each in found.missing), found.missing[0].why
+        raise HTTPException(409, f"nothing was sent, as partitions have not answered: {names}; {why}: try again")
+    if action.still_matches and found.matching > MAX_PER_SELECTION:
+        raise ValueError(f"{found.matching} match, {MAX_PER_SELECTION} go at a time: narrow the selector")
+    chosen = [timer for timer in found.timers if digest_of_timer(timer) in counted]
+    if action.still_matches and len(chosen) < len(found.timers):
+        later = len(found.timers) - len(chosen)
+        raise HTTPException(409, f"{later} match now that were not counted: nothing was sent, count again")
+    return chosen
+
+
+def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: SelectionActed) -> dict[str, SendRequests]:
+    """Return what sends the requests of an action, by timer topic."""
+    by_topic: dict[str, list[NamedTimer]] = {}
+    for timer in timers:
+        by_topic.setdefault(timer.place.shard.topic, []).append(timer)
+    return {topic: _send_each(action, own, asked) for topic, own in by_topic.items()}
+
+
+def _send_each(action: Action, timers: list[NamedTimer], asked: SelectionActed) -> SendRequests:
+    send_each = action.send_each
+    assert send_each is not None
+    return lambda producer: (future for timer in timers for future in send_each(producer, timer, asked))

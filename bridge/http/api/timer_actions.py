@@ -1,0 +1,57 @@
+"""Run an action on one timer or target topic: send its requests, wait for their receipts, write the audit log."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TypeAlias
+
+from bridge.client import Sent, TimerProducer
+from bridge.http.api.actions import Action
+from bridge.http.api.requests import ActionAsked
+from bridge.http.api.responses import Acted
+from bridge.http.api.timer_requests import RequestSender, SendResult
+from bridge.http.auth import audit_log as audit
+from bridge.http.auth.sessions import Caller
+
+SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
+
+
+class TimerActions:
+    """`timer_topics`: the setting `timer_topic` first."""
+
+    def __init__(self, requests: RequestSender, timer_topics: tuple[str, ...]) -> None:
+        self._requests = requests
+        self._timer_topics = timer_topics
+
+    async def act(self, caller: Caller, action: Action, asked: ActionAsked) -> Acted:
+        """Raises BridgeError (503), ValueError (400)."""
+        with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
+            results["sent"] = []
+            requests: dict[str, SendRequests] = {
+                topic: lambda timers: action.send(timers, asked) for topic in self._topics_for(action, asked)
+            }
+            sent = await self.send(action, requests, results["sent"].append)
+            acted = Acted(action=action.name, **sent._asdict())
+            results.update(acted.model_dump(exclude={"action"}))
+        return acted
+
+    async def send(
+        self, action: Action, requests: dict[str, SendRequests], on_sent: Callable[[str], None]
+    ) -> SendResult:
+        """Send the requests, timer topic by timer topic."""
+        whole = SendResult([], Counter(), 0)
+        for topic, send in requests.items():
+            part = await asyncio.to_thread(self._requests.send, topic, send, on_sent, has_receipts=action.has_receipts)
+            whole = SendResult(
+                whole.sent + part.sent, whole.outcomes + part.outcomes, whole.unanswered + part.unanswered
+            )
+        return whole
+
+    def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
+        topics, named = self._timer_topics, asked.timer_topic
+        if named is None:
+            return topics if action.about == "topic" else topics[:1]
+        if named not in topics:
+            raise ValueError(f"{named} is no timer topic of this bridge: give one of {', '.join(topics)}")
+        return (named,)
