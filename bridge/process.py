@@ -148,12 +148,14 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
     require_token: Callable[[Request], None] = lambda _: None  # noqa: E731
     with ExitStack() as ends:
         if settings.page or settings.has_tokens:  # tokens protect a question about an id also without a page
-            from bridge.http.assembly import access_of, page_routes
             from bridge.http.auth.callers import token_requirement
+            from bridge.http.auth.sessions import access_of
 
             access = access_of(settings)
             require_token = token_requirement(access)
             if settings.page:
+                from bridge.http.assembly import page_routes
+
                 page = page_routes(settings, access, status, query_queue, SystemClock())
                 extra_routes = ends.enter_context(page)
         limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)

@@ -33,7 +33,7 @@ def report(settings: Settings, given: Mapping[str, Given]) -> str:
 
 def check(settings: Settings) -> None:
     """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
-    from bridge.http.assembly import access_of
+    from bridge.http.auth.sessions import access_of
     from bridge.kafka import ConfluentTopics, Retrier
 
     if settings.http_port:

@@ -1,6 +1,5 @@
 """Create the page and its API from the settings of a bridge."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -9,7 +8,6 @@ from starlette.routing import BaseRoute
 
 from bridge.config.advertised_address import host_of, own_address
 from bridge.config.settings import Settings, is_loopback
-from bridge.errors import SettingsError
 from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.kafka import ConfluentKafkaPort
 from bridge.http.api.rejected import RejectedTopic
@@ -18,7 +16,7 @@ from bridge.http.api.selections import Selections
 from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
-from bridge.http.auth.sessions import Authenticator, peer_key, read_tokens
+from bridge.http.auth.sessions import Authenticator
 from bridge.http.html.views import HtmlPages
 from bridge.http.peer_client import PeerNetworks
 from bridge.http.peers import Peers
@@ -46,21 +44,3 @@ def page_routes(
         yield [api_routes(api, access, installed), *HtmlPages(api, access, clock.now_ms).routes()]
     finally:
         kafka.close()
-
-
-def access_of(settings: Settings) -> Authenticator:
-    """Read the tokens files. Raises SettingsError."""
-    reading = settings.page_read_tokens
-    operating = settings.page_operator_tokens
-    tokens = [] if reading is None else read_tokens(reading, "read")
-    tokens += [] if operating is None else read_tokens(operating, "operate")
-    if settings.page_secret is not None:
-        key = peer_key(read_tokens(settings.page_secret, "read"))
-    elif any(each.is_hashed for each in tokens):
-        raise SettingsError(
-            "page_secret: missing, though a tokens file holds hashes, by which instances cannot sign for each other;"
-            " give all instances one file with the output of `openssl rand -hex 32`"
-        )
-    else:
-        key = peer_key(tokens)
-    return Authenticator(tokens, time.time, own_address(settings), key)

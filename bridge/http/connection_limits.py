@@ -39,14 +39,12 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._waiting_since_s = self.loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = self.loop.call_later(self.request_s, self._abort)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
             self._evict_idle()
-        self._start_timer(self.request_s)
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:  # the next request begins
@@ -62,7 +60,7 @@ class HttpConnection(H11Protocol):
         self._start_timer(self.answer_s if is_busy else self.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timer()
+        self._timer.cancel()
         super().connection_lost(exc)
 
     @property
@@ -77,21 +75,15 @@ class HttpConnection(H11Protocol):
     def _evict_idle(self) -> None:
         others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
         idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
-        evicted = min(idle, key=lambda each: each._waiting_since_s, default=self)  # noqa: SLF001
+        evicted = min(idle, key=lambda each: each._timer.when(), default=self)  # noqa: SLF001
         text = "%d connections are open, more are asked for: those without a whole request are closed"
         self._log_throttle.warn(_now_ms(), "most", text, self.max_connections)
         evicted._abort()  # noqa: SLF001
 
     def _start_timer(self, timeout_s: float) -> None:
-        self._cancel_timer()
+        self._timer.cancel()
         if self in self.connections:
-            self._waiting_since_s = self.loop.time()
             self._timer = self.loop.call_later(timeout_s, self._abort)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _abort(self) -> None:
         self.connections.discard(self)

@@ -24,7 +24,10 @@ from bridge.http.api.requests import (
 )
 from bridge.query.search import NamedTimer
 
-SendAction = Callable[[TimerProducer, Any], "list[Future[Sent]]"]
+SentRequests = list["Future[Sent]"]
+
+NO_ID_REMEDY = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
+"""What to do about timers without an id, which no request can name."""
 
 
 class FormField(NamedTuple):
@@ -35,14 +38,6 @@ class FormField(NamedTuple):
     hint: str = ""
 
 
-NO_ID_REMEDY = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
-"""What to do about timers without an id, which no request can name."""
-
-
-def has_id(timer: NamedTimer) -> bool:
-    return timer.raw_id is not None
-
-
 class Action(NamedTuple):
     """`send`: for an API request. `send_each`: for one timer of a selection, None if selections are not allowed."""
 
@@ -50,10 +45,10 @@ class Action(NamedTuple):
     label: str
     summary: str
     request_model: type[ActionAsked]
-    send: SendAction
+    send: Callable[[TimerProducer, Any], SentRequests]
     about: Literal["timer", "topic"] = "timer"
     selection_model: type[SelectionActed] = SelectionActed
-    send_each: Callable[[TimerProducer, NamedTimer, SelectionActed], "list[Future[Sent]]"] | None = None
+    send_each: Callable[[TimerProducer, NamedTimer, Any], SentRequests] | None = None
     still_matches: bool = False
     """True if timers still match their selection after the action. It then acts on all of them, or on none."""
     has_receipts: bool = True
@@ -66,28 +61,22 @@ class Action(NamedTuple):
         return issubclass(self.request_model, PlacedAsked)
 
 
-def _cancel(timers: TimerProducer, asked: CancelAsked) -> "list[Future[Sent]]":
+def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
     if asked.everywhere:
         return timers.cancel_everywhere(asked.raw())
     return [timers.cancel(asked.raw(), partition=asked.partition)]
 
 
-def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
+def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
     """Cancel in its own partition only: the same id elsewhere is another timer."""
     return [timers.cancel(_id(timer), partition=timer.place.shard.partition)]
 
 
-def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]":
+def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
     """Send the replacement; after its acknowledgement, cancel what it replaces in another partition."""
     id_ = asked.raw()
-    given: dict[str, Any] = {
-        "key": asked.key,
-        "headers": [(each.name, each.value) for each in asked.headers],
-        "at": asked.at,
-        "delay": asked.delay,
-        "level": asked.level,
-        "partition": asked.partition,
-    }
+    given: dict[str, Any] = asked.model_dump(include={"key", "at", "delay", "level", "partition"})
+    given["headers"] = [(each.name, each.value) for each in asked.headers]
     if asked.everywhere:
         return timers.replace_everywhere(id_, asked.topic, asked.value, **given)
     sent = [timers.replace(id_, asked.topic, asked.value, **given)]
@@ -96,21 +85,20 @@ def _replace(timers: TimerProducer, asked: ReplaceAsked) -> "list[Future[Sent]]"
     return sent
 
 
-def _move(timers: TimerProducer, asked: MoveAsked) -> "list[Future[Sent]]":
+def _move(timers: TimerProducer, asked: MoveAsked) -> SentRequests:
     return [timers.move(asked.raw(), at=asked.at, delay=asked.delay, partition=asked.partition)]
 
 
-def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionActed) -> "list[Future[Sent]]":
-    assert isinstance(asked, SelectionMoved)
+def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
     due_ms = max(0, timer.due_ms + asked.by)
     return [timers.move(_id(timer), at=due_ms, partition=timer.place.shard.partition)]
 
 
-def _release(timers: TimerProducer, asked: ReleaseAsked) -> "list[Future[Sent]]":
+def _release(timers: TimerProducer, asked: ReleaseAsked) -> SentRequests:
     return [timers.release(asked.raw(), partition=asked.partition)]
 
 
-def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> "list[Future[Sent]]":
+def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
     return [timers.release(_id(timer), partition=timer.place.shard.partition)]
 
 
@@ -119,37 +107,41 @@ def _id(timer: NamedTimer) -> bytes:
     return timer.raw_id
 
 
-def _pause(timers: TimerProducer, asked: TopicAsked) -> "list[Future[Sent]]":
-    return timers.pause(asked.topic)
-
-
-def _resume(timers: TimerProducer, asked: TopicAsked) -> "list[Future[Sent]]":
-    return timers.resume(asked.topic)
-
-
-ACTIONS = {
-    action.name: action
-    for action in (
-        Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
-        Action(
-            "move",
-            "Move",
-            "Give what is pending under an id another due time.",
-            MoveAsked,
-            _move,
-            selection_model=SelectionMoved,
-            send_each=_move_each,
-            still_matches=True,
-            entries=(FormField("delay", "to, from now", "2h30m"),),
-            entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
-        ),
-        Action("release", "Release now", "Let it be due now.", ReleaseAsked, _release, send_each=_release_each),
-        Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
-        Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic", has_receipts=False),
-        Action("resume", "Resume", "Let them go on.", TopicAsked, _resume, "topic", has_receipts=False),
-    )
-}
-"""By name, in the order of the page."""
-TIMER_ACTIONS = tuple(action for action in ACTIONS.values() if action.about == "timer")
-TOPIC_ACTIONS = tuple(action for action in ACTIONS.values() if action.about == "topic")
+_ALL = (
+    Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
+    Action(
+        "move",
+        "Move",
+        "Give what is pending under an id another due time.",
+        MoveAsked,
+        _move,
+        selection_model=SelectionMoved,
+        send_each=_move_each,
+        still_matches=True,
+        entries=(FormField("delay", "to, from now", "2h30m"),),
+        entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
+    ),
+    Action("release", "Release now", "Let it be due now.", ReleaseAsked, _release, send_each=_release_each),
+    Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
+    Action(
+        "pause",
+        "Pause",
+        "Let timers for a topic wait.",
+        TopicAsked,
+        lambda timers, asked: timers.pause(asked.topic),
+        "topic",
+        has_receipts=False,
+    ),
+    Action(
+        "resume",
+        "Resume",
+        "Let them go on.",
+        TopicAsked,
+        lambda timers, asked: timers.resume(asked.topic),
+        "topic",
+        has_receipts=False,
+    ),
+)
+TIMER_ACTIONS = tuple(action for action in _ALL if action.about == "timer")
+TOPIC_ACTIONS = tuple(action for action in _ALL if action.about == "topic")
 SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.send_each is not None)

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 from bridge.errors import BridgeError
 from bridge.http.api import requests, responses
-from bridge.http.api.actions import ACTIONS, SELECTION_ACTIONS, Action
+from bridge.http.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.rejected import RejectedTopic
 from bridge.http.api.selections import Selections
@@ -129,7 +129,7 @@ def _add_changes(app: FastAPI, api: Api) -> None:
     async def redrive(caller: Operator, asked: requests.RedriveAsked) -> responses.Redriven:
         return await api.rejected.redrive(caller, asked)
 
-    for action in ACTIONS.values():
+    for action in TIMER_ACTIONS + TOPIC_ACTIONS:
         _add_action(app, api, action)
     for action in SELECTION_ACTIONS:
         _add_selection_action(app, api, action)

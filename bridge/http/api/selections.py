@@ -4,7 +4,7 @@ from collections.abc import Container
 
 from starlette.exceptions import HTTPException
 
-from bridge.http.api.actions import Action, has_id
+from bridge.http.api.actions import Action
 from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.requests import SelectionActed, SelectionAsked, TimersAsked
 from bridge.http.api.responses import ActedOnSelection, Counted, GroupListing
@@ -36,7 +36,7 @@ class Selections:
         return Counted(
             matching=found.matching,
             taken=len(found.timers),
-            without_id=sum(not has_id(timer) for timer in found.timers),
+            without_id=sum(timer.raw_id is None for timer in found.timers),
             first=first,
             token=token_of(asked.selector, found.timers, self._clock.now_ms()),
             after=found.after,
@@ -49,7 +49,7 @@ class Selections:
         with audit.logged_action(caller, f"{action.name} selection", logged) as results:
             found = await self._matching(caller, asked)
             chosen = _choose(action, found, counted)
-            named = [timer for timer in chosen if has_id(timer)]
+            named = [timer for timer in chosen if timer.raw_id is not None]
             results.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
             sent = await self._actions.send(action, _requests_by_topic(action, named, asked), results["sent"].append)
             acted = ActedOnSelection(

@@ -14,13 +14,16 @@ import hmac
 import logging
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from itsdangerous import BadSignature, Signer
 
+from bridge.config.advertised_address import own_address
 from bridge.config.secret_file import HASHED, NAME, digest_of, read_private
+from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 from bridge.http.auth.wrong_tokens import WrongTokens
 from bridge.observe.log_throttle import LogThrottle
@@ -170,3 +173,21 @@ class Authenticator:
     def _signer(self, address: str, path_query: str) -> Signer:
         salt = f"pass {address} {path_query}".encode()
         return Signer(self._key, salt=salt, key_derivation="hmac", digest_method=hashlib.sha256)
+
+
+def access_of(settings: Settings) -> Authenticator:
+    """Read the tokens files. Raises SettingsError."""
+    reading = settings.page_read_tokens
+    operating = settings.page_operator_tokens
+    tokens = [] if reading is None else read_tokens(reading, "read")
+    tokens += [] if operating is None else read_tokens(operating, "operate")
+    if settings.page_secret is not None:
+        key = peer_key(read_tokens(settings.page_secret, "read"))
+    elif any(each.is_hashed for each in tokens):
+        raise SettingsError(
+            "page_secret: missing, though a tokens file holds hashes, by which instances cannot sign for each other;"
+            " give all instances one file with the output of `openssl rand -hex 32`"
+        )
+    else:
+        key = peer_key(tokens)
+    return Authenticator(tokens, time.time, own_address(settings), key)

@@ -18,12 +18,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bridge.errors import BridgeError
-from bridge.http.api.actions import ACTIONS, NO_ID_REMEDY, SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
+from bridge.http.api.actions import NO_ID_REMEDY, SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.http.api.requests import PendingAsked, RedriveAsked, RejectedAsked, SelectionAsked, TimerAsked, TimersAsked
 from bridge.http.api.routes import Api
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.callers import address_of, caller_by_token, log_refusal, require_operator
-from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller
+from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.http.errors import http_error
 from bridge.http.html.rendering import Rendering
 from bridge.http.request_body import MAX_BODY_BYTES, body_of
@@ -61,24 +61,23 @@ class HtmlPages:
         self._rendering = Rendering(_FOLDER / "templates", now_ms)
 
     def routes(self) -> list[BaseRoute]:
-        shown: dict[str, Handler] = {
-            "/": self._overview,
-            "/timers": self._timers,
-            "/timer": self._timer,
-            "/rejected": self._rejected,
-        }
-        sent: dict[str, Handler] = {"/selection/count": self._count, "/logout": self._logout}
-        changes: dict[str, Handler] = {"/rejected/redrive": self._redrive}
-        changes |= {f"/{action.about}/{action.name}": self._action_handler(action) for action in ACTIONS.values()}
-        changes |= {f"/selection/{action.name}": self._selection_handler(action) for action in SELECTION_ACTIONS}
         return [
             Mount("/static", StaticFiles(directory=_FOLDER / "static")),
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
-            *(Route(path, self._guarded(self._for_callers(each))) for path, each in shown.items()),
-            *(Route(path, self._guarded(self._for_callers(each)), methods=["POST"]) for path, each in sent.items()),
+            self._route("/", self._overview),
+            self._route("/timers", self._timers),
+            self._route("/timer", self._timer),
+            self._route("/rejected", self._rejected),
+            self._route("/logout", self._logout, "POST"),
+            self._route("/selection/count", self._count, "POST"),
+            self._route("/rejected/redrive", self._redrive, "POST", "operate"),
             *(
-                Route(path, self._guarded(self._for_callers(_for_operators(each))), methods=["POST"])
-                for path, each in changes.items()
+                self._route(f"/{each.about}/{each.name}", self._action_handler(each), "POST", "operate")
+                for each in TIMER_ACTIONS + TOPIC_ACTIONS
+            ),
+            *(
+                self._route(f"/selection/{each.name}", self._selection_handler(each), "POST", "operate")
+                for each in SELECTION_ACTIONS
             ),
         ]
 
@@ -100,7 +99,9 @@ class HtmlPages:
 
         return answer
 
-    def _for_callers(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _route(self, path: str, handler: Handler, method: str = "GET", role: Role = "read") -> Route:
+        """Return a route that needs a session, for a POST the CSRF token of its form, and the role."""
+
         async def answer(request: Request) -> Response:
             caller = self._caller(request)
             if caller is None:
@@ -113,9 +114,11 @@ class HtmlPages:
                 if not self._access.is_form_key(key, _session(request)):
                     raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
                 request.state.form = form
+            if role == "operate":
+                require_operator(caller)
             return await handler(request, caller)
 
-        return answer
+        return Route(path, self._guarded(answer), methods=[method])
 
     def _caller(self, request: Request) -> Caller | None:
         if self._access.is_open:
@@ -236,14 +239,6 @@ class HtmlPages:
         always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID_REMEDY}
         text = self._rendering.page(template, caller=caller, **always, **values)
         return Response(text, status, media_type="text/html")
-
-
-def _for_operators(handler: Handler) -> Handler:
-    async def answer(request: Request, caller: Caller) -> Response:
-        require_operator(caller)
-        return await handler(request, caller)
-
-    return answer
 
 
 def _require_own_origin(request: Request) -> None:

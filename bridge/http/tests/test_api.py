@@ -332,19 +332,6 @@ def test_a_timer_that_was_replaced_or_moved_since_was_not_counted(place: Place) 
     assert sorted(ids_of(place.pages[0].get("/api/v1/timers")[1])) == ["id-0", "id-1"]
 
 
-def test_timers_whose_partition_was_not_chosen_by_their_id_are_cancelled_too(place: Place) -> None:
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"7200000")]
-    for number in range(8):
-        own = [*headers, ("timer-id", b"i%d" % number)]
-        place.kafka.produce(TIMERS, b"v", key=b"k", headers=own, partition=number % 4)
-    place.run(300)
-    selector = {"topic": "orders"}
-    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
-    told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
-    assert told["outcomes"]["cancelled"] == 8
-    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0
-
-
 def test_the_same_id_in_another_partition_is_another_timer(place: Place) -> None:
     def pending() -> list[tuple[str, str]]:
         told = place.pages[0].get("/api/v1/timer?id=x")[1]
@@ -461,6 +448,15 @@ def test_a_token_says_who_may_read_and_who_may_change(guarded: Place) -> None:
     with pytest.raises(BridgeError, match=r"give a token of it in a file, --token-file"):
         RunningInstances([page.url]).named("id-2")
     assert len(RunningInstances([page.url, guarded.pages[1].url], "r" * 32).named("id-2").timers) == 1
+
+
+def test_a_body_is_not_read_without_a_token_and_is_json_whatever_its_type(guarded: Place) -> None:
+    page = guarded.pages[0]
+    assert page.ask("POST", "/api/v1/timer/cancel", None, **{"Content-Length": "1000000"}).status == 401, "at once"
+    operator, plain = page.holding("o" * 32), {"Content-Type": "text/plain"}
+    assert operator.post("/api/v1/timer/cancel", {"id": "a"}, **plain)[0] == 200
+    status, told = operator.post("/api/v1/topic/pause", {"topic": "\ud800"})
+    assert (status, "Invalid JSON" in told["reason"]) == (400, True), "such a topic could not be encoded"
 
 
 def test_a_peer_token_is_valid_for_one_read(guarded: Place) -> None:

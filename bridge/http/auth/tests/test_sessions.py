@@ -13,8 +13,16 @@ from bridge.config.advertised_address import own_address
 from bridge.config.secret_file import digest_of, read_token
 from bridge.config.settings import Settings, load
 from bridge.errors import SettingsError
-from bridge.http.assembly import access_of
-from bridge.http.auth.sessions import MAX_SESSIONS, SESSION_S, Authenticator, Caller, Token, peer_key, read_tokens
+from bridge.http.auth.sessions import (
+    MAX_SESSIONS,
+    SESSION_S,
+    Authenticator,
+    Caller,
+    Token,
+    access_of,
+    peer_key,
+    read_tokens,
+)
 
 LONG = "0123456789abcdef"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bridge.http.html.rendering import bars, bytes_text, is_editable
-from bridge.query.details import Content, TimerDetail
+from bridge.http.html.rendering import bars, bytes_text, is_editable, plain, span_text
+from bridge.query.details import Content, Header, TimerDetail
 from bridge.query.summary import Bucket
 
 
@@ -13,6 +13,15 @@ from bridge.query.summary import Bucket
 )
 def test_a_size_is_shown_in_the_largest_unit(count: int, told: str) -> None:
     assert bytes_text(count) == told
+
+
+def test_a_time_span_is_shown_in_its_two_largest_units() -> None:
+    told = [span_text(ms) for ms in (0, 999, 61_000, 7_260_000, 90_000_000)]
+    assert told == ["0 ms", "999 ms", "1 min 1 s", "2 h 1 min", "1 d 1 h"]
+
+
+def test_characters_that_hide_or_reverse_text_are_spelled_out() -> None:
+    assert plain("a\u202eb\x1b[0m\n", kept="\n") == "a\\u202eb\\x1b[0m\n"
 
 
 def test_buckets_after_the_last_bar_are_summed_up() -> None:
@@ -35,9 +44,14 @@ def content(text: str | None, *, is_cut: bool = False) -> Content:
         ({"key": content("two\nlines")}, False),
         ({"key": content("")}, False),
         ({"key": content("k", is_cut=True)}, False),
+        ({"key": content(None)}, False),
+        ({"headers": [Header(name="timer-key", value=content("account"))]}, False),
+        ({"headers": [Header(name="timer-expire-ms", value=content("4102444800000"))]}, False),
         ({"value_bytes": 1, "value": content("v")}, True),
         ({"value_bytes": 1, "value": content(None)}, False),
         ({"value_bytes": 1, "value": content("v\r")}, False),
+        ({"value_bytes": 1, "value": content("v\0")}, False),
+        ({"value_bytes": 1, "value": content("v", is_cut=True)}, False),
         ({"value_bytes": 1}, False),
     ],
 )
