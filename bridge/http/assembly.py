@@ -39,7 +39,7 @@ def page_routes(
     requests = RequestSender(kafka, settings.receipts_topic, settings.receipts)
     actions = TimerActions(requests, tuple(settings.timer_topics()))
     rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
-    api = Api(reads, actions, Selections(reads, actions, clock), rejected)
+    api = Api(reads, actions, Selections(reads, requests, clock), rejected)
     try:
         yield [api_routes(api, access, installed), *HtmlPages(api, access, clock.now_ms).routes()]
     finally:

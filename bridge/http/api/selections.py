@@ -1,5 +1,6 @@
 """Count the timers of a selection, then act on the counted ones and no other."""
 
+import asyncio
 from collections.abc import Container
 
 from starlette.exceptions import HTTPException
@@ -9,7 +10,7 @@ from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.requests import SelectionActed, SelectionAsked, TimersAsked
 from bridge.http.api.responses import ActedOnSelection, Counted, GroupListing
 from bridge.http.api.selection_token import digest_of_timer, digests_in, token_of
-from bridge.http.api.timer_actions import SendRequests, TimerActions
+from bridge.http.api.timer_requests import RequestSender, SendRequests
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
 from bridge.ports import Clock
@@ -23,9 +24,9 @@ _FIRST_SHOWN = 10
 class Selections:
     """Each method raises HTTPException, BridgeError (503) or ValueError (400)."""
 
-    def __init__(self, reads: GroupReads, actions: TimerActions, clock: Clock) -> None:
+    def __init__(self, reads: GroupReads, requests: RequestSender, clock: Clock) -> None:
         self._reads = reads
-        self._actions = actions
+        self._requests = requests
         self._clock = clock
 
     async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
@@ -51,7 +52,8 @@ class Selections:
             chosen = _choose(action, found, counted)
             named = [timer for timer in chosen if timer.raw_id is not None]
             results.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
-            sent = await self._actions.send(action, _requests_by_topic(action, named, asked), results["sent"].append)
+            requests = _requests_by_topic(action, named, asked)
+            sent = await asyncio.to_thread(self._requests.send, requests, results["sent"].append)
             acted = ActedOnSelection(
                 action=action.name,
                 **sent._asdict(),

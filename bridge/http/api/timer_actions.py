@@ -1,20 +1,13 @@
 """Run an action on one timer or target topic: send its requests, wait for their receipts, write the audit log."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from typing import TypeAlias
 
-from bridge.client import Sent, TimerProducer
 from bridge.http.api.actions import Action
 from bridge.http.api.requests import ActionAsked
 from bridge.http.api.responses import Acted
-from bridge.http.api.timer_requests import RequestSender, SendResult
+from bridge.http.api.timer_requests import RequestSender
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
-
-SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
 
 
 class TimerActions:
@@ -28,25 +21,13 @@ class TimerActions:
         """Raises BridgeError (503), ValueError (400)."""
         with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
             results["sent"] = []
-            requests: dict[str, SendRequests] = {
-                topic: lambda timers: action.send(timers, asked) for topic in self._topics_for(action, asked)
-            }
-            sent = await self.send(action, requests, results["sent"].append)
+            requests = dict.fromkeys(self._topics_for(action, asked), lambda timers: action.send(timers, asked))
+            sent = await asyncio.to_thread(
+                self._requests.send, requests, results["sent"].append, has_receipts=action.has_receipts
+            )
             acted = Acted(action=action.name, **sent._asdict())
             results.update(acted.model_dump(exclude={"action"}))
         return acted
-
-    async def send(
-        self, action: Action, requests: dict[str, SendRequests], on_sent: Callable[[str], None]
-    ) -> SendResult:
-        """Send the requests, timer topic by timer topic."""
-        whole = SendResult([], Counter(), 0)
-        for topic, send in requests.items():
-            part = await asyncio.to_thread(self._requests.send, topic, send, on_sent, has_receipts=action.has_receipts)
-            whole = SendResult(
-                whole.sent + part.sent, whole.outcomes + part.outcomes, whole.unanswered + part.unanswered
-            )
-        return whole
 
     def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
         topics, named = self._timer_topics, asked.timer_topic

@@ -9,9 +9,9 @@ time counts as `unanswered`; it was sent all the same.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
@@ -20,6 +20,8 @@ from bridge.errors import BridgeError
 from bridge.http.api.ports import KafkaPort, TopicReader
 from schemas.origin import Shard
 from schemas.receipts import Mode, Receipt
+
+SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
 
 log = logging.getLogger(__name__)
 
@@ -56,25 +58,23 @@ class RequestSender:
         self._sleep = sleep
 
     def send(
-        self,
-        timer_topic: str,
-        requests: "Callable[[TimerProducer], Iterable[Future[Sent]]]",
-        on_sent: Callable[[str], None],
-        *,
-        has_receipts: bool = True,
+        self, requests: Mapping[str, SendRequests], on_sent: Callable[[str], None], *, has_receipts: bool = True
     ) -> SendResult:
         """Send requests. Raises BridgeError if one is not acknowledged, ValueError if one is invalid.
 
-        on_sent: gets the name of each acknowledged request, also if another one fails.
+        requests: by timer topic. on_sent: gets the name of each acknowledged request, also if another one fails.
         """
-        producer = self._kafka.producer(timer_topic)
-        if not has_receipts or self._receipts == "none":
-            sent = _acknowledged(requests(producer), on_sent)
-            return SendResult(sent, Counter(), len(sent))
+        awaits = has_receipts and self._receipts != "none"
+        ends = self._ends() if awaits else {}
+        sent: list[str] = []
+        for topic, send in requests.items():
+            sent += _acknowledged(send(self._kafka.producer(topic)), on_sent)
+        return self._await_receipts(ends, sent) if awaits else SendResult(sent, Counter(), len(sent))
+
+    def _ends(self) -> dict[Shard, int]:
         with self._kafka.reader() as reader:
             places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
-            ends = {place: reader.bounds(place)[1] for place in places}
-        return self._await_receipts(ends, _acknowledged(requests(producer), on_sent))
+            return {place: reader.bounds(place)[1] for place in places}
 
     def _await_receipts(self, ends: dict[Shard, int], sent: list[str]) -> SendResult:
         """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""

@@ -1,4 +1,4 @@
-"""Render templates; format times, sizes and message text. Everything is escaped."""
+"""Render templates; format times and message text. Everything is escaped."""
 
 import base64
 from collections.abc import Callable
@@ -34,7 +34,6 @@ class Rendering:
             "away": self._away,
             "plain": plain,
             "lines": lambda text: plain(text, kept="\n\t"),
-            "bytes_text": bytes_text,
             "content": content_text,
             "bars": bars,
         }
@@ -85,16 +84,6 @@ def is_editable(timer: TimerDetail) -> bool:
 def is_one_line(text: str) -> bool:
     """True if a browser sends the text of an input field back unchanged."""
     return not ({"\n"} | _ALTERED) & set(text)
-
-
-def bytes_text(count: int) -> str:
-    """Return text such as `1.5 MiB`."""
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
 
 
 def content_text(content: Content | None, kept: str = "") -> str:

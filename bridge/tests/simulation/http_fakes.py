@@ -268,7 +268,7 @@ class Place:
         requests = RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50))
         actions = TimerActions(requests, (TIMERS,))
         rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
-        api = Api(reads, actions, Selections(reads, actions, instance.clock), rejected)
+        api = Api(reads, actions, Selections(reads, requests, instance.clock), rejected)
         site = HtmlPages(api, access, instance.clock.now_ms)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         others = [api_routes(api, access, "0"), *site.routes()]

@@ -1,18 +1,10 @@
-"""Format sizes, timers and message text for the page."""
+"""Format times and message text for the page."""
 
 import pytest
 
-from bridge.http.html.rendering import bars, bytes_text, is_editable, plain, span_text
+from bridge.http.html.rendering import bars, is_editable, plain, span_text
 from bridge.query.details import Content, Header, TimerDetail
 from bridge.query.summary import Bucket
-
-
-@pytest.mark.parametrize(
-    ("count", "told"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (20 << 20, "20 MiB"), (3 << 50, "3072 TiB")],
-)
-def test_a_size_is_shown_in_the_largest_unit(count: int, told: str) -> None:
-    assert bytes_text(count) == told
 
 
 def test_a_time_span_is_shown_in_its_two_largest_units() -> None:
