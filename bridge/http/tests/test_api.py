@@ -16,7 +16,7 @@ from bridge.errors import BridgeError
 from bridge.http.auth.sessions import Authenticator
 from bridge.ports import Record
 from bridge.testing.fakes import FakeHistory
-from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Place
+from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
 from schemas.origin import Shard
 
 HOUR_MS = 3_600_000
@@ -28,6 +28,15 @@ def schedule(place: Place, count: int, topic: str = "orders", *, prefix: str = "
             topic, f"v{number}", key=f"k{number % 3}", headers=[("tenant", "a")], delay="2h", id=f"{prefix}{number}"
         )
     place.run(400)
+
+
+def counted(page: Page, selector: dict[str, str]) -> dict[str, Any]:
+    """Count a selection, and return what an action on it is asked with."""
+    return {"selector": selector, "token": page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]}
+
+
+def audit_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "bridge.audit"]
 
 
 def ids_of(told: Any) -> list[str]:
@@ -243,33 +252,33 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(
     place.run(300)
     selector = {"topic": "orders", "key_prefix": "k1", "header": "tenant=a"}
     page = place.pages[0]
-    counted = page.post("/api/v1/selection/count", {"selector": selector})[1]
-    assert (counted["matching"], len(counted["first"]), counted["missing"]) == (20, 10, [])
-    asked = {"selector": {"topic": "orders", "key_prefix": "k1"}, "token": counted["token"]}
+    count = page.post("/api/v1/selection/count", {"selector": selector})[1]
+    assert (count["matching"], len(count["first"]), count["missing"]) == (20, 10, [])
+    asked = {"selector": {"topic": "orders", "key_prefix": "k1"}, "token": count["token"]}
     status, told = page.post("/api/v1/selection/cancel", asked)
     assert (status, "not that of this selector" in told["reason"]) == (400, True)
 
     place.producer.schedule("orders", "late", key="k1", headers=[("tenant", "a")], delay="2h", id="late")
     place.run(300)
     page.post("/api/v1/timer/cancel", {"id": "id-1"})  # the same number matches as was counted
-    asked = {"selector": selector, "token": counted["token"]}
+    asked = {"selector": selector, "token": count["token"]}
     status, told = page.post("/api/v1/selection/move", {**asked, "by": "1h"})
     assert (status, "1 match now that were not counted" in told["reason"]) == (409, True)
     told = place.pages[1].post("/api/v1/selection/cancel", asked)[1]
     assert (told["outcomes"], told["left"], told["without_id"], len(told["sent"])) == ({"cancelled": 19}, 1, 0, 19)
     assert ids_of(page.get("/api/v1/timers?key_prefix=k1&header=tenant%3Da")[1]) == ["late"]
     assert page.post("/api/v1/selection/cancel", asked)[1]["sent"] == []
-    status, told = page.post("/api/v1/selection/cancel", {**asked, "token": counted["token"][:-1]})
+    status, told = page.post("/api/v1/selection/cancel", {**asked, "token": count["token"][:-1]})
     assert (status, "is not whole" in told["reason"]) == (400, True)
     page.post("/api/v1/timer/cancel", {"id": "late"})
 
     selector = {"key_prefix": "k1"}
-    counted = page.post("/api/v1/selection/count", {"selector": selector})[1]
-    told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": counted["token"]})[1]
-    assert (counted["matching"], counted["without_id"], told["without_id"], told["sent"]) == (1, 1, 1, [])
+    count = page.post("/api/v1/selection/count", {"selector": selector})[1]
+    told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": count["token"]})[1]
+    assert (count["matching"], count["without_id"], told["without_id"], told["sent"]) == (1, 1, 1, [])
     monkeypatch.setattr("bridge.http.api.selection_token.GOOD_FOR_MS", 1_000)
     place.run(2_000)
-    status, told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": counted["token"]})
+    status, told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": count["token"]})
     assert (status, told["reason"]) == (400, "the count is too old: count again")
     status, told = page.post("/api/v1/selection/count", {"selector": {}})
     assert (status, "would take all timers" in told["reason"]) == (400, True)
@@ -306,28 +315,25 @@ def test_a_question_by_origin_misses_only_its_partition(place: Place) -> None:
 
 def test_a_selection_is_not_acted_on_while_its_partitions_do_not_answer(place: Place) -> None:
     schedule(place, 20)
-    selector = {"topic": "orders"}
-    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    asked = counted(place.pages[0], {"topic": "orders"})
     address, place.addresses["two"] = place.addresses["two"], "127.0.0.1:1"
     for action, more in (("cancel", {}), ("release", {}), ("move", {"by": "1h"})):
-        asked = {"selector": selector, "token": token, **more}
-        status, told = place.pages[0].post(f"/api/v1/selection/{action}", asked)
+        status, told = place.pages[0].post(f"/api/v1/selection/{action}", asked | more)
         assert (status, "nothing was sent" in told["reason"]) == (409, True)
         theirs = [str(shard) for shard, name in place.group.owner.items() if name == "two"]
         assert all(each in told["reason"] for each in theirs)
     place.addresses["two"] = address
     assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 20
-    assert len(place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]["sent"]) == 20
+    assert len(place.pages[0].post("/api/v1/selection/cancel", asked)[1]["sent"]) == 20
 
 
 def test_a_timer_that_was_replaced_or_moved_since_was_not_counted(place: Place) -> None:
     schedule(place, 4)
-    selector = {"topic": "orders"}
-    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    asked = counted(place.pages[0], {"topic": "orders"})
     place.producer.replace("id-0", "orders", "new", delay="2h").result(0)
     place.producer.move("id-1", delay="3h").result(0)
     place.run(300)
-    told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
+    told = place.pages[0].post("/api/v1/selection/cancel", asked)[1]
     assert (told["outcomes"], told["left"]) == ({"cancelled": 2}, 2)
     assert sorted(ids_of(place.pages[0].get("/api/v1/timers")[1])) == ["id-0", "id-1"]
 
@@ -343,9 +349,7 @@ def test_the_same_id_in_another_partition_is_another_timer(place: Place) -> None
         headers = [("timer-topic", topic.encode()), ("timer-delay-ms", b"7200000"), ("timer-id", b"x")]
         place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
     place.run(300)
-    selector = {"topic": "orders"}
-    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
-    told = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]
+    told = place.pages[0].post("/api/v1/selection/cancel", counted(place.pages[0], {"topic": "orders"}))[1]
     assert told["outcomes"] == {"cancelled": 1}
     assert pending() == sorted([("bills", f"{TIMERS}/{elsewhere}"), ("bills", f"{TIMERS}/{own}")])
     asked = {"id": "x", "partition": elsewhere}
@@ -503,10 +507,8 @@ def test_every_action_is_one_line_of_the_audit_log(guarded: Place, caplog: pytes
         operator.post("/api/v1/timer/cancel", {"id": "a", "timer_topic": "orders"})
         operator.get("/api/v1/timer?id=id-1&value=true")
         operator.get("/api/v1/timer?id=id-1&value=true&local=true")
-        selector = {"topic": "orders"}
-        token = operator.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
-        operator.post("/api/v1/selection/cancel", {"selector": selector, "token": token})
-    lines = [record.getMessage() for record in caplog.records if record.name == "bridge.audit"]
+        operator.post("/api/v1/selection/cancel", counted(operator, {"topic": "orders"}))
+    lines = audit_lines(caplog)
     assert [re.sub("act=[0-9a-f]{8} ", "", line).split(" what=")[0] for line in lines] == [
         'who=otto where="127.0.0.1" did=cancel',
         'who=otto where="127.0.0.1" did=cancel',
@@ -530,9 +532,8 @@ def test_the_audit_log_holds_no_key_no_value_and_no_header_value(
     with caplog.at_level(logging.INFO, "bridge.audit"):
         assert page.post("/api/v1/timer/replace", asked | {"headers": [{"name": "tenant", "value": secret}]})[0] == 200
         place.run(300)
-        token = page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
-        assert page.post("/api/v1/selection/cancel", {"selector": selector, "token": token})[1]["sent"] != []
-    lines = [record.getMessage() for record in caplog.records if record.name == "bridge.audit"]
+        assert page.post("/api/v1/selection/cancel", counted(page, selector))[1]["sent"] != []
+    lines = audit_lines(caplog)
     assert [line for line in lines if secret in line] == []
     replaced, cancelled = (json.loads(line.split(" what=")[1].split(" came=")[0]) for line in lines)
     assert (replaced["key"], replaced["value"], replaced["headers"]) == ("9 bytes", "10 bytes", ["tenant"])
@@ -543,8 +544,7 @@ def test_requests_sent_before_a_failure_are_in_the_audit_log(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule(place, 6)
-    selector = {"topic": "orders"}
-    token = place.pages[0].post("/api/v1/selection/count", {"selector": selector})[1]["token"]
+    asked = counted(place.pages[0], {"topic": "orders"})
     sending, calls = MemoryOutbox.send, iter(range(9))
 
     def send(outbox: MemoryOutbox, *given: Any) -> Future[Sent]:
@@ -559,7 +559,7 @@ def test_requests_sent_before_a_failure_are_in_the_audit_log(
 
     monkeypatch.setattr(MemoryOutbox, "send", send)
     with caplog.at_level(logging.INFO, "bridge.audit"):
-        status, _ = place.pages[0].post("/api/v1/selection/cancel", {"selector": selector, "token": token})
+        status, _ = place.pages[0].post("/api/v1/selection/cancel", asked)
     assert status == 503
     came = json.loads(caplog.records[-1].getMessage().split(" came=")[1])
     assert (len(came["sent"]), sorted(came["ids"])) == (3, [f"id-{n}" for n in range(6)])
@@ -610,9 +610,8 @@ def test_a_selection_is_moved_by_a_time_and_released(place: Place) -> None:
     page, selector = place.pages[0], {"topic": "orders"}
     before = {timer["id"]: timer["due_ms"] for timer in page.get("/api/v1/timers")[1]["timers"]}
 
-    def act(name: str, **asked: object) -> Any:
-        token = page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]
-        return page.post(f"/api/v1/selection/{name}", {"selector": selector, "token": token, **asked})[1]
+    def act(name: str, **more: object) -> Any:
+        return page.post(f"/api/v1/selection/{name}", counted(page, selector) | more)[1]
 
     for by, ms in (("1h", HOUR_MS), ("-30m", HOUR_MS // 2), (-60_000, HOUR_MS // 2 - 60_000)):
         assert act("move", by=by)["outcomes"] == {"moved": 12}
