@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -45,7 +45,6 @@ from bridge.recovery.journal_owner import JournalOwnerCheck
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.routing import BaseRoute
 
 log = logging.getLogger(__name__)
@@ -139,25 +138,21 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
     # only here: without a port, no web server is needed
     from starlette.middleware import Middleware
 
+    from bridge.http.auth.sessions import access_of
     from bridge.http.known_hosts import KnownHosts
     from bridge.http.server import application, serving
     from bridge.observe.prometheus import AlertLimits, Exposition
 
     status, query_queue, metrics = shared
     extra_routes: list[BaseRoute] = []
-    require_token: Callable[[Request], None] = lambda _: None  # noqa: E731
+    # Tokens protect a question about an id also without a page.
+    access = access_of(settings) if settings.page or settings.has_tokens else None
     with ExitStack() as ends:
-        if settings.page or settings.has_tokens:  # tokens protect a question about an id also without a page
-            from bridge.http.auth.callers import token_requirement
-            from bridge.http.auth.sessions import access_of
+        if settings.page:
+            from bridge.http.assembly import page_routes
 
-            access = access_of(settings)
-            require_token = token_requirement(access)
-            if settings.page:
-                from bridge.http.assembly import page_routes
-
-                page = page_routes(settings, access, status, query_queue, SystemClock())
-                extra_routes = ends.enter_context(page)
+            assert access is not None
+            extra_routes = ends.enter_context(page_routes(settings, access, status, query_queue, SystemClock()))
         limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
         app = application(
             status,
@@ -165,7 +160,7 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
             SystemClock(),
             Exposition(metrics, status, limits),
             extra_routes=extra_routes,
-            require_token=require_token,
+            access=access,
             hosts=Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page),
         )
         ends.enter_context(serving(settings.http_host, settings.http_port, app))

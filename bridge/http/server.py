@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import uvicorn
@@ -30,6 +30,8 @@ from starlette.routing import BaseRoute, Route
 
 from bridge.errors import SettingsError
 from bridge.http.async_queries import ANSWER_TIMEOUT_S, METRICS_STEP_S, LoopQueries, deadline
+from bridge.http.auth.callers import caller_of
+from bridge.http.auth.sessions import Authenticator
 from bridge.http.connection_limits import BACKLOG, HttpConnection, log_loop_error
 from bridge.http.errors import error_response
 from bridge.http.known_hosts import KnownHosts
@@ -55,12 +57,12 @@ def application(
     exposition: Exposition,
     answer_timeout_s: float = ANSWER_TIMEOUT_S,
     extra_routes: Sequence[BaseRoute] = (),
-    require_token: Callable[[Request], None] = lambda _: None,
+    access: Authenticator | None = None,
     hosts: Middleware = _ANY_ADDRESS,
 ) -> Starlette:
     """Return the server's routes and `extra_routes` (bridge.http.api). No route touches the bridge directly.
 
-    require_token: raises HTTPException if a question about one id needs a token. hosts: KnownHosts, for all routes.
+    access: who may ask about one id; None: everybody. hosts: KnownHosts, for all routes.
     """
     ask = LoopQueries(status, query_queue, answer_timeout_s).ask
     ask_soon = LoopQueries(status, query_queue, min(METRICS_TIMEOUT_S, answer_timeout_s)).ask
@@ -75,7 +77,8 @@ def application(
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
-            require_token(request)
+            if access is not None and not access.is_open:
+                caller_of(request, access)
             named, recovering = await ask(
                 lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), status.in_recovery())
             )

@@ -1,7 +1,5 @@
 """Find out who has sent a request to the API, and refuse unknown callers."""
 
-from collections.abc import Callable
-
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -43,16 +41,6 @@ def require_operator(caller: Caller) -> Caller:
     if not caller.may_operate:
         raise HTTPException(403, f"the token {caller.name} may only read: this needs one of an operator")
     return caller
-
-
-def token_requirement(access: Authenticator) -> Callable[[Request], None]:
-    """Return a check for routes beside the API. It raises HTTPException if a token is needed and none is given."""
-
-    def require_token(request: Request) -> None:
-        if not access.is_open:
-            caller_of(request, access)
-
-    return require_token
 
 
 def log_refusal(request: Request, access: Authenticator, what: str) -> None:

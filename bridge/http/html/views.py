@@ -200,7 +200,6 @@ class HtmlPages:
         async def act(request: Request, caller: Caller) -> Response:
             form = request.state.form
             asked = _given(form, *form)
-            asked |= {"everywhere": asked["everywhere"] == "true"} if "everywhere" in asked else {}
             if "value" in form:
                 asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
             done = await self._api.actions.act(caller, action, action.request_model(**asked))

@@ -31,7 +31,6 @@ from bridge.http.api.selections import Selections
 from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
-from bridge.http.auth.callers import token_requirement
 from bridge.http.auth.sessions import Authenticator, Token
 from bridge.http.html.views import HtmlPages
 from bridge.http.known_hosts import KnownHosts
@@ -273,9 +272,7 @@ class Place:
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
-        app = application(
-            instance.status, query_queue, instance.clock, exposition, 1.0, others, token_requirement(access), hosts
-        )
+        app = application(instance.status, query_queue, instance.clock, exposition, 1.0, others, access, hosts)
         self._served.append(ExitStack())
         self._served[-1].enter_context(serving("127.0.0.1", port, app))
         self.addresses[instance.name] = address
