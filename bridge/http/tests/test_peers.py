@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import socket
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import pytest
@@ -21,7 +19,7 @@ from bridge.http.peer_client import PeerNetworks
 from bridge.http.peers import Peers
 from bridge.ports import Member
 from bridge.query.search import NamedTimer
-from bridge.tests.simulation.http_fakes import MemorySide, Place
+from bridge.tests.simulation.http_fakes import MemorySide, Place, answering, http
 from schemas.origin import Shard
 
 OWN, ITS, THIRD = (Shard("t", number) for number in range(3))
@@ -60,36 +58,6 @@ def found_of(*shards: Shard) -> GroupFound:
     return GroupFound.model_validate(
         {"at_ms": 1, "timers": [timer.model_dump() for timer in told], "partitions": [str(each) for each in shards]}
     )
-
-
-def http(body: str, status: str = "200 OK", more: str = "") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n{body}".encode()
-
-
-@contextmanager
-def answering(answer: bytes, *, drips: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """host:port, and what was asked there. `drips`: its end never comes."""
-    asked: list[bytes] = []
-    held: list[socket.socket] = []
-
-    def serve(listener: socket.socket) -> None:
-        while True:
-            try:
-                caller, _ = listener.accept()
-            except OSError:
-                return
-            asked.append(caller.recv(65536))
-            caller.sendall(answer)
-            held.append(caller) if drips else caller.close()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}", asked
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(20)
-    for each in held:
-        each.close()
 
 
 def asked_of(peers: Peers) -> tuple[list[GroupListing], dict[str, str]]:

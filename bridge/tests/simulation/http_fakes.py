@@ -278,3 +278,37 @@ class Place:
         self.addresses[instance.name] = address
         self.sides.append(side)
         self.pages.append(Page(f"http://{address}"))
+
+
+def http(body: str, status: str = "200 OK", more: str = "") -> bytes:
+    """Return an HTTP response."""
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n{body}".encode()
+
+
+@contextmanager
+def answering(answer: bytes, *, drips: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """Answer each connection on a port with these bytes. Yield host:port, and what was asked there.
+
+    drips: True if the connection stays open.
+    """
+    asked: list[bytes] = []
+    held: list[socket.socket] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                caller, _ = listener.accept()
+            except OSError:
+                return
+            asked.append(caller.recv(65536))
+            caller.sendall(answer)
+            held.append(caller) if drips else caller.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(20)
+    for each in held:
+        each.close()
