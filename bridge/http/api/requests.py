@@ -20,7 +20,7 @@ API = "/api/v1"
 MAX_LISTED = 20_000
 _MAX_REJECTED = 1000
 _MAX_BUCKETS = 1000
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_POSITION = re.compile(r"(.+)/([0-9]{1,18})/([0-9]{1,18})")
 
 
 class Question(BaseModel):
@@ -138,11 +138,10 @@ class TimerAsked(_Named, Read):
 
     def place(self) -> tuple[Shard, int]:
         """Return partition and offset of its first request. Raises ValueError."""
-        shard, _, offset = (self.origin or "").rpartition("/")
-        topic, _, partition = shard.rpartition("/")
-        if not (topic and _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)):
+        found = _POSITION.fullmatch(self.origin or "")
+        if found is None:
             raise ValueError("origin: write topic/partition/offset of its request, as timer-origin has it")
-        return Shard(topic, int(partition)), int(offset)
+        return Shard(found[1], int(found[2])), int(found[3])
 
 
 class ActionAsked(Question):
