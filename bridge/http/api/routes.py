@@ -37,13 +37,13 @@ class Api(NamedTuple):
     rejected: RejectedTopic
 
 
-def _reader(request: Request) -> Caller:
+async def _reader(request: Request) -> Caller:  # async, as FastAPI gives other functions a thread
     caller: Caller = request.state.caller
     return caller
 
 
-def _operator(request: Request) -> Caller:
-    return require_operator(_reader(request))
+async def _operator(request: Request) -> Caller:
+    return require_operator(await _reader(request))
 
 
 Reader = Annotated[Caller, Depends(_reader)]
