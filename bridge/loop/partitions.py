@@ -394,7 +394,7 @@ class Partitions:
         """
         held: Counter[str] = Counter()
         for each, owned in self.open.items():
-            held[each.topic] += owned.store.size_bytes
+            held[each.topic] += owned.store.queries.size_bytes
         least = self.options.min_free_bytes
         return least if held[shard.topic] * len(held) >= held.total() else least // 2
 

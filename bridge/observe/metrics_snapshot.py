@@ -39,7 +39,7 @@ def store_metrics(
     waiting: Counter[tuple[str, ...]] = Counter()
     waiting_since_s: dict[tuple[str, ...], float] = {}
     for shard, store in stores.items():
-        backlogs = {backlog.target: backlog for backlog in store.backlogs(now_ms)}
+        backlogs = {backlog.target: backlog for backlog in store.release_queue.waiting.backlogs(now_ms)}
         dues_ms += [due.first_ms for target, due in ranges[shard].items() if target not in backlogs]
         for target, backlog in backlogs.items():
             if backlog.is_paused:
@@ -100,7 +100,7 @@ def store_metrics(
             "held_timers",
             "Out-of-order timers, by `topic` and `partition`: a clock was set back, they were just rolled, or they"
             " were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
-            {shard: store.held for shard, store in stores.items()},
+            {shard: store.release_queue.held for shard, store in stores.items()},
         ),
         partition_gauge(
             "rolling_timers",
@@ -115,13 +115,13 @@ def store_metrics(
         partition_gauge(
             "store_bytes",
             "Size of the logs on disk, by `topic` and `partition`. A file goes when none of its timers is pending.",
-            {shard: store.size_bytes for shard, store in stores.items()},
+            {shard: store.queries.size_bytes for shard, store in stores.items()},
         ),
         partition_gauge(
             "pending_bytes",
             "Bytes of pending timers, by `topic` and `partition`, as `max_pending_bytes` counts them. The sum by topic"
             " shows which one fills the disk: limit it.",
-            {shard: store.pending_bytes for shard, store in stores.items()},
+            {shard: store.queries.pending_bytes for shard, store in stores.items()},
         ),
         gauge(
             "disk_free_bytes",

@@ -93,7 +93,7 @@ class OriginSearch:
         if owned is not self._owned:  # opened again: its units are others
             self._owned, self._next = owned, 0
         while self._next is not None:
-            scanned, self._next = owned.store.list_pending(self._next)
+            scanned, self._next = owned.store.queries.list_pending(self._next)
             rows = scanned[scanned["origin"] == self._origin]
             if len(rows):
                 self._finish(owned, now_ms, [rows[:1]])

@@ -196,7 +196,7 @@ class Search:
         owned = self._still_open(shard, shards)
         if owned is None:  # the next owner lists its timers
             return
-        rows, following = owned.store.list_pending(first)
+        rows, following = owned.store.queries.list_pending(first)
         rows = rows[rows["unit"] >= first]
         rows = rows[self._matches_row(shard, rows)]
         if self._filter.needs_bodies:
@@ -289,13 +289,13 @@ class Search:
         owned = self._still_open(place.shard, shards)
         if owned is None:
             return
-        row = owned.store.pending_at(at)
+        row = owned.store.queries.pending_at(at)
         if len(row) == 0:  # it has left, or its copy is in flight
             rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
             moved = (flight._replace(due_ms=place.due_ms) for flight in rolling)
             self._timers += [NamedTimer.rolling(place.shard, flight) for flight in moved]
             return
-        peek = owned.store.peek(row)
+        peek = owned.store.queries.peek(row)
         if self._filter.topic in (None, peek.target):
             is_held = not owned.store.is_unreleased(peek.target, (int(row["visit_ms"][0]), place.origin))
             state = state_of(place.due_ms, now_ms, is_held=is_held)

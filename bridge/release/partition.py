@@ -136,7 +136,7 @@ class OwnedPartition:
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
-        self._frozen_waits = self.store.waits
+        self._frozen_waits = self.store.release_queue.waits
         self._journalled_ms = 0
 
     def use(self, options: TurnOptions) -> None:
@@ -161,11 +161,13 @@ class OwnedPartition:
 
         If a search for these times is needed and `is_over`, they are rounded to the hour; so are last ones not needed.
         """
-        return joined_ranges((self.store.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive())))
+        return joined_ranges(
+            (self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive()))
+        )
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """For each target topic: start of the hour (epoch ms) to the number of pending timers that are due in it."""
-        return joined_hours((self.store.due_hours(), hours_of(self.flights.alive())))
+        return joined_hours((self.store.queries.due_hours(), hours_of(self.flights.alive())))
 
     def leaving(self) -> list[Body]:
         """Return the timers that are drafted or frozen to leave."""
@@ -191,7 +193,7 @@ class OwnedPartition:
         if full is not None:
             left = count = needing_no_room(self.backlog[:left], self._options.rules)
         try:
-            if self.backlog and self.store.held >= _MOST_HELD:
+            if self.backlog and self.store.release_queue.held >= _MOST_HELD:
                 raise TooManyHeldError(f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled")
             rolling = self._rolling()
             while left and not self._has_moved_enough():
@@ -287,11 +289,11 @@ class OwnedPartition:
         """Return by how many bytes pending timers may grow, None for any. Counts `late`, but no copies on their way."""
         if self._options.max_pending_bytes is None:
             return None
-        return self._options.max_pending_bytes - self.store.pending_bytes - sum(map(frame_size, late.values()))
+        return self._options.max_pending_bytes - self.store.queries.pending_bytes - sum(map(frame_size, late.values()))
 
     def _must_wait(self, target: str, spent: Counter[str], now_ms: int) -> bool:
         """True if an overdue timer may not leave at once. Those that may are counted in `spent`."""
-        if self.store.must_wait(target):
+        if self.store.release_queue.must_wait(target):
             return True
         allowed = None if self._limits.is_open else self._limits.at(now_ms).allowance(target)
         if allowed is None:
@@ -304,9 +306,9 @@ class OwnedPartition:
     def _is_one_too_many(self, target: str, begun: set[str]) -> bool:
         """True if one more target with a rate is too many. begun: such targets that are new in this batch."""
         limits, store = self._limits, self.store
-        if not limits.is_limited(target) or target in begun or store.has_target(target):
+        if not limits.is_limited(target) or target in begun or store.queries.has_target(target):
             return False
-        if store.targets + len(begun) >= MOST_LIMITED:
+        if store.queries.targets + len(begun) >= MOST_LIMITED:
             return True
         begun.add(target)
         return False
@@ -323,7 +325,7 @@ class OwnedPartition:
 
     def obey(self, pauses: Mapping[str, bool]) -> list[str]:
         """Pause and resume these targets; others stay as they are. Return those beyond `MOST_PAUSED`."""
-        paused = self.store.paused()
+        paused = self.store.release_queue.paused()
         changed = [target for target, is_paused in pauses.items() if is_paused != (target in paused)]
         resumed = [target for target in changed if target in paused]
         room = max(0, MOST_PAUSED - len(paused) + len(resumed))
@@ -338,7 +340,7 @@ class OwnedPartition:
             return
         if self.release_barrier is None or (self.backlog and not self.is_full):
             self._release(now_ms)
-        if self.store.held >= _MOST_HELD:
+        if self.store.release_queue.held >= _MOST_HELD:
             self._roll_crowded(now_ms)
         self._note_waits(now_ms)
 
@@ -351,7 +353,7 @@ class OwnedPartition:
             return
         room_bytes = max(1, self._options.max_due_bytes - self._draft.size_bytes)
         gate = OPEN if self._limits.is_open else self._limits.at(now_ms)
-        waiting = self.store.backlog_hashes()
+        waiting = self.store.release_queue.waiting.hashes()
         due = self.store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             self._draft.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
@@ -363,13 +365,13 @@ class OwnedPartition:
     def _roll_crowded(self, now_ms: int) -> None:
         """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
         room = max(self._room_to_leave(), self._options.max_due_records // _CROWDED_SHARE)
-        rows = self.store.take_overflow(now_ms, room, self._options.max_due_bytes)
+        rows = self.store.release_queue.take_overflow(now_ms, room, self._options.max_due_bytes)
         self._draft.released += rows["origin"].tolist()
         self._roll(self.store.bodies(rows), now_ms)
 
     def _note_waits(self, now_ms: int) -> None:
         """Have target backlogs journalled if they changed, and again before Kafka forgets the last record."""
-        waits = self.store.waits
+        waits = self.store.release_queue.waits
         if not waits and not self._frozen_waits:
             return
         is_old = has_passed(self._journalled_ms, now_ms, self._options.rules.roll_window_ms // 2)
@@ -441,8 +443,8 @@ class OwnedPartition:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self.is_full else until_ms]
         if self.is_claimed and (self.release_barrier is None or self.backlog):
-            visit_ms = self.store.next_visit_ms(until_ms)
-            release_ms = self.store.next_release_ms(self._may_leave_ms, self._most_wait_ms)
+            visit_ms = self.store.release_queue.next_visit_ms(until_ms)
+            release_ms = self.store.release_queue.next_release_ms(self._may_leave_ms, self._most_wait_ms)
             looks += [at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None]
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
@@ -456,7 +458,7 @@ class OwnedPartition:
 
         Unless `is_all`, stored requests without output may be left to a later one (`_may_defer_commit`).
         """
-        progress, waits = self._progress(now_ms), self.store.waits
+        progress, waits = self._progress(now_ms), self.store.release_queue.waits
         lags = not is_all and self._may_defer_commit(waits, now_ms)
         if lags:
             offset = self._frozen_offset
@@ -494,7 +496,7 @@ class OwnedPartition:
         the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
         if self.release_barrier is None:
-            self.store.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
+            self.store.release_queue.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
         return self.store.progress()
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:

@@ -75,10 +75,10 @@ def _live_on(disk: SimDisk) -> None:
         return
     store = Store.open(disk, OPTIONS, found, found.progress, found.held, found.ended_flights, found.waits)
     try:
-        store.due_ranges()
+        store.queries.due_ranges()
         store.find([b"id-1", b"id-13"])
         _list(store)
-        for target in store.paused():
+        for target in store.release_queue.paused():
             store.pause(target, is_paused=False)
         for now_ms in (START_MS + 3000, START_MS + 50_000, START_MS + 86_400_000):
             for part in store.due(now_ms, 1000, 1 << 20):
@@ -94,9 +94,9 @@ def _live_on(disk: SimDisk) -> None:
 def _list(store: Store) -> None:
     following: int | None = 0
     while following is not None:
-        rows, following = store.list_pending(following)
+        rows, following = store.queries.list_pending(following)
         for at in range(len(rows)):
-            store.peek(rows[at : at + 1])
+            store.queries.peek(rows[at : at + 1])
 
 
 def _frame(data: bytes) -> None:

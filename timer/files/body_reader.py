@@ -32,12 +32,13 @@ class BodyReader:
             data = memoryview(self._log.read(base, end - base))
             for i in range(at, upto):
                 offset = positions[i] - base
-                body = unpack(data[offset : offset + sizes[i]], positions[i])
-                if body.origin != origins[i]:
-                    raise CorruptStoreError(f"body log at {positions[i]}", f"origin {body.origin}, not {origins[i]}")
-                bodies.append(body)
+                bodies.append(_unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
             at = upto
         return bodies
+
+    def read_one(self, position: int, size: int, origin: int) -> Body:
+        """Return one body. Raises CorruptStoreError."""
+        return _unpack(self._log.read(position, size), position, origin)
 
     def _span(self, positions: list[int], sizes: list[int], at: int) -> tuple[int, int]:
         """Return the end of one read that serves the bodies from row `at` on, and the first row after it."""
@@ -63,3 +64,10 @@ class BodyReader:
         if (found.size, found.origin) != (row["body_size"][0], row["origin"][0]):
             raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
         return found
+
+
+def _unpack(frame: bytes | memoryview, position: int, origin: int) -> Body:
+    body = unpack(frame, position)
+    if body.origin != origin:
+        raise CorruptStoreError(f"body log at {position}", f"origin {body.origin}, not {origin}")
+    return body

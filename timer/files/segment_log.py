@@ -8,7 +8,7 @@ A segment is deleted as a whole when nothing in it is pending, wherever it is. A
 """
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -16,7 +16,10 @@ import numpy as np
 from timer.errors import CorruptStoreError
 from timer.files.disk import Disk, File
 from timer.format.checksum import UNIT_EXTRA_DISK, unit_checks
-from timer.format.unit import BLANK, BLANK_MAGIC, BLANK_SIZE, UNIT, UNIT_SIZE, Ints, Rows, are_valid
+from timer.format.unit import BLANK, BLANK_MAGIC, BLANK_SIZE, UNIT, UNIT_SIZE, Ints, Rows, are_valid, run_of
+
+_BLOCK_UNITS = 1 << 16
+"""Units that are read at once, 3.4 MB."""
 
 
 def _name(folder: str, base: int) -> str:
@@ -182,6 +185,16 @@ class UnitLog:
         """Return existing segments, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
 
+    def blocks(self, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
+        """Yield parts [start, end) of the log from unit `first` on, each in one existing file; `size` grows."""
+        log_end = self.end
+        for segment in self.segments():
+            start = max(first, segment * self.per_segment)
+            end = min(log_end, (segment + 1) * self.per_segment)
+            while start < end:
+                yield start, min(end, start + size)
+                start, size = start + size, min(_BLOCK_UNITS, size * 4)
+
     def append(self, units: Rows, extra: Rows) -> None:
         """Append all of `units` with a UNIT_EXTRA row for each. On OSError nothing changes."""
         assert units.dtype == UNIT, f"expected UNIT rows, not {units.dtype}"
@@ -209,47 +222,46 @@ class UnitLog:
         self._ids.append(segment * self._segment_bytes, column.tobytes())
         return count
 
+    def damaged(self, number: int, what: str) -> CorruptStoreError:
+        """Return an error that names unit `number`: its file, and the byte at which it begins."""
+        segment, within = divmod(number, self.per_segment)
+        name = _name(self._segments.folder, segment * self._segment_bytes)
+        return CorruptStoreError(name, f"unit {number}: {what}", within * UNIT_SIZE)
+
     def read(self, start: int, end: int) -> Rows:
         """Return units [start, end) of one segment. Raises CorruptStoreError if one is missing."""
-        segment, within = divmod(start, self.per_segment)
-        base = segment * self._segment_bytes
-        where = f"{self._segments.folder} at {base + within * UNIT_SIZE}"
-        file = self._segments.files.get(base)
-        if file is None:
-            raise CorruptStoreError(where, "the file is missing")
-        data = file.read(within * UNIT_SIZE, (end - start) * UNIT_SIZE)
-        if len(data) != (end - start) * UNIT_SIZE:
-            raise CorruptStoreError(where, "the file ends before")
-        units = np.frombuffer(data, UNIT)
-        if not ((units["size"] == UNIT_SIZE).all() and (units["magic"] > 0).all()):
-            raise CorruptStoreError(where, "invalid units: wrong size or magic")
+        units = np.frombuffer(self._read(self._segments, start, end, UNIT_SIZE), UNIT)
+        is_valid = (units["size"] == UNIT_SIZE) & (units["magic"] > 0)
+        if not is_valid.all():
+            raise self.damaged(start + int(is_valid.argmin()), "wrong size or magic")
         return units
 
-    def read_checked(self, start: int, end: int) -> tuple[Rows, Rows]:
-        """Return `read` and `extras`. Raises CorruptStoreError if the check of a unit does not match."""
-        units, columns = self.read(start, end), self.extras(start, end)
-        computed = unit_checks(units, columns, start)
-        for at in np.flatnonzero(computed != columns["check"])[:1].tolist():
-            raise CorruptStoreError(f"{self._segments.folder}, unit {start + at}", "its check does not fit")
-        if not are_valid(units):
-            raise CorruptStoreError(
-                f"{self._segments.folder}, units {start} to {end - 1}",
-                "impossible values in a unit, though its check fits",
-            )
-        return units, columns
+    def read_rows(self, start: int, end: int, *, is_checked: bool = False) -> tuple[Rows, Rows]:
+        """Return units [start, end) of one segment, and the same units as TIMER_ROW.
 
-    def extras(self, start: int, end: int) -> Rows:
-        """Return UNIT_EXTRA_DISK rows of units [start, end) of one segment. Raises CorruptStoreError if missing."""
+        is_checked: the checks are compared too. Raises CorruptStoreError, with the first damaged unit.
+        """
+        units = self.read(start, end)
+        extra = np.frombuffer(self._read(self._ids, start, end, UNIT_EXTRA_DISK.itemsize), UNIT_EXTRA_DISK)
+        if is_checked:
+            for at in np.flatnonzero(unit_checks(units, extra, start) != extra["check"])[:1].tolist():
+                raise self.damaged(start + at, f"its check does not fit (the unit, or its row in {self._ids.folder}/)")
+            if not are_valid(units):
+                at = next(at for at in range(len(units)) if not are_valid(units[at : at + 1]))
+                raise self.damaged(start + at, "impossible values, though its check fits")
+        return units, run_of(units, extra, start)
+
+    def _read(self, segments: _Segments, start: int, end: int, item_size: int) -> bytes:
+        """Return the bytes of units [start, end) of one segment in their files of the TimerLog or of the ids."""
         segment, within = divmod(start, self.per_segment)
-        file = self._ids.files.get(segment * self._segment_bytes)
-        data = (
-            file.read(within * UNIT_EXTRA_DISK.itemsize, (end - start) * UNIT_EXTRA_DISK.itemsize)
-            if file is not None
-            else b""
-        )
-        if len(data) != (end - start) * UNIT_EXTRA_DISK.itemsize:
-            raise CorruptStoreError(f"{self._ids.folder}, unit {start}", "the file is missing or ends before")
-        return np.frombuffer(data, UNIT_EXTRA_DISK)
+        file = segments.files.get(segment * self._segment_bytes)
+        data = b"" if file is None else file.read(within * item_size, (end - start) * item_size)
+        if len(data) != (end - start) * item_size:
+            name = _name(segments.folder, segment * self._segment_bytes)
+            raise CorruptStoreError(
+                name, "the file is missing" if file is None else f"the file ends before unit {end - 1}"
+            )
+        return data
 
     def repoint(self, number: int, body_position: int) -> None:
         """Set the body position of unit `number`."""

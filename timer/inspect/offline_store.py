@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from timer.errors import CorruptStoreError
+from timer.files.body_reader import BodyReader
 from timer.files.disk import Disk
 from timer.files.segment_log import FrameLog, UnitLog
-from timer.format.body import Body, unpack
+from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
 from timer.format.file_names import BODIES, IDS, UNITS
 from timer.format.unit import TIMER_ROW, Rows
@@ -97,6 +98,7 @@ class StoppedStore:
         checkpoint = self.checkpoint
         self.units = UnitLog(disk, UNITS, IDS, checkpoint.segment_bytes, checkpoint.unit_files())
         self.frames = FrameLog(disk, BODIES, checkpoint.segment_bytes, checkpoint.bodies)
+        self.reader = BodyReader(self.frames)
         self.units.end = checkpoint.units_end
 
     def __enter__(self) -> "StoppedStore":
@@ -140,14 +142,7 @@ class StoppedStore:
 
     def bodies(self, rows: Rows) -> list[Body]:
         """Return the bodies of `rows`, in their order."""
-        places = zip(rows["body"].tolist(), rows["body_size"].tolist(), rows["origin"].tolist(), strict=True)
-        return [self._body(position, size, origin) for position, size, origin in places]
-
-    def _body(self, position: int, size: int, origin: int) -> Body:
-        body = unpack(self.frames.read(position, size), position)
-        if body.origin != origin:
-            raise CorruptStoreError(f"{BODIES} at {position}", f"origin {body.origin}, not {origin}")
-        return body
+        return self.reader.read(rows)
 
     def timers(self, rows: Rows) -> list[StoredTimer]:
         """Return `rows` with their bodies."""

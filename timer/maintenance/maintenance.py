@@ -1,12 +1,9 @@
 """Keep a store durable and its files few: checkpoints, deletion of segments, compaction.
 
-    start -> logs durable -> checkpoint durable -> segments without pending rows deleted     polled once a turn
-    compact_some                                                                             one step each turn
-
-Counts what is pending in each segment, and until when a segment is needed otherwise.
+start -> logs durable -> checkpoint durable -> segments without pending rows deleted     polled once a turn
+compact_some                                                                             one step each turn
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas.headers import MAX_INT64
@@ -15,11 +12,12 @@ from timer.errors import UnreadableError
 from timer.files.disk import Disk
 from timer.files.segment_log import FrameLog, UnitLog
 from timer.format.checkpoint import Checkpoint
-from timer.format.unit import Ints, Rows
-from timer.index.segment_liveness import EndedUnits, LiveCounts
+from timer.format.unit import Ints
+from timer.index.pending_index import PendingIndex
 from timer.maintenance.checkpoint_writer import CheckpointWriter
 from timer.maintenance.compaction import Compaction
 from timer.options import StoreOptions
+from timer.schedule.pending_log import PendingLog
 
 
 @dataclass(eq=False)
@@ -28,45 +26,15 @@ class Maintenance:
     _options: StoreOptions
     _unit_log: UnitLog
     _body_log: FrameLog
-    _ended: EndedUnits
-    _live_rows: Callable[[int, int], Rows]
-    """Returns pending rows among units [start, end) of one segment, for a compaction."""
+    _index: PendingIndex
+    _pending_log: PendingLog
 
     def __post_init__(self) -> None:
-        self.units = LiveCounts()
-        """By segment of the TimerLog."""
         self.durable: Checkpoint | None = None
         """The last checkpoint that was made since the store was opened."""
-        self._bodies = LiveCounts()
         self._checkpointing: CheckpointWriter | None = None
         self._checkpointed: Progress | None = None
         self._compaction: Compaction | None = None
-
-    # -- pending rows by segment
-
-    def state(self) -> tuple[Ints, Ints]:
-        """Return the counts of the TimerLog and of the body log, for `restore`."""
-        return self.units.state(), self._bodies.state()
-
-    def restore(self, units: Ints, bodies: Ints) -> None:
-        self.units = LiveCounts.restored(units)
-        self._bodies = LiveCounts.restored(bodies)
-
-    def count_in(self, run: Rows) -> None:
-        self.units.add(run["unit"] // self._unit_log.per_segment, run)
-        self._bodies.add(self._body_log.bases_of(run["body"]), run)
-
-    def count_out(self, run: Rows) -> None:
-        self.units.remove(run["unit"] // self._unit_log.per_segment, run)
-        self._bodies.remove(self._body_log.bases_of(run["body"]), run)
-
-    @property
-    def live_body_bytes(self) -> int:
-        return self._bodies.all_bytes()
-
-    def retain_until(self, unit: int, visit_ms: int) -> None:
-        """Keep the segment of `unit` until `visit_ms` has passed, though the unit is not a pending timer."""
-        self.units.retain_until(self._unit_log.segment(unit), visit_ms)
 
     # -- checkpoints
 
@@ -91,7 +59,8 @@ class Maintenance:
         bases, running = self._body_log.bases()[:-1], self._compaction
         if running is not None and running.first_copy is not None:
             bases = [base for base in bases if self._body_log.file_end(base) <= running.first_copy]
-        return self.units.deletable(self._unit_log.segments()[:-1], before_ms), self._bodies.deletable(bases, MAX_INT64)
+        units = self._index.units.deletable(self._unit_log.segments()[:-1], before_ms)
+        return units, self._index.bodies.deletable(bases, MAX_INT64)
 
     def start(self, checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
         """Start to make `checkpoint` durable, which does not name dead segments. Raises OSError, UnreadableError."""
@@ -125,11 +94,11 @@ class Maintenance:
         self.durable = running.checkpoint
         for segment in running.dead_units:
             self._unit_log.drop_segment(segment)
-            self.units.forget(segment)
-            self._ended.forget(segment)
+            self._index.units.forget(segment)
+            self._index.ended.forget(segment)
         for base in running.dead_bodies:
             self._body_log.drop_segment(base)
-            self._bodies.forget(base)
+            self._index.bodies.forget(base)
         return True
 
     def finish(self) -> None:
@@ -151,8 +120,8 @@ class Maintenance:
 
     # -- compaction
 
-    def compact_some(self, settled_ms: int) -> tuple[Rows, Ints] | None:
-        """Run one bounded step. Return rows whose bodies have moved and their new positions, None if there are none.
+    def compact_some(self, settled_ms: int) -> tuple[Ints, Ints] | None:
+        """Run one bounded step. Return units whose bodies have moved and their new positions, None if there are none.
 
         settled_ms: K. Bodies that leave soon after K are not worth a copy. Raises OSError if the disk is full.
         """
@@ -165,27 +134,21 @@ class Maintenance:
         except OSError:
             self._compaction = None
             raise
-        body_end = 0 if self.durable is None else self.durable.body_end
         moved = None
-        if running.is_durable_at(body_end) and not running.is_over:
+        if self.durable is not None and running.is_durable_at(self.durable.body_end) and not running.is_over:
             rows, positions = running.repoint_some()
             if len(rows):
-                moved = rows, positions
-                self._count_moved(rows, positions)
+                self._index.move_bodies(rows, positions)
+                moved = rows["unit"], positions
         if running.is_over:
             self._compaction = None
         return moved
 
     def _worth_compacting(self, far_ms: int) -> Compaction | None:
+        bodies = self._index.bodies
         for base in self._body_log.bases()[:-1]:
-            live = self._bodies.live_bytes(base)
+            live = bodies.live_bytes(base)
             size = self._body_log.file_end(base) - base
-            if 0 < live < size * self._options.compact_below and self._bodies.last_visit_ms(base) > far_ms:
-                return Compaction(self._unit_log, self._body_log, self._live_rows, base, *self._bodies.units(base))
+            if 0 < live < size * self._options.compact_below and bodies.last_visit_ms(base) > far_ms:
+                return Compaction(self._unit_log, self._body_log, self._pending_log.rows, base, *bodies.units(base))
         return None
-
-    def _count_moved(self, rows: Rows, positions: Ints) -> None:
-        moved = rows.copy()
-        moved["body"] = positions
-        self._bodies.add(self._body_log.bases_of(moved["body"]), moved)
-        self._bodies.remove(self._body_log.bases_of(rows["body"]), rows)

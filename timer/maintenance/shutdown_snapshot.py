@@ -20,8 +20,12 @@ from schemas.headers import MAX_INT64
 from timer.errors import UnreadableError
 from timer.files.disk import Disk, File
 from timer.format.checkpoint import CLOSED, Checkpoint
+from timer.format.file_names import WHEEL
 from timer.format.unit import TIMER_ROW, Ints, Rows
 from timer.index.due_counts import HOUR_MS, TopicState
+from timer.index.id_index import IdIndex
+from timer.index.pending_index import PendingIndex
+from timer.index.segment_liveness import LiveCounts
 
 RESUME = "resume"
 _CHUNK_BYTES = 8 << 20
@@ -40,6 +44,22 @@ class Snapshot(NamedTuple):
     elsewhere: Ints
     held: Rows
     topics: list[TopicState]
+
+    @classmethod
+    def of(cls, index: PendingIndex, out_of_order: Rows) -> "Snapshot":
+        """Return the state of a store."""
+        topics, due_hours, elsewhere = index.dues.state()
+        counts = (index.ended.state(), index.units.state(), index.bodies.state(), due_hours, elsewhere)
+        return cls(*index.ids.state(), *counts, out_of_order, topics)
+
+    def restore(self, index: PendingIndex) -> None:
+        """Restore the state into an empty `index`."""
+        index.ids = IdIndex.restored(self.id_hashes, self.id_units)
+        index.ended.mark(self.ended)
+        index.units = LiveCounts.restored(self.live_units)
+        index.bodies = LiveCounts.restored(self.live_bodies)
+        index.dues.restore(self.topics, self.due_hours, self.elsewhere)
+        index.pending = int(self.due_hours[:, 2].sum())
 
     def is_possible(self, checkpoint: Checkpoint) -> bool:
         """True if a store with this checkpoint can have this state: units within its log, counts that add up."""
@@ -118,6 +138,20 @@ def _parts(checkpoint: Checkpoint, state: Snapshot) -> Iterator[bytes]:
             yield data[start : start + _CHUNK_BYTES]
 
 
+def take(disk: Disk, checkpoint: Checkpoint | None) -> Snapshot | None:
+    """Return the snapshot of a clean stop at `checkpoint`, and remove it, as the files change from now on.
+
+    Without a snapshot the wheel is removed too.
+    """
+    found = None if checkpoint is None else read(disk, checkpoint)
+    if _closed(disk) != b"":
+        disk.start_replace(CLOSED, b"").wait()  # a removed file may be back after a loss of power
+    if found is None:
+        disk.remove(WHEEL)
+    disk.remove(RESUME)
+    return found
+
+
 def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:
     """Return the snapshot of a clean stop at this checkpoint, None if there is none or it is damaged."""
     if not is_closed_as(disk, checkpoint):
@@ -132,11 +166,6 @@ def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:
 def is_closed_as(disk: Disk, checkpoint: Checkpoint) -> bool:
     """True if the store was closed cleanly at this checkpoint; False if that cannot be read."""
     return _closed(disk) == checkpoint.to_bytes()
-
-
-def may_be_closed(disk: Disk) -> bool:
-    """True if `closed` has to be emptied."""
-    return _closed(disk) != b""
 
 
 def _closed(disk: Disk) -> bytes | None:

@@ -7,70 +7,19 @@
 If the journal has ended more timers since the checkpoint, their units get a delete mark.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
 from timer.files.segment_log import UnitLog
 from timer.format.checkpoint import Checkpoint
 from timer.format.file_names import UNITS
-from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, Ints, Rows, intersect, isin, run_of, topic_hash, visits_ms
+from timer.format.unit import MAGIC_DELETE, Ints, Rows, isin, topic_hash
 from timer.index.segment_liveness import EndedUnits, LiveCounts
-
-_BLOCK_UNITS = 1 << 16
-
-
-KeyRanges: TypeAlias = Sequence[tuple[Key, Key]]
-"""Keys (after, until], ascending."""
-Waits: TypeAlias = Mapping[int, KeyRanges]
-"""Key ranges of target backlogs, by hash of the target (timer.schedule.target_backlog)."""
-
-
-def _is_above(run: Rows, key: Key) -> NDArray[np.bool_]:
-    visits = run["visit_ms"]
-    found: NDArray[np.bool_] = (visits > key.visit_ms) | ((visits == key.visit_ms) & (run["origin"] > key.origin))
-    return found
-
-
-def in_key_ranges(run: Rows, ranges: KeyRanges) -> NDArray[np.bool_]:
-    """Return which rows have a key in one of `ranges`."""
-    found = np.zeros(len(run), np.bool_)
-    for after, until in ranges:
-        found |= _is_above(run, after) & ~_is_above(run, until)
-    return found
-
-
-def pending_by_key(run: Rows, settled: Key, waits: Waits) -> NDArray[np.bool_]:
-    """Return which rows are pending by their key: above `settled`, or in a key range if their target waits."""
-    found = _is_above(run, settled)
-    if not waits:
-        return found
-    for hash_ in intersect(waits, run["topic_hash"]):
-        own = (run["topic_hash"] == hash_).nonzero()[0]
-        found[own] = in_key_ranges(run[own], waits[hash_])
-    return found
-
-
-def pending_in_order(units: Rows, run: Rows, settled: Key, waits: Waits) -> NDArray[np.bool_]:
-    """Return which of `units` are chained and pending by their key. run: the same units as TIMER_ROW."""
-    chained: NDArray[np.bool_] = units["magic"] & MAGIC_UNCHAINED == 0
-    return pending_by_key(run, settled, waits) & chained
-
-
-def blocks(log: UnitLog, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
-    """Yield parts [start, end) of the log from unit `first` on, each in one existing segment; `size` grows."""
-    log_end = log.end
-    for segment in log.segments():
-        start = max(first, segment * log.per_segment)
-        end = min(log_end, (segment + 1) * log.per_segment)
-        while start < end:
-            yield start, min(end, start + size)
-            start, size = start + size, min(_BLOCK_UNITS, size * 4)
+from timer.schedule.pending_keys import Waits, pending_in_order
 
 
 def ranges_at(checkpoint: Checkpoint) -> Waits:
@@ -109,13 +58,13 @@ class LiveScan:
 
         A segment is needed until its last tick has passed, also for ended units: a pending chain may pass through.
         """
-        for start, end in blocks(self._log, self._checkpoint.low_unit):
-            units, extra = self._log.read_checked(start, end)
-            self._ids += int((extra["id_hash"] != 0).sum())
+        for start, end in self._log.blocks(self._checkpoint.low_unit):
+            units, run = self._log.read_rows(start, end, is_checked=True)
+            self._ids += int((run["id_hash"] != 0).sum())
             markers = units[units["magic"] & MAGIC_DELETE != 0]
             if len(markers):
                 ended.mark(np.array(self._ended_by(markers, end), np.int64))
-            live.retain_until(self._log.segment(start), int(visits_ms(units).max()))
+            live.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
 
     def _ended_by(self, markers: Rows, end: int) -> list[int]:
         """Return the units that `markers`, below unit `end`, name, without those of deleted files."""
@@ -126,9 +75,8 @@ class LiveScan:
 
     def live(self, ended: EndedUnits) -> Iterator[Rows]:
         """Run pass 2: yield rows above K in the order of the log. Raises CorruptStoreError if the count is wrong."""
-        for start, end in blocks(self._log, self._checkpoint.low_unit):
-            units = self._log.read(start, end)
-            run = run_of(units, self._log.extras(start, end), start)
+        for start, end in self._log.blocks(self._checkpoint.low_unit):
+            units, run = self._log.read_rows(start, end)
             is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.flags(start, end)
             units, run = units[is_timer], run[is_timer]
             self._count(units, run)

@@ -7,9 +7,9 @@ from schemas.progress import Key
 from timer.errors import CorruptStoreError
 from timer.files.segment_log import UnitLog
 from timer.files.wheel import Wheel
-from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Rows, joined, run_of, visits_ms
+from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Rows, joined
 from timer.index.segment_liveness import EndedUnits
-from timer.maintenance.startup_scan import Waits, pending_by_key
+from timer.schedule.pending_keys import Waits, pending_by_key
 
 _SCAN_UNITS = 1 << 16
 _FIRST_BLOCK_UNITS = 16
@@ -38,11 +38,10 @@ class TickReader:
         block = _SCAN_UNITS if live * _SPARSE_UNITS >= number - stop else _FIRST_BLOCK_UNITS
         while number >= stop:
             start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
-            units, extra = self._units.read_checked(start, number + 1)
-            own = (visits_ms(units) // self._wheel.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
+            units, run = self._units.read_rows(start, number + 1, is_checked=True)
+            own = (run["visit_ms"] // self._wheel.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            run = run_of(units, extra, start)
             found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._ended.flags(start, number + 1)])
             earliest = int(own.argmax())
             number = self._previous_unit(int(units["previous"][earliest]), start + earliest)

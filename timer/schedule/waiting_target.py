@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from schemas.journal import END, Wait
 from schemas.progress import Key
 from timer.format.unit import NO_ROWS, Rows, topic_hash
-from timer.maintenance.startup_scan import KeyRanges, in_key_ranges
 from timer.schedule.due_queue import DueQueue
+from timer.schedule.pending_keys import KeyRanges, in_key_ranges
 
 _MAX_KEY_RANGES = 32
 

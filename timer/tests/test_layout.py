@@ -9,8 +9,8 @@ import pytest
 from timer.errors import WheelFullError
 from timer.files.disk import Disk
 from timer.inspect.offline_store import StoppedStore
-from timer.inspect.tests.test_verify import OPTIONS, START_MS, History, full_history
 from timer.testing import SimDisk
+from timer.tests.history import OPTIONS, START_MS, History, full_history
 
 
 def live(disk: Disk) -> list[tuple[int, int]]:

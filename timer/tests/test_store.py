@@ -32,7 +32,8 @@ from timer.format.unit import UNIT, UNIT_EXTRA, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
-from timer.store import Due, Store
+from timer.schedule.release_queue import Due
+from timer.store import Store
 from timer.testing import SimDisk
 
 OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
@@ -347,21 +348,21 @@ class StoreAgainstList(RuleBasedStateMachine):
             dues.setdefault(timer.target, []).append(timer.due_ms)
         ranges = {target: (len(own), min(own), max(own)) for target, own in dues.items()}
         times = iter(range(patience))
-        rough = self.store.due_ranges(lambda: next(times, None) is None)
+        rough = self.store.queries.due_ranges(lambda: next(times, None) is None)
         assert rough.keys() == ranges.keys()
         for target, (count, first_ms, last_ms) in ranges.items():
             rough_first_ms, rough_last_ms = rough[target].first_ms, rough[target].last_ms
             assert rough[target].pending == count
             assert rough_first_ms in (first_ms, first_ms // HOUR_MS * HOUR_MS)
             assert rough_last_ms in (last_ms, (last_ms // HOUR_MS + 1) * HOUR_MS - 1)
-        assert self.store.due_ranges() == ranges
+        assert self.store.queries.due_ranges() == ranges
         hours = {target: Counter(due_ms // HOUR_MS * HOUR_MS for due_ms in own) for target, own in dues.items()}
-        assert self.store.due_hours() == hours
+        assert self.store.queries.due_hours() == hours
 
     @invariant()
     def wakes_up_in_time(self) -> None:
         waiting = self.staged.live()
-        wake_up_ms = self.store.next_visit_ms(10**6)
+        wake_up_ms = self.store.release_queue.next_visit_ms(10**6)
         if waiting:
             assert wake_up_ms is not None
             times = [
@@ -595,7 +596,7 @@ def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     units.overwrite(0, bytes(len(whole)))
     store = reopen(disk, progress, set())
     units.overwrite(0, whole)
-    assert (store.pending, store.due_ranges()) == (4, {"orders": (4, 1500, 1500)})
+    assert (store.pending, store.queries.due_ranges()) == (4, {"orders": (4, 1500, 1500)})
     assert store.find([b"id-1"]).keys() == {b"id-1"}
     disk.kill()
     units = (disk := disk.reopen()).open(f"timer/{disk.names('timer')[0]}")
@@ -620,7 +621,7 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
     store.close()
     found = found_in(disk)
     again = Store.open(disk.reopen(), options, found, found.progress, (), ())
-    assert (again.pending, again.targets) == (count, count)
+    assert (again.pending, again.queries.targets) == (count, count)
 
 
 def test_last_due_times_that_are_not_needed_are_not_searched() -> None:
@@ -637,9 +638,9 @@ def test_last_due_times_that_are_not_needed_are_not_searched() -> None:
         asked.append(True)
         return True
 
-    assert store.due_ranges(is_over, needs_last=False)["orders"].first_ms == 1100
+    assert store.queries.due_ranges(is_over, needs_last=False)["orders"].first_ms == 1100
     assert asked == []
-    store.due_ranges(is_over)
+    store.queries.due_ranges(is_over)
     assert asked == [True]
     store.close()
 
@@ -647,10 +648,10 @@ def test_last_due_times_that_are_not_needed_are_not_searched() -> None:
 def test_due_ranges_of_an_ended_search_are_exact_to_the_hour() -> None:
     store = Store.create(SimDisk(), OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
-    assert store.due_ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "known times are exact"
+    assert store.queries.due_ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "known times are exact"
     store.due(1100, 9, 1 << 20)
-    assert store.due_ranges(lambda: True) == {"orders": (4, 0, 1500)}
-    assert store.due_ranges() == store.due_ranges(lambda: True) == {"orders": (4, 1200, 1500)}
+    assert store.queries.due_ranges(lambda: True) == {"orders": (4, 0, 1500)}
+    assert store.queries.due_ranges() == store.queries.due_ranges(lambda: True) == {"orders": (4, 1200, 1500)}
     store.close()
 
 
@@ -794,7 +795,7 @@ def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk)
     store.add(batch_of(body(0, 1100)), 1)
     store.committed(store.progress())
     store.add(batch_of(body(1, 1100)), 2)
-    assert len(store.take_overflow(1000, 10, 1 << 20)) == 0
+    assert len(store.release_queue.take_overflow(1000, 10, 1 << 20)) == 0
     assert not store.start_checkpoint(0, (), ())
     store.committed(store.progress())
     assert store.start_checkpoint(0, (), ())
@@ -824,9 +825,9 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk) -> 
 def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
     store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
-    assert (store.pending, len(store._ids)) == (10, 0)
+    assert (store.pending, len(store._index.ids)) == (10, 0)
     store.add(batch_of(body(31, 1100)), 32)
-    assert len(store._ids) == 1
+    assert len(store._index.ids) == 1
 
 
 def test_empty_topics_are_dropped(
@@ -841,10 +842,10 @@ def test_empty_topics_are_dropped(
         batch.add(timer, START_MS + 100)
         store.add(batch, number + 1)
         end = Batch()
-        end.end(store.pending_at(2 * number - 1))  # each is followed by its delete mark
+        end.end(store.queries.pending_at(2 * number - 1))  # each is followed by its delete mark
         store.add(end, number + 1)
     assert store.pending_by_topic() == {"orders": 1}
-    names = [each.name for each in store._dues._topics.values()]
+    names = [each.name for each in store._index.dues._topics.values()]
     assert "orders" in names
     assert len(names) < 60
 

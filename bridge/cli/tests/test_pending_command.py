@@ -20,7 +20,7 @@ from schemas.origin import Shard
 from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.body import Body
 from timer.inspect.offline_store import StoppedStore
-from timer.inspect.tests.test_verify import START_MS, History, full_history
+from timer.tests.history import START_MS, History, full_history
 
 HOUR_MS = 3_600_000
 FLIGHTS = (

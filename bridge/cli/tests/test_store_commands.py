@@ -26,8 +26,8 @@ from timer.format.batch import Batch
 from timer.format.body import unpack_headers
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.inspect.offline_store import StoppedStore
-from timer.inspect.tests.test_verify import START_MS, History, full_history
-from timer.inspect.tests.test_verify import body as body_of
+from timer.tests.history import START_MS, History, full_history
+from timer.tests.history import body as body_of
 
 
 def run(*arguments: object) -> Result:

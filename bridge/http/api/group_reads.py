@@ -155,7 +155,7 @@ def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _paused(bridge: Bridge) -> set[str]:
-    return {wait.target for owned in bridge.shards.values() for wait in owned.store.waits if wait.is_paused}
+    return {target for owned in bridge.shards.values() for target in owned.store.release_queue.paused()}
 
 
 def _by_partition(name: str) -> tuple[str, int]:

@@ -407,7 +407,7 @@ def of_bytes(**limits: int) -> TurnOptions:
 
 def pending_bytes(world: World) -> int:
     assert world.bridge.bridge is not None
-    return world.bridge.bridge.shards[Shard(TIMERS, 0)].store.pending_bytes
+    return world.bridge.bridge.shards[Shard(TIMERS, 0)].store.queries.pending_bytes
 
 
 def frame_bytes(value: str) -> int:

@@ -30,9 +30,10 @@ from schemas.journal import CopyInFlight, JournalRecord
 from schemas.origin import Shard
 from timer.format.unit import Rows
 from timer.schedule import target_backlog as waiting
+from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.schedule.target_backlog import TargetBacklog
 from timer.schedule.waiting_target import WaitingTarget
-from timer.store import Due, Store
+from timer.store import Store
 
 
 def until(world: World, ms: int) -> Headers:
@@ -427,10 +428,10 @@ def test_memory_and_journal_are_bounded_however_many_wait() -> None:
     world.pass_time(ms=5_000)
     assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.shards.values()
-    waiting = owned.store._backlogs.get("limited")
+    waiting = owned.store.release_queue._backlogs.get("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
-    assert owned.store.held == 0
+    assert owned.store.release_queue.held == 0
     assert sum(len(each.queue) for each in waiting.ranges) <= 4096
     assert max(len(entry.value or b"") for entry in world.read("timer.journal")) < 1000
     world.pass_time(ms=20_000)
@@ -491,7 +492,7 @@ def test_however_many_are_held_intake_goes_on(
     assert 0 < max(told(world, "limited", "timer-rolls")) < 8  # copies wait for the rate, as requests do
     assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.shards.values()
-    assert (owned.store.held, owned.store.pending) == (0, 0)
+    assert (owned.store.release_queue.held, owned.store.pending) == (0, 0)
 
 
 def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes(
@@ -513,7 +514,7 @@ def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes
     held_ms = []
     while world.now_ms < end_ms:
         world.bridge.bridge.turn()
-        backlogs = owned.store.backlogs(world.now_ms) if owned.store.held else []
+        backlogs = owned.store.release_queue.waiting.backlogs(world.now_ms) if owned.store.release_queue.held else []
         held_ms += [each.since_ms for each in backlogs if each.is_paused]
         before, copies = copies, sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
         most = max(most, copies - before)
@@ -1080,18 +1081,18 @@ def test_a_turn_loads_each_tick_once_for_all_that_wait_and_not_too_many(monkeypa
     world.bridge.kill()
     world.kafka.timeline.advance(5_000)
     turns: list[list[int]] = []
-    due, load = Store.due, Store._load_tick
+    due, load = Store.due, ReleaseQueue.load_tick
 
     def counted(self: Store, *arguments: Any) -> Due:
         turns.append([])
         return due(self, *arguments)
 
-    def loaded(self: Store, tick: int) -> Rows:
+    def loaded(self: ReleaseQueue, tick: int) -> Rows:
         turns[-1].append(tick)
         return load(self, tick)
 
     monkeypatch.setattr(Store, "due", counted)
-    monkeypatch.setattr(Store, "_load_tick", loaded)
+    monkeypatch.setattr(ReleaseQueue, "load_tick", loaded)
     world.bridge.start()
     for topic in topics:
         ask(world, b"resume", topic.encode())

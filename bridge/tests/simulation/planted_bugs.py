@@ -34,8 +34,9 @@ from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
 from timer.maintenance.startup_scan import LiveScan
 from timer.schedule.release_policy import Gate
+from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.schedule.target_backlog import TargetBacklog
-from timer.store import Due, Store
+from timer.store import Store
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.due
@@ -85,7 +86,7 @@ def cut_inside_equal_times(patches: Patches) -> None:
     def due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
         found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
         if len(found.rows):
-            self._settled = Key(self._settled.visit_ms, MAX_INT64)
+            self.release_queue.settled = Key(self.settled.visit_ms, MAX_INT64)
         return found
 
     _replace(patches, Store, "due", due)
@@ -115,7 +116,7 @@ def ahead_not_taken_back(patches: Patches) -> None:
     """A store keeps what it held beyond its checkpoint; then the same requests are read again."""
 
     def take_back(self: Store, found: Checkpoint) -> Checkpoint:
-        self._low_unit = found.low_unit
+        self._log.low_unit = found.low_unit
         return found
 
     _replace(patches, Store, "_truncate_to_checkpoint", take_back)
@@ -349,8 +350,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
     # A timer that its target may not have now is left behind K, as if it had left.
-    "passed over while it waits": _with(Store, "_start_backlog", lambda _: lambda *_, **__: None),
-    "a wait that never ends": _returning(Store, "_end_backlog", None),
+    "passed over while it waits": _with(ReleaseQueue, "_start_backlog", lambda _: lambda *_, **__: None),
+    "a wait that never ends": _returning(ReleaseQueue, "_end_backlog", None),
     # A timer that leaves takes half a token from the bucket of its target.
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.

@@ -885,8 +885,8 @@ class InstanceRuns:
             if pending != expected:
                 raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
             store = bridge.shards[shard].store
-            if store.pending_bytes != (live_bytes := int(_live(store)["body_size"].sum())):
-                raise Violation(f"{self.name} counts {store.pending_bytes} bytes of {shard}, {live_bytes} live")
+            if store.queries.pending_bytes != (live_bytes := int(_live(store)["body_size"].sum())):
+                raise Violation(f"{self.name} counts {store.queries.pending_bytes} bytes of {shard}, {live_bytes} live")
         ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
         if ranges != expected_ranges:
             raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
@@ -898,7 +898,7 @@ def _live(store: Store) -> Rows:
     found: list[Rows] = []
     following: int | None = 0
     while following is not None:
-        rows, following = store.list_pending(following)
+        rows, following = store.queries.list_pending(following)
         found.append(rows)
     return joined(found)
 

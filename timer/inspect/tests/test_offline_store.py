@@ -13,9 +13,9 @@ from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.checkpoint import NAME
 from timer.format.unit import UNIT_SIZE
 from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore, read_checkpoint
-from timer.inspect.tests.test_verify import OPTIONS, START_MS, History, full_history, id_of
 from timer.store import wipe
 from timer.testing import SimDisk
+from timer.tests.history import OPTIONS, START_MS, History, full_history, id_of
 
 
 @pytest.fixture(params=["simulated", "real"])
