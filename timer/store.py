@@ -377,7 +377,7 @@ class Store:
 
     def finish_checkpoint(self) -> None:
         """Wait for the running checkpoint. Raises OSError if it failed."""
-        self._maintenance.finish()
+        self._maintenance.continue_checkpoint(is_last=True)
 
     def compact_some(self) -> None:
         """Run one bounded step of a compaction; start one if it is worth it."""

@@ -40,41 +40,27 @@ class Fuse:
     def __init__(self) -> None:
         self.steps = 0
         self.where = ""
-        self._end: float = math.inf
+        self.burnt = False
+        self._left: float = math.inf
         self._part = ""
 
     def arm(self, steps: int, part: str = "") -> None:
         """Burn at the `steps`-th call from now on. Only calls whose name begins with `part` are counted."""
-        self._part = part
-        self._end = self.steps + steps if not part else steps
+        self._left, self._part = steps, part
 
     def disarm(self) -> None:
         """Do not burn. Has no effect on a burnt fuse."""
-        if not self.burnt:
-            self._part, self._end = "", math.inf
+        self._left = math.inf
 
     def step(self, where: str) -> None:
         """Count one call. To be called before and after every effect."""
         self.steps += 1
-        if self._part:
-            self._count_part(where)
-        elif self.steps >= self._end:
-            self._burn(where)
-
-    @property
-    def burnt(self) -> bool:
-        return self._end < 0
-
-    def _count_part(self, where: str) -> None:
-        if where.startswith(self._part):
-            self._end -= 1
-            if self._end <= 0:
-                self._burn(where)
-
-    def _burn(self, where: str) -> None:
-        if not self.burnt:
-            self.where, self._part, self._end = where, "", -1
-        raise Crash(self.where)
+        if where.startswith(self._part) and not self.burnt:
+            self._left -= 1
+            if self._left <= 0:
+                self.where, self.burnt = where, True
+        if self.burnt:
+            raise Crash(self.where)
 
 
 class DeadHandleError(RuntimeError):

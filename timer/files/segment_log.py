@@ -89,10 +89,6 @@ class _Segments:
         if self.files[base].size() != size:
             self.files[base].truncate(size)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size() for file in self.files.values())
-
     def mark_all_unsynced(self) -> None:
         """Sync all files once. They are not rewritten if that fails, as they may be many."""
         self._unsynced_before = set(self.bases)
@@ -131,7 +127,35 @@ class _Segments:
             file.close()
 
 
-class UnitLog:
+class _Log:
+    """The files of a log, in one folder or in several."""
+
+    def __init__(self, *folders: _Segments) -> None:
+        self._folders = folders
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size() for folder in self._folders for file in folder.files.values())
+
+    def take_dirty(self) -> list[File]:
+        """Return files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
+
+        Files of a failed sync are rewritten first: the kernel takes their bytes for written and would report success.
+        """
+        return [file for folder in self._folders for file in folder.take_dirty()]
+
+    def restore_dirty(self, *, has_failed: bool) -> None:
+        """Put the files taken last back. has_failed: a sync of them was tried."""
+        for folder in self._folders:
+            folder.restore_dirty(has_failed=has_failed)
+
+    def close(self) -> None:
+        for folder in self._folders:
+            folder.close()
+
+
+class UnitLog(_Log):
     """The TimerLog, and for each unit a row of UNIT_EXTRA_DISK: id hash (the id index is built from it), check.
 
     Units are numbered from 0; the number gives the RIP-43 position. bases: the files by first position; others are
@@ -148,6 +172,7 @@ class UnitLog:
             opened.callback(self._segments.close)
             self._ids = _Segments(disk, ids_folder, bases)
             opened.pop_all()
+        super().__init__(self._segments, self._ids)
         self._segments.mark_all_unsynced()  # an earlier process may have repointed units
         self.end = self._find_end()
 
@@ -288,29 +313,8 @@ class UnitLog:
         self._segments.drop(segment * self._segment_bytes)
         self._ids.drop(segment * self._segment_bytes)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return self._segments.size_bytes + self._ids.size_bytes
 
-    def take_dirty(self) -> list[File]:
-        """Return files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
-
-        Files of a failed sync are rewritten first: the kernel takes their bytes for written and would report success.
-        """
-        return self._segments.take_dirty() + self._ids.take_dirty()
-
-    def restore_dirty(self, *, has_failed: bool) -> None:
-        """Put the files taken last back. has_failed: a sync of them was tried."""
-        self._segments.restore_dirty(has_failed=has_failed)
-        self._ids.restore_dirty(has_failed=has_failed)
-
-    def close(self) -> None:
-        self._segments.close()
-        self._ids.close()
-
-
-class FrameLog:
+class FrameLog(_Log):
     """The body log. A frame's position is that of its first byte, counted over all files.
 
     bases: as in UnitLog.
@@ -319,6 +323,7 @@ class FrameLog:
     def __init__(self, disk: Disk, folder: str, segment_bytes: int, bases: Collection[int]) -> None:
         self._segment_bytes = segment_bytes
         self._segments = _Segments(disk, folder, bases)
+        super().__init__(self._segments)
         self.end = 0
         if self._segments.bases:
             base = self._segments.bases[-1]
@@ -334,11 +339,6 @@ class FrameLog:
         ends = start + np.cumsum(sizes)
         self.end = int(ends[-1])
         return ends - sizes
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return self._segments.size_bytes
 
     def read_upto(self, position: int, size: int) -> bytes:
         """Return at most `size` bytes from `position` on, of one file."""
@@ -392,14 +392,3 @@ class FrameLog:
 
     def drop_segment(self, base: int) -> None:
         self._segments.drop(base)
-
-    def take_dirty(self) -> list[File]:
-        """See UnitLog.take_dirty."""
-        return self._segments.take_dirty()
-
-    def restore_dirty(self, *, has_failed: bool) -> None:
-        """See UnitLog.restore_dirty."""
-        self._segments.restore_dirty(has_failed=has_failed)
-
-    def close(self) -> None:
-        self._segments.close()

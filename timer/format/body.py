@@ -95,28 +95,17 @@ def pack(body: Body) -> bytes:
     return _SIZE_AND_CHECK.pack(_CHECKED_FROM + len(checked), zlib.crc32(checked)) + checked
 
 
+def _unpack_head(frame: bytes | memoryview, position: int) -> tuple[int, ...]:
+    """Return the fixed fields of the frame at `position`."""
+    if len(frame) < HEAD_SIZE:
+        what = f"truncated frame: {len(frame)} bytes, the header needs {HEAD_SIZE}"
+        raise CorruptStoreError(f"body log at {position}", what)
+    return HEAD.unpack_from(frame)
+
+
 def unpack(frame: bytes | memoryview, position: int) -> Body:
     """Return the body of `frame`, which was read at `position`. Raises CorruptStoreError if it is damaged."""
-    if len(frame) < HEAD_SIZE:
-        raise CorruptStoreError(
-            f"body log at {position}", f"truncated frame: {len(frame)} bytes, the header needs {HEAD_SIZE}"
-        )
-    (
-        size,
-        checksum,
-        version,
-        flags,
-        target_size,
-        partition,
-        offset,
-        timestamp_ms,
-        due_ms,
-        origin,
-        rolls,
-        key_size,
-        value_size,
-        id_size,
-    ) = HEAD.unpack_from(frame)
+    size, checksum, version, flags, target_size, *fixed, key_size, value_size, id_size = _unpack_head(frame, position)
     if size != len(frame) or version != _VERSION or zlib.crc32(memoryview(frame)[_CHECKED_FROM:]) != checksum:
         raise CorruptStoreError(f"body log at {position}", "the checksum does not match the frame")
     id_at = HEAD_SIZE + target_size
@@ -125,8 +114,13 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
     headers_at = value_at + value_size
     if not key_at <= value_at <= headers_at <= size:
         raise CorruptStoreError(f"body log at {position}", "its fields exceed the frame")
+    try:
+        target = str(frame[HEAD_SIZE:id_at], "ascii")
+    except UnicodeDecodeError as wrong:
+        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from wrong
+    partition, offset, timestamp_ms, due_ms, origin, rolls = fixed
     return Body(
-        _ascii(frame[HEAD_SIZE:id_at], position),
+        target,
         partition,
         offset,
         timestamp_ms,
@@ -139,13 +133,6 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
         rolls,
         bytes(frame[id_at:key_at]) if flags & HAS_ID else None,
     )
-
-
-def _ascii(target: bytes | memoryview, position: int) -> str:
-    try:
-        return str(target, "ascii")
-    except UnicodeDecodeError as wrong:
-        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from wrong
 
 
 PEEK_SIZE = HEAD_SIZE + 249 + 1024
@@ -166,11 +153,7 @@ class Peek(NamedTuple):
 
 def peek(head: bytes, position: int) -> Peek:
     """Return the fields in `head`, the first PEEK_SIZE bytes (or fewer) of the frame at `position`."""
-    if len(head) < HEAD_SIZE:
-        raise CorruptStoreError(
-            f"body log at {position}", f"truncated frame: {len(head)} bytes, the header needs {HEAD_SIZE}"
-        )
-    fields = HEAD.unpack_from(head)
+    fields = _unpack_head(head, position)
     id_at = HEAD_SIZE + fields[4]
     id_ = head[id_at : id_at + fields[13]] if fields[3] & HAS_ID else None
     target = str(head[HEAD_SIZE:id_at], "ascii", "replace")
@@ -225,27 +208,17 @@ def _remember(name: str, size: int, beginning: bytes) -> None:
 
 def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
     """Return the headers in order. Raises CorruptStoreError if the bytes are damaged."""
-    try:
-        headers, end = _unpacked(encoded)
-    except (struct.error, UnicodeDecodeError) as wrong:
-        raise CorruptStoreError("body log", f"invalid headers: {wrong}") from wrong
-    if end != len(encoded):
-        raise CorruptStoreError("body log", "the last header exceeds its frame")
-    return headers
-
-
-def _unpacked(encoded: bytes) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Return the headers, and the end of the last one."""
     headers: list[tuple[str, bytes | None]] = []
     at = 0
-    while at < len(encoded):
-        name_size, value_size = _HEADER.unpack_from(encoded, at)
-        at += _HEADER.size
-        name = str(encoded[at : at + name_size], "utf-8")
-        at += name_size
-        if value_size < 0:
-            headers.append((name, None))
-        else:
-            headers.append((name, encoded[at : at + value_size]))
-            at += value_size
-    return headers, at
+    try:
+        while at < len(encoded):
+            name_size, value_size = _HEADER.unpack_from(encoded, at)
+            name_at = at + _HEADER.size
+            value_at = name_at + name_size
+            at = value_at + max(value_size, 0)
+            headers.append((str(encoded[name_at:value_at], "utf-8"), None if value_size < 0 else encoded[value_at:at]))
+    except (struct.error, UnicodeDecodeError) as wrong:
+        raise CorruptStoreError("body log", f"invalid headers: {wrong}") from wrong
+    if at != len(encoded):
+        raise CorruptStoreError("body log", "the last header exceeds its frame")
+    return headers

@@ -3,20 +3,21 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.headers import MAX_INT64
 from timer.format.unit import Ints, Rows
 
 _FEW = 64
 _VERY_FEW = 8
+_BYTES, _LAST_MS, _FIRST_UNIT, _LAST_UNIT = range(4)
 
 
 class LiveCounts:
-    """Bytes of pending rows, latest wake-up time, first and last unit, by segment."""
+    """Bytes of pending rows, latest wake-up time, first and last unit, by segment. -1: unknown."""
 
     def __init__(self) -> None:
-        self._bytes: dict[int, int] = {}
-        self._last_visit_ms: dict[int, int] = {}
-        self._units: dict[int, tuple[int, int]] = {}
+        self._segments: dict[int, list[int]] = {}
+
+    def _of(self, segment: int) -> list[int]:
+        return self._segments.setdefault(segment, [-1, -1, -1, -1])
 
     def add(self, segments: Ints, run: Rows) -> None:
         """Add rows. segments: the segment of each row."""
@@ -35,67 +36,62 @@ class LiveCounts:
             self._add(segment, size, visit_ms, int(own["unit"].min()), int(own["unit"].max()))
 
     def _add(self, segment: int, size: int, visit_ms: int, first_unit: int, last_unit: int) -> None:
-        self._bytes[segment] = self._bytes.get(segment, 0) + size
-        self.retain_until(segment, visit_ms)
-        first, last = self._units.get(segment, (MAX_INT64, -1))
-        self._units[segment] = (min(first, first_unit), max(last, last_unit))
+        own = self._of(segment)
+        own[_BYTES] = max(own[_BYTES], 0) + size
+        own[_LAST_MS] = max(own[_LAST_MS], visit_ms)
+        own[_FIRST_UNIT] = first_unit if own[_FIRST_UNIT] < 0 else min(own[_FIRST_UNIT], first_unit)
+        own[_LAST_UNIT] = max(own[_LAST_UNIT], last_unit)
 
     def state(self) -> Ints:
-        """Return rows of (segment, bytes, last wake-up time, first unit, last unit), -1 for unknown."""
-        rows = [
-            (s, self._bytes.get(s, -1), self._last_visit_ms.get(s, -1), *self._units.get(s, (-1, -1)))
-            for s in self._bytes.keys() | self._last_visit_ms.keys() | self._units.keys()
-        ]
-        return np.array(rows, np.int64).reshape(-1, 5)
+        """Return rows of (segment, bytes, last wake-up time, first unit, last unit).
+
+        In the order of a set, as the golden store has them. A reader takes any order.
+        """
+        return np.array([(segment, *self._segments[segment]) for segment in set(self._segments)], np.int64).reshape(
+            -1, 5
+        )
 
     @classmethod
     def restored(cls, state: Ints) -> "LiveCounts":
         counts = cls()
-        for segment, size, last_visit_ms, first, last in state.tolist():
-            if size >= 0:
-                counts._bytes[segment] = size
-            if last_visit_ms >= 0:
-                counts._last_visit_ms[segment] = last_visit_ms
-            if last >= 0:
-                counts._units[segment] = (first, last)
+        counts._segments = {segment: own for segment, *own in state.tolist()}
         return counts
 
     def retain_until(self, segment: int, visit_ms: int) -> None:
         """Keep `segment` until `visit_ms` has passed."""
-        self._last_visit_ms[segment] = max(self._last_visit_ms.get(segment, -1), visit_ms)
+        own = self._of(segment)
+        own[_LAST_MS] = max(own[_LAST_MS], visit_ms)
 
     def remove(self, segments: Ints, run: Rows) -> None:
         if len(run) <= _FEW:
             for segment, size in zip(segments.tolist(), run["body_size"].tolist(), strict=True):
-                self._bytes[segment] -= size
+                self._segments[segment][_BYTES] -= size
             return
         ids, where = np.unique(segments, return_inverse=True)
         sizes = np.bincount(where, weights=run["body_size"], minlength=len(ids))
         for segment, size in zip(ids.tolist(), sizes.tolist(), strict=True):
-            self._bytes[segment] -= int(size)
+            self._segments[segment][_BYTES] -= int(size)
 
     def deletable(self, segments: list[int], visits_before_ms: int) -> list[int]:
         """Return those of `segments` without pending bytes and without wake-up times from `visits_before_ms` on."""
-        return [s for s in segments if not self._bytes.get(s) and self._last_visit_ms.get(s, -1) < visits_before_ms]
+        return [s for s in segments if self.live_bytes(s) == 0 and self.last_visit_ms(s) < visits_before_ms]
 
     def all_bytes(self) -> int:
         """Return the live bytes of all segments."""
-        return sum(self._bytes.values())
+        return sum(map(self.live_bytes, self._segments))
 
     def live_bytes(self, segment: int) -> int:
-        return self._bytes.get(segment, 0)
+        return max(self._segments[segment][_BYTES], 0) if segment in self._segments else 0
 
     def last_visit_ms(self, segment: int) -> int:
-        return self._last_visit_ms.get(segment, -1)
+        return self._segments[segment][_LAST_MS] if segment in self._segments else -1
 
     def units(self, segment: int) -> tuple[int, int]:
         """Return the first and last unit that had a row in `segment`."""
-        return self._units[segment]
+        return self._segments[segment][_FIRST_UNIT], self._segments[segment][_LAST_UNIT]
 
     def forget(self, segment: int) -> None:
-        self._bytes.pop(segment, None)
-        self._last_visit_ms.pop(segment, None)
-        self._units.pop(segment, None)
+        self._segments.pop(segment, None)
 
 
 class EndedUnits:

@@ -78,12 +78,17 @@ class Maintenance:
         self._unit_log.restore_dirty(has_failed=has_failed)
         self._body_log.restore_dirty(has_failed=has_failed)
 
-    def continue_checkpoint(self) -> bool:
-        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
+    def continue_checkpoint(self, *, is_last: bool = False) -> bool:
+        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped.
+
+        is_last: wait for it.
+        """
         running = self._checkpointing
         if running is None:
             return True
         try:
+            if is_last:
+                running.wait()
             if not running.durable():
                 return False
         except OSError:
@@ -100,18 +105,6 @@ class Maintenance:
             self._body_log.drop_segment(base)
             self._index.bodies.forget(base)
         return True
-
-    def finish(self) -> None:
-        """Wait for the running checkpoint. Raises OSError if it failed."""
-        running = self._checkpointing
-        if running is None:
-            return
-        try:
-            running.wait()
-        except OSError:
-            self._drop_writer(has_failed=running.replacing is None)
-            raise
-        self.continue_checkpoint()
 
     def abandon(self) -> None:
         """Make sure that nothing of a running checkpoint is written later."""
