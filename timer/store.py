@@ -31,7 +31,7 @@ from timer.files.body_reader import BodyReader
 from timer.files.disk import Disk
 from timer.files.segment_log import FrameLog, UnitLog, delete_other_files
 from timer.files.wheel import SLOT_SIZE, Wheel
-from timer.format.batch import Batch, markers
+from timer.format.batch import Batch, delete_marks
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint, runs
 from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
@@ -183,7 +183,7 @@ class Store:
             index.ended.mark(newly_ended["unit"])
             first = self._units.end
             is_chained = np.zeros(len(newly_ended), np.bool_)
-            marks = markers(newly_ended, self._units.positions(newly_ended["unit"]), is_chained)
+            marks = delete_marks(newly_ended, self._units.positions(newly_ended["unit"]), is_chained)
             self._units.append(marks, np.zeros(len(marks), UNIT_EXTRA))
             self._retain_marks(first, newly_ended)
 
@@ -246,7 +246,7 @@ class Store:
         first, body_end = self._units.end, self._bodies.end
         ended = batch.ended()
         added, extra, frames = batch.units()
-        units = self._with_markers(added, ended)
+        units = self._with_delete_marks(added, ended)
         is_timer = np.arange(len(units)) < len(added)
         chained = units["magic"] & MAGIC_UNCHAINED == 0
         positions = self._units.positions(np.arange(first, first + len(units)))
@@ -275,14 +275,14 @@ class Store:
         self.release_queue.out_of_order.cool_down(run[is_cooling], *batch.cooldown_ms)
         self.release_queue.push(run[is_in_order])
 
-    def _with_markers(self, added: Rows, ended: Rows) -> Rows:
+    def _with_delete_marks(self, added: Rows, ended: Rows) -> Rows:
         """Return `added` and a delete mark for each of `ended`."""
         if len(ended) == 0:
             return added
         units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would change the byte order
         units[: len(added)] = added
         is_in_order = ~self.release_queue.out_of_order.has(ended["unit"])
-        units[len(added) :] = markers(ended, self._units.positions(ended["unit"]), is_in_order)
+        units[len(added) :] = delete_marks(ended, self._units.positions(ended["unit"]), is_in_order)
         return units
 
     def _retain_marks(self, first: int, ended: Rows) -> None:
@@ -290,30 +290,24 @@ class Store:
         for at, visit_ms in enumerate(ended["visit_ms"].tolist(), first):
             self._index.retain_until(at, visit_ms)
 
-    # -- the main questions
+    # -- what intake and release ask most: see ReleaseQueue and StoreQueries
 
     def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64) -> Due:
-        """Take the rows that leave now. See `ReleaseQueue.due`."""
         return self.release_queue.due(now_ms, limit, limit_bytes, gate, most_wait_ms)
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
-        """True if the timer of `target` with the key (visit_ms, origin) `place` has not left."""
         return self.release_queue.is_unreleased(target, place)
 
     def pause(self, target: str, *, is_paused: bool) -> None:
-        """Pause `target`, or let its timers leave again."""
         self.release_queue.pause(target, is_paused=is_paused)
 
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
-        """Return the row (one TIMER_ROW) of each id that has a pending timer."""
         return self.queries.find(ids)
 
     def bodies(self, rows: Rows) -> list[Body]:
-        """Return the bodies of `rows`, in their order. Raises CorruptStoreError."""
         return self.queries.bodies(rows)
 
     def pending_by_topic(self) -> dict[str, int]:
-        """Return the number of pending timers by target topic."""
         return self.queries.pending_by_topic()
 
     # -- committing
@@ -372,11 +366,9 @@ class Store:
         return True
 
     def continue_checkpoint(self) -> bool:
-        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
         return self._maintenance.continue_checkpoint()
 
     def finish_checkpoint(self) -> None:
-        """Wait for the running checkpoint. Raises OSError if it failed."""
         self._maintenance.continue_checkpoint(is_last=True)
 
     def compact_some(self) -> None:

@@ -31,11 +31,6 @@ class StoreQueries:
     _body_reader: BodyReader
 
     @property
-    def pending(self) -> int:
-        """Number of pending timers."""
-        return self._index.pending
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes of the bodies of pending timers. Exact after every kind of start."""
         return self._index.bodies.all_bytes()
@@ -51,11 +46,9 @@ class StoreQueries:
         return self._index.dues.targets
 
     def has_target(self, target: str) -> bool:
-        """True if `target` has pending timers."""
         return self._index.dues.has(topic_hash(target))
 
     def pending_by_topic(self) -> dict[str, int]:
-        """Return the number of pending timers by target topic."""
         return self._index.dues.counts()
 
     def due_hours(self) -> dict[str, dict[int, int]]:
@@ -112,12 +105,11 @@ class StoreQueries:
                 _, row = self._units.read_rows(unit, unit + 1)
                 if self.peek(row).id == ids[at]:
                     found[ids[at]] = row
-                else:  # another id with that hash, or damage: a check of the body tells
+                else:  # another id with that hash, or damage: then this raises
                     self.bodies(row)
         return found
 
     def bodies(self, rows: Rows) -> list[Body]:
-        """Return the bodies of `rows`, in their order."""
         return self._body_reader.read(rows)
 
     def peek(self, row: Rows) -> Peek:

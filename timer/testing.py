@@ -424,7 +424,6 @@ class SimDisk:
         return twin
 
     def contents(self) -> dict[str, bytes]:
-        """Return every file by name."""
         return {name: bytes(node.now) for name, node in sorted(self._now.items())}
 
     # For the handles

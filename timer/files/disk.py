@@ -128,8 +128,8 @@ class RealFile:
     def read(self, at: int, size: int) -> bytes:
         try:
             return os.pread(self._descriptor, size, at)
-        except OSError as wrong:  # damage, not a full disk
-            raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {wrong}") from wrong
+        except OSError as error:  # damage, not a full disk
+            raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {error}") from error
 
     def append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -226,9 +226,9 @@ class RealDisk:
         path = self._root / name
         try:
             return path.read_bytes() if path.exists() else None
-        except OSError as wrong:
-            if wrong.errno in _DAMAGE:
-                raise UnreadableError(str(path), f"it cannot be read: {wrong}") from wrong
+        except OSError as error:
+            if error.errno in _DAMAGE:
+                raise UnreadableError(str(path), f"it cannot be read: {error}") from error
             raise
 
     def names(self, folder: str) -> list[str]:
@@ -246,9 +246,9 @@ class RealDisk:
         real = [file for file in files if isinstance(file, RealFile)]
         descriptors: list[int] = []
         with ExitStack() as opened:  # on an error, close those that are open
-            asked = [file.duplicate for file in real]
-            asked += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
-            for descriptor in (ask() for ask in asked):
+            openings = [file.duplicate for file in real]
+            openings += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
+            for descriptor in (opening() for opening in openings):
                 opened.callback(os.close, descriptor)
                 descriptors.append(descriptor)
             opened.pop_all()

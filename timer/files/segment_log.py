@@ -77,7 +77,6 @@ class _Segments:
             raise
 
     def overwrite(self, base: int, at: int, data: bytes) -> None:
-        """Overwrite bytes within the file of `base`."""
         self._dirty.add(base)
         self.files[base].overwrite(at, data)
 
@@ -135,7 +134,6 @@ class _Log:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files."""
         return sum(file.size() for folder in self._folders for file in folder.files.values())
 
     def take_dirty(self) -> list[File]:

@@ -115,7 +115,7 @@ def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
     return hashes
 
 
-def markers(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Rows:
+def delete_marks(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Rows:
     """Return delete marks for `ended`, whose units are at `positions`. chained: those that join their tick's chain."""
     units = np.zeros(len(ended), UNIT)
     units["size"] = UNIT_SIZE

@@ -65,7 +65,6 @@ def frame_size(body: Body) -> int:
 
 
 def pack(body: Body) -> bytes:
-    """Return the frame of `body`."""
     topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin, rolls, id_ = body
     flags = PLAIN if plain else 0
     if key is None:
@@ -116,8 +115,8 @@ def unpack(frame: bytes | memoryview, position: int) -> Body:
         raise CorruptStoreError(f"body log at {position}", "its fields exceed the frame")
     try:
         target = str(frame[HEAD_SIZE:id_at], "ascii")
-    except UnicodeDecodeError as wrong:
-        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from wrong
+    except UnicodeDecodeError as error:
+        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from error
     partition, offset, timestamp_ms, due_ms, origin, rolls = fixed
     return Body(
         target,
@@ -217,8 +216,8 @@ def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
             value_at = name_at + name_size
             at = value_at + max(value_size, 0)
             headers.append((str(encoded[name_at:value_at], "utf-8"), None if value_size < 0 else encoded[value_at:at]))
-    except (struct.error, UnicodeDecodeError) as wrong:
-        raise CorruptStoreError("body log", f"invalid headers: {wrong}") from wrong
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptStoreError("body log", f"invalid headers: {error}") from error
     if at != len(encoded):
         raise CorruptStoreError("body log", "the last header exceeds its frame")
     return headers

@@ -48,7 +48,6 @@ class DueRange(NamedTuple):
     last_ms: int
 
     def joined(self, other: "DueRange") -> "DueRange":
-        """Return the range of both."""
         return DueRange(
             self.pending + other.pending, min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
         )
@@ -185,7 +184,6 @@ class DueCounts:
         return topic
 
     def has(self, hash_: int) -> bool:
-        """True if a topic has pending timers."""
         return hash_ in self._topics and self._topics[hash_].pending > 0
 
     def due_by(self, hash_: int, hour: int) -> int:
@@ -194,7 +192,6 @@ class DueCounts:
         return 0 if topic is None else topic.due_by(hour)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of pending timers by topic."""
         return {topic.name: topic.pending for topic in self._topics.values() if topic.pending}
 
     def hours(self) -> dict[str, dict[int, int]]:
@@ -256,7 +253,6 @@ def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
 
 
 def _by_hour(dues: Ints) -> Iterator[tuple[int, int]]:
-    """Yield (hour, count) of each hour."""
     hours, counts = unique_counts(dues // HOUR_MS)
     return zip(hours.tolist(), counts.tolist(), strict=True)
 

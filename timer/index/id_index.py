@@ -26,7 +26,6 @@ def hash_of(id_: bytes) -> int:
 
 
 def hashes_of(ids: Iterable[bytes]) -> Ints:
-    """Return `hash_of` each."""
     digests = b"".join([blake2b(id_, digest_size=8).digest() for id_ in ids])
     hashes = np.frombuffer(digests, ">i8").astype(np.int64)
     hashes[hashes == 0] = 1

@@ -77,7 +77,6 @@ class LiveCounts:
         return [s for s in segments if self.live_bytes(s) == 0 and self.last_visit_ms(s) < visits_before_ms]
 
     def all_bytes(self) -> int:
-        """Return the live bytes of all segments."""
         return sum(map(self.live_bytes, self._segments))
 
     def live_bytes(self, segment: int) -> int:

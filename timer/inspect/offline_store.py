@@ -141,11 +141,9 @@ class StoppedStore:
         yield from scan.held.values()
 
     def bodies(self, rows: Rows) -> list[Body]:
-        """Return the bodies of `rows`, in their order."""
         return self.reader.read(rows)
 
     def timers(self, rows: Rows) -> list[StoredTimer]:
-        """Return `rows` with their bodies."""
         visits, sizes = rows["visit_ms"].tolist(), rows["body_size"].tolist()
         return [StoredTimer(*each) for each in zip(visits, self.bodies(rows), sizes, strict=True)]
 
@@ -163,7 +161,6 @@ class StoppedStore:
         return [timer for timer in found if timer.body.id == id_]
 
     def dues(self) -> DueCounts:
-        """Return the counts of pending timers by target topic and due time."""
         counts = DueCounts(lambda row: self.bodies(row)[0].target)
         for rows in self.live():
             counts.add(rows)

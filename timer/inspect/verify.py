@@ -73,8 +73,8 @@ def verify(disk: Disk) -> Verified:
     try:
         with StoppedStore(disk) as store:
             _Verification(disk, store, result).run()
-    except CorruptStoreError as wrong:
-        result.fault = StoreFault(wrong.where, wrong.at, wrong.what)
+    except CorruptStoreError as error:
+        result.fault = StoreFault(error.where, error.at, error.what)
     return result
 
 
@@ -148,8 +148,8 @@ class _Verification:
                 data = file.read(at, min(size, end - at))
             try:
                 unpack(memoryview(data)[:size], at)
-            except CorruptStoreError as wrong:
-                raise CorruptStoreError(name, wrong.what, at) from wrong
+            except CorruptStoreError as error:
+                raise CorruptStoreError(name, error.what, at) from error
             at += size
             self._result.frames += 1
 
@@ -190,13 +190,12 @@ class _Verification:
         return np.frombuffer(buffer, SLOT)
 
     def _check_bodies(self, rows: Rows) -> None:
-        """Check that each unit agrees with its frame."""
         names = ("unit", "body", "body_size", "origin", "topic_hash", "id_hash", "due_ms")
         for unit, position, size, origin, *facts in zip(*(rows[name].tolist() for name in names), strict=True):
             try:
                 body = self._store.reader.read_one(position, size, origin)
-            except CorruptStoreError as wrong:
-                raise self._log.damaged(unit, f"no frame for it: {wrong}") from wrong
+            except CorruptStoreError as error:
+                raise self._log.damaged(unit, f"no frame for it: {error}") from error
             if facts != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:
                 raise self._log.damaged(unit, f"does not match the frame at {position}")
 

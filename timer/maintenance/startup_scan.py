@@ -23,7 +23,6 @@ from timer.schedule.pending_keys import Waits, pending_in_order
 
 
 def ranges_at(checkpoint: Checkpoint) -> Waits:
-    """Return the key ranges of a checkpoint."""
     return {topic_hash(wait.target): wait.stretches for wait in checkpoint.waits}
 
 
@@ -61,14 +60,14 @@ class LiveScan:
         for start, end in self._log.blocks(self._checkpoint.low_unit):
             units, run = self._log.read_rows(start, end, is_checked=True)
             self._ids += int((run["id_hash"] != 0).sum())
-            markers = units[units["magic"] & MAGIC_DELETE != 0]
-            if len(markers):
-                ended.mark(np.array(self._ended_by(markers, end), np.int64))
+            marks = units[units["magic"] & MAGIC_DELETE != 0]
+            if len(marks):
+                ended.mark(np.array(self._ended_by(marks, end), np.int64))
             live.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
 
-    def _ended_by(self, markers: Rows, end: int) -> list[int]:
-        """Return the units that `markers`, below unit `end`, name, without those of deleted files."""
-        found = [self._log.number(at) for at in markers["body"].tolist()]
+    def _ended_by(self, marks: Rows, end: int) -> list[int]:
+        """Return the units that `marks`, below unit `end`, name, without those of deleted files."""
+        found = [self._log.number(at) for at in marks["body"].tolist()]
         if max(found) >= end:
             raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(found)}")
         return [unit for unit in found if self._log.has(unit)]

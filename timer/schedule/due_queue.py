@@ -44,7 +44,6 @@ class DueQueue:
         self._remove("unit", units)
 
     def remove_targets(self, hashes: Ints) -> None:
-        """Remove the rows of these targets."""
         self._remove("topic_hash", hashes)
 
     def _remove(self, column: str, values: Ints) -> None:

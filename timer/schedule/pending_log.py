@@ -20,7 +20,7 @@ class PendingLog:
         self.low_unit = units.end
         """No unit below is pending."""
         self._lowest: tuple[Rows, Rows, int] | None = None
-        """The lowest pending unit when last asked, the same as TIMER_ROW, and the offset of its request."""
+        """The lowest pending unit as of the last call, the same as TIMER_ROW, and the offset of its request."""
 
     def rows(self, start: int, end: int) -> Rows:
         """Return the pending rows among units [start, end) of one segment, none if it was deleted."""

@@ -77,7 +77,6 @@ class ReleaseQueue:
     # -- pending rows
 
     def key_ranges(self) -> Waits:
-        """Return the key ranges of the target backlogs."""
         return self._backlogs.key_ranges()
 
     def is_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
@@ -89,7 +88,6 @@ class ReleaseQueue:
         return found
 
     def load_tick(self, tick: int) -> Rows:
-        """Return the pending rows of a tick."""
         return self._ticks.read(tick, self.settled, self.key_ranges())
 
     def push(self, run: Rows) -> None:
@@ -245,7 +243,6 @@ class ReleaseQueue:
         self.has_staged = True
 
     def paused(self) -> set[str]:
-        """Return the paused targets."""
         return {waiting.target for waiting in self._backlogs if waiting.is_paused}
 
     def must_wait(self, target: str) -> bool:

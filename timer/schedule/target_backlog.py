@@ -88,7 +88,6 @@ class TargetBacklog:
         return self._by_hash.get(topic_hash(target))
 
     def key_ranges(self) -> Mapping[int, KeyRanges]:
-        """Return the key ranges by hash of the target."""
         return {hash_: each.key_ranges() for hash_, each in self._by_hash.items()}
 
     def waits(self) -> tuple[Wait, ...]:

@@ -308,9 +308,9 @@ def test_case_14_a_timer_due_after_the_window_wakes_up_before(due_ms: int, expec
 
 @pytest.mark.parametrize(("window", "half", "wait", "rest"), [(60, 30, 45, 7), (61, 30, 45, 7), (24, 12, 18, 3)])
 def test_the_parts_of_a_window_are_whole_milliseconds(window: int, half: int, wait: int, rest: int) -> None:
-    told = (visit_ms(1000 + window + 1, 1000, window) - 1000, most_wait_ms(window), roll_cooldown_ms(window))
-    assert told == (half, wait, rest)
-    assert all(type(each) is int for each in told)
+    parts = (visit_ms(1000 + window + 1, 1000, window) - 1000, most_wait_ms(window), roll_cooldown_ms(window))
+    assert parts == (half, wait, rest)
+    assert all(type(each) is int for each in parts)
 
 
 @given(st.integers(1, 10**5), st.data())
