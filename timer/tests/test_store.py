@@ -399,6 +399,12 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
         store.close()
 
 
+def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
+    store = Store.create(disk, OPTIONS, EMPTY)
+    store.add(batch_of(body(9, 1100)._replace(origin=3)), 10)
+    assert store.progress().low_offset == 9
+
+
 def test_a_store_with_another_tick_is_refused_unchanged() -> None:
     disk = SimDisk(random.Random(0))
     stored(disk, lambda _: batch_of(body(0, 1100)), next_offset=1)
