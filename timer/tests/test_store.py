@@ -710,16 +710,18 @@ def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk)
     assert store.start_checkpoint(0, (), ())
 
 
-def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk) -> None:
-    """They were loaded ahead before the compaction."""
-    options = replace(OPTIONS, segment_bytes=1000)
-    store = Store.create(disk, options, EMPTY)
-    store.pause("bills", is_paused=True)
+@pytest.mark.parametrize("place", ["backlog", "open tick", "out of order"])
+def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, place: str) -> None:
+    """Their rows were in memory before the compaction: loaded ahead, in the queue, or out of order."""
+    store = Store.create(disk, replace(OPTIONS, segment_bytes=1000), EMPTY)
+    store.pause("bills", is_paused=place == "backlog")
     for offset in range(40):
         waits = offset % 10 == 0
-        each = body(offset, 1100 if waits else 1010, size=100)._replace(target="bills" if waits else "orders")
-        store.add(batch_of(each), offset + 1)
-    assert store.due(1100, 99, 1 << 20).total == 36
+        each = body(offset, 1009 if waits else 1001, size=100)._replace(target="bills" if waits else "orders")
+        batch = Batch()
+        (batch.hold if waits and place == "out of order" else batch.add)(each, each.due_ms)
+        store.add(batch, offset + 1)
+    assert store.due(1009 if place == "backlog" else 1001, 99, 1 << 20).total == 36
     before = disk.names("body")
     for _ in range(40):
         store.committed(store.progress())
@@ -728,7 +730,7 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk) -> 
         store.finish_checkpoint()
     assert not {before[0], before[1]} & set(disk.names("body"))
     store.pause("bills", is_paused=False)
-    assert origins(store, store.due(1100, 99, 1 << 20)) == [0, 10, 20, 30]
+    assert origins(store, store.due(1009, 99, 1 << 20)) == [0, 10, 20, 30]
 
 
 def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
