@@ -1,31 +1,33 @@
 """A Kafka in memory, as a transactional client and a read_committed consumer see it. One thread, no sleep.
 
     orders/0   0 a   1 b(T1)   2 c   3 commit T1   4 d(T2, open)   5 e
-               read_committed sees a b c: the marker takes an offset, T2 holds the last stable offset at 4
+               read_committed sees a b c: the marker has an offset, and T2 holds the last stable offset at 4
 
-What is kept, because the bridge lives by it:
-1. A marker stands on each partition that the transaction touched; records of an aborted one keep their offsets.
-2. An open transaction hides what stands behind its first record, on that partition alone.
-3. Transactional offsets count by the position at which they were sent, not by the order of the commits.
-4. The coordinator checks the group's generation when offsets are sent, not who owns the partition, and not at commit.
-5. A commit answers before its markers stand: some partitions show it later (`marker_lag_ms`).
-6. Who begins with a transactional.id ends what the last one of that name left open; else the time-out does.
-7. What a dead client had asked of the coordinator may still arrive.
+It behaves like Kafka in all that the bridge relies on:
+1. A marker is written to each partition of a transaction. Records of an aborted transaction keep their offsets.
+2. An open transaction hides all later records of its partition, and nothing else.
+3. Of two transactions with offsets, the one counts that sent them later, whichever commits first.
+4. The coordinator checks the group's generation when offsets are sent; it checks neither the owner nor at the commit.
+5. A commit is answered before its markers are written: some partitions show it later (`marker_lag_ms`).
+6. A producer that starts with a transactional.id ends the open transaction of the last one; so does the timeout.
+7. A request of a dead client to the coordinator may still arrive.
 
     kafka = FakeKafka(Timeline()); kafka.create("timer.requests", partitions=2); kafka.create("orders")
     kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
     kafka.read("orders")            what a read_committed consumer sees now
 """
 
-import heapq
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from random import Random
 
 from bridge.ports import Outgoing
+from bridge.testing.fake_group import FakeGroup as FakeGroup
+from bridge.testing.fake_log import Entry as Entry
+from bridge.testing.fake_log import FakeTransaction as FakeTransaction
+from bridge.testing.fake_log import Partition as Partition
+from bridge.testing.fake_log import State as State
+from bridge.testing.timeline import Timeline as Timeline
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Skipped, control_record
 from schemas.headers import Headers
@@ -34,138 +36,6 @@ from schemas.origin import Shard
 from schemas.progress import Progress
 
 MAX_METADATA_CHARACTERS = 1024
-
-
-class Timeline:
-    """Time as it truly passes, and what happens at which ms. Clocks that people read are `FakeClock`s over it."""
-
-    def __init__(self, start_ms: int = 1_000_000) -> None:
-        self.now_ms = start_ms
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    def at(self, when_ms: int, action: Callable[[], None]) -> None:
-        """`action` runs once `when_ms` is reached; those of one ms in the order of the calls."""
-        heapq.heappush(self._events, (when_ms, next(self._order), action))
-
-    def advance(self, ms: int) -> None:
-        """Lets `ms` pass, with all that happens meanwhile."""
-        self.wait(ms, lambda: False)
-
-    def wait(self, timeout_ms: int, until: Callable[[], bool]) -> None:
-        """Lets time pass until `until()`, looked at behind each event, at most `timeout_ms`."""
-        end_ms = self.now_ms + timeout_ms
-        while not until():
-            if not self.run_next(end_ms):
-                self.now_ms = max(self.now_ms, end_ms)
-                return
-
-    def run_next(self, before_ms: int | None = None) -> bool:
-        """Jumps to the next event and runs it. False where there is none (up to `before_ms`)."""
-        if not self._events or (before_ms is not None and self._events[0][0] > before_ms):
-            return False
-        when_ms, _, action = heapq.heappop(self._events)
-        self.now_ms = max(self.now_ms, when_ms)
-        action()
-        return True
-
-
-class State(Enum):
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-@dataclass(eq=False, slots=True)
-class FakeTransaction:
-    """A transaction of the client `owner`. `note` is free for the test."""
-
-    owner: str
-    epoch: int
-    number: int
-    begun_ms: int = 0
-    state: State = State.OPEN
-    touched: "list[Partition]" = field(default_factory=list)
-    offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
-    position: int = -1
-    records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
-    """Written records, in the order of the calls."""
-    ahead: "list[tuple[Partition, Entry]]" = field(default_factory=list)
-    """Deliveries of at-least-once, which stay even if the transaction is aborted."""
-    finished: bool = False
-    """True if it is decided and every marker is written."""
-    note: object = None
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """One offset of a partition: a record, or the marker that ends `transaction` here."""
-
-    offset: int
-    append_ms: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    transaction: FakeTransaction | None = None
-    is_marker: bool = False
-    is_undecodable: bool = False
-    """True if no client can decode it."""
-
-
-class Partition:
-    """A partition's log: entries from `first` on, and its open transactions."""
-
-    def __init__(self, topic: str, number: int) -> None:
-        self.topic = topic
-        self.number = number
-        self.first = 0
-        self.skew_ms = 0
-        """How far the leader's clock is ahead."""
-        self._entries: list[Entry] = []
-        self.open: dict[FakeTransaction, int] = {}
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self._entries)
-
-    @property
-    def last_stable(self) -> int:
-        """The offset up to which read_committed consumers may read."""
-        return min(self.open.values()) if self.open else self.end
-
-    def append(self, entry: Entry) -> Entry:
-        entry.offset = self.end
-        transaction = entry.transaction
-        if transaction is not None and not entry.is_marker and self not in transaction.touched:
-            transaction.touched.append(self)
-            self.open[transaction] = entry.offset
-        self._entries.append(entry)
-        return entry
-
-    def end_transaction(self, transaction: FakeTransaction, now_ms: int) -> None:
-        if self.open.pop(transaction, None) is not None:
-            self.append(Entry(-1, now_ms, now_ms, None, None, (), transaction, is_marker=True))
-
-    def committed(self, start: int, end: int) -> Iterator[Entry]:
-        """Return the committed records of [start, end). `end`: at most the last stable offset."""
-        for entry in self._entries[max(0, start - self.first) : max(0, end - self.first)]:
-            stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
-            if stands and not entry.is_marker:
-                yield entry
-
-    def everything(self) -> Sequence[Entry]:
-        """Return every kept entry, with open and aborted records and markers."""
-        return self._entries
-
-    def delete_before(self, offset: int) -> None:
-        """Delete entries, as retention does."""
-        del self._entries[: max(0, offset - self.first)]
-        self.first = max(self.first, offset)
-
-    def cut(self, end: int) -> None:
-        """Truncate the log, as an unclean leader election does."""
-        del self._entries[max(0, end - self.first) :]
 
 
 @dataclass(slots=True)
@@ -346,7 +216,7 @@ class FakeKafka:
                     assert len(metadata) <= MAX_METADATA_CHARACTERS
                     self._offsets[place] = (transaction.position, reached.next_offset, metadata)
 
-    # -- what a starting client asks
+    # -- questions of a client that starts
 
     def stable_offset(self, group: str, shard: Shard) -> tuple[int, str | None] | None:
         """Return the committed offset and its metadata, after no transaction can change it any more."""
@@ -360,7 +230,7 @@ class FakeKafka:
 
     def wait_stable(self, group: str, shard: Shard) -> None:
         while not self.is_stable(group, shard):
-            assert self.timeline.run_next(), "a transaction that nobody ends"
+            assert self.timeline.run_next(), "an open transaction without an end"
 
     def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:
         """Commit an offset as another client does: an operator, or a consumer with our group id."""
@@ -369,94 +239,10 @@ class FakeKafka:
     def wait_readable(self, log: Partition, end: int) -> None:
         """Wait until no transaction is open below `end`."""
         while log.last_stable < end:
-            assert self.timeline.run_next(), "a transaction that nobody ends"
+            assert self.timeline.run_next(), "an open transaction without an end"
 
     def _draw(self, chance: float) -> bool:
         return self._rng is not None and self._rng.random() < chance
 
     def _below(self, most: int) -> int:
         return self._rng.randrange(most) if self._rng is not None else 0
-
-
-class FakeGroup:
-    """The consumer group: who owns which shard, in generations. Every change of hands is a new generation.
-
-    A shard is revoked when its owner asks (polls), and only then the next one is given it; a member that was put out
-    (`expire`: its session timed out) finds out later, when another may have its shards for long.
-    """
-
-    def __init__(self, name: str, shards: Sequence[Shard]) -> None:
-        self.name = name
-        self.generation = 0
-        self.wanted: dict[Shard, str | None] = dict.fromkeys(shards)
-        self.owner: dict[Shard, str | None] = dict.fromkeys(shards)
-        self.members: list[str] = []
-        self._joined: Counter[str] = Counter()
-
-    def join(self, name: str) -> str:
-        """Return the new member's id: `name`, or if it was used before, `name#1`, `name#2` ..."""
-        member = f"{name}#{self._joined[name]}" if self._joined[name] else name
-        self._joined[name] += 1
-        self.members.append(member)
-        self._rebalance()
-        return member
-
-    def expire(self, member: str) -> None:
-        """Remove a member at once, without a notice to it. A clean leave calls this too."""
-        if member not in self.members:
-            return
-        self.members.remove(member)
-        for shard, owner in self.owner.items():
-            if owner == member:
-                self.owner[shard] = None
-        self._rebalance()
-
-    def add(self, shards: Sequence[Shard]) -> None:
-        """Add partitions of a topic that has grown."""
-        self.wanted |= dict.fromkeys(shards)
-        self.owner |= dict.fromkeys(shards)
-        self._rebalance()
-
-    def move(self, shard: Shard, member: str) -> None:
-        """Make the assignor assign `shard` to `member`."""
-        self.wanted[shard] = member
-
-    def has_change(self, member: str, held: set[Shard]) -> bool:
-        """Return True if `serve` would change ownership."""
-        if member not in self.members:
-            return True
-        for shard, wanted_by in self.wanted.items():
-            if shard in held if wanted_by != member else self.owner[shard] is None:
-                return True
-        return False
-
-    def serve(self, member: str, held: set[Shard]) -> tuple[list[Shard], list[Shard]]:
-        """Return the partitions that `member` gives up and those that it gets."""
-        revoked = sorted(shard for shard in held if self.wanted[shard] != member)
-        for shard in revoked:
-            self.owner[shard] = None
-        assigned = sorted(s for s in self.wanted if self.wanted[s] == member and self.owner[s] is None)
-        for shard in assigned:
-            self.owner[shard] = member
-        if revoked or assigned:
-            self.generation += 1
-        return revoked, assigned
-
-    def accepts(self, group_metadata: object) -> bool:
-        """Return True if the coordinator accepts offsets with this group metadata."""
-        return group_metadata in [(member, self.generation) for member in self.members]
-
-    def _rebalance(self) -> None:
-        """Rebalance with as few moves as possible."""
-        self.generation += 1
-        load: dict[str, list[Shard]] = {member: [] for member in self.members}
-        homeless: list[Shard] = []
-        for shard, member in self.wanted.items():
-            load.get(member or "", homeless).append(shard)
-        for shard in homeless:
-            if load:
-                load[min(load, key=lambda m: len(load[m]))].append(shard)
-        while load and max(map(len, load.values())) - min(map(len, load.values())) > 1:
-            most, least = (pick(load, key=lambda m: len(load[m])) for pick in (max, min))
-            load[least].append(load[most].pop())
-        self.wanted = dict.fromkeys(self.wanted) | {s: m for m, own in load.items() for s in own}

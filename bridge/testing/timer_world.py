@@ -1,4 +1,4 @@
-"""For tests of programs that use the bridge: a real bridge on a fake Kafka. The test controls the time.
+"""A real bridge on a fake Kafka, for tests of programs that use the bridge. The test controls the time.
 
     world = TimerWorld("reminders")
     my_service(world.producer)                           # produces to timer.requests, as it does to a real Kafka
@@ -13,8 +13,11 @@ from random import Random
 from typing import Any
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
-from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, Timeline
-from bridge.testing.fakes import FakeInstance, nothing_happens
+from bridge.testing.fake_group import FakeGroup
+from bridge.testing.fake_instance import FakeInstance
+from bridge.testing.fake_kafka import FakeKafka
+from bridge.testing.fake_log import Entry
+from bridge.testing.timeline import Timeline, nothing_happens
 from schemas.headers import Headers, Rules
 from schemas.origin import Shard
 
@@ -59,12 +62,12 @@ class FakeProducer:
             told(None, entry)
 
     def poll(self, timeout: float = -1) -> int:
-        """Nothing waits."""
+        """Return 0: no record waits."""
         del timeout
         return 0
 
     def flush(self, timeout: float = -1) -> int:
-        """Nothing waits."""
+        """Return 0: no record waits."""
         del timeout
         return 0
 
@@ -74,7 +77,7 @@ def _bytes(content: bytes | str | None) -> bytes | None:
 
 
 class TimerWorld:
-    """A fake Kafka with the real topics `topics`, one partition of each timer topic, and one bridge, which has started.
+    """A fake Kafka with the target topics `topics`, one partition of each timer topic, and one running bridge.
 
     Timer topics: timer.requests, and those of `options.topics`.
     """
@@ -99,19 +102,19 @@ class TimerWorld:
 
     @property
     def now_ms(self) -> int:
-        """The world's time, epoch ms."""
+        """Return the time, epoch ms."""
         return self.kafka.timeline.now_ms
 
     def pass_time(self, *, ms: int) -> None:
-        """The bridge turns until `ms` have passed and nothing is left to do at that moment."""
+        """Run the bridge until `ms` have passed and no work is left."""
         self.bridge.run(ms)
 
     def read(self, topic: str) -> list[Entry]:
-        """All that a read_committed consumer of `topic` has seen until now."""
+        """Return all records that a read_committed consumer of `topic` has seen until now."""
         return self.kafka.read(topic)
 
     def restart(self, *, lose_disk: bool = False) -> None:
-        """kill -9 and a new start; with `lose_disk` on another machine."""
+        """Kill and start the bridge. lose_disk: True to start on another machine."""
         if lose_disk:
             self.bridge.lose_disks()
         self.bridge.start()

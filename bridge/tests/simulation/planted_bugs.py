@@ -186,9 +186,9 @@ def unordered_commits(patches: Patches) -> None:
     """The second producer does not wait for the first: a crash in between skips what the first held."""
 
     def finish(self: FakePublishing) -> Committed | Aborted | OutcomeUnknownError:
-        if self.fate is None:
-            self.fate = self.sink.end(self)
-        return self.fate
+        if self.outcome is None:
+            self.outcome = self.sink.end(self)
+        return self.outcome
 
     _replace(patches, FakePublishing, "finish", finish)
 
@@ -198,7 +198,7 @@ def unknown_is_abort(patches: Patches) -> None:
 
     def outcome(self: FakePublishing) -> Committed | Aborted:
         fate = self.finish()
-        self.is_told = True
+        self.is_reported = True
         return Aborted({}) if isinstance(fate, OutcomeUnknownError) else fate
 
     _replace(patches, FakePublishing, "wait", outcome)

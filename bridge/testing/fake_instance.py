@@ -1,0 +1,213 @@
+"""A bridge process over the fake Kafka, with its disks."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from bridge.config.loop_options import Delivery, TurnOptions
+from bridge.errors import BridgeError
+from bridge.loop.control_state import ControlState
+from bridge.loop.loop import Bridge
+from bridge.observe.metrics import Metrics
+from bridge.observe.status import Status
+from bridge.recovery.recover import prepare_store
+from bridge.testing.fake_control import FakeControl
+from bridge.testing.fake_group import FakeGroup
+from bridge.testing.fake_history import FakeHistory
+from bridge.testing.fake_kafka import FakeKafka
+from bridge.testing.fake_sink import FakeSink
+from bridge.testing.fake_source import FakeSource
+from bridge.testing.timeline import FakeClock, nothing_happens
+from schemas.origin import Shard
+from timer.errors import UnreadableError
+from timer.testing import Crash, Fuse, SimDisk
+
+
+class FakeInstance:
+    """A bridge process and its data directory. Tests call `turn`, `run` and `start`."""
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        group: FakeGroup,
+        options: TurnOptions,
+        *,
+        name: str = "bridge",
+        clock: FakeClock | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
+        note: Callable[[], object] = lambda: None,
+        on_start: Callable[[Shard], None] = lambda _: None,
+        delivery: Delivery = "exactly-once",
+    ) -> None:
+        self.name = name
+        self.delivery = delivery
+        """For later starts."""
+        self.options = options
+        self.clock = clock or FakeClock(kafka.timeline)
+        self.disks: dict[Shard, SimDisk] = {}
+        self.fuse = Fuse()
+        self.holds_preparations = False
+        """True to let no background recovery end."""
+        self.bridge: Bridge | None = None
+        self.status = Status()
+        self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
+        self._last_member = ""
+        self._fault_chance = self._unknown_chance = 0.0
+        self._kafka = kafka
+        self._group = group
+        self._rng = rng
+        self._meanwhile = meanwhile
+        self._note = note
+        self._on_start = on_start
+        self.source: FakeSource | None = None
+        self.history: FakeHistory | None = None
+        self.sink: FakeSink | None = None
+        self.control: FakeControl | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start a new process on the current disks. A running one is killed."""
+        self.kill()
+        self._group.expire(self._last_member)
+        kafka, group, topic = self._kafka, self._group, self.options.journal_topic
+        others = {timer_topic: own.journal_topic for timer_topic, own in self.options.topics.items()}
+        fuse, rng = self.fuse, self._rng
+        self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
+        self.source.on_start = self._on_start
+        self._last_member = self.source.member
+        own = frozenset({self.options.rejected_topic, self.options.receipts_topic})
+        own |= {shard.topic for shard in group.owner}
+        sink = FakeSink(
+            *(kafka, group, self.name, topic),
+            other_journals=others,
+            own_topics=own if self.delivery == "at-least-once" else None,
+            fuse=fuse,
+            rng=rng,
+            meanwhile=self._meanwhile,
+            note=self._note,
+        )
+        sink.fault_chance, sink.unknown_chance = self._fault_chance, self._unknown_chance
+        self.sink = sink
+        self.history = history = FakeHistory(
+            kafka, group, topic, other_journals=others, fuse=fuse, rng=rng, meanwhile=self._meanwhile
+        )
+        self.control = FakeControl(kafka, fuse=fuse, rng=rng)
+        self.source.has_other_news = self.control.has_news
+        self.status = Status(lambda: kafka.timeline.now_ms / 1000)
+        self.status.traffic = self.metrics.traffic
+        self.bridge = Bridge(
+            clock=self.clock,
+            source=self.source,
+            history=history,
+            sink=sink,
+            disk_for=self.disk_for,
+            options=self.options,
+            prepare=lambda shard: FakePreparation(self, shard, history, rng),
+            control=ControlState(self.control, others.keys() | {shard.topic for shard in group.owner}),
+            status=self.status,
+            metrics=self.metrics,
+        )
+
+    def turn(self) -> None:
+        """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""
+        assert self.bridge is not None, "not started"
+        assert self.sink is not None
+        self.sink.drift()
+        self.bridge.turn()
+        self.status.turn_ended()
+
+    def run(self, ms: int) -> None:
+        """Run turns until `ms` have passed and no work is left."""
+        end_ms = self._kafka.timeline.now_ms + ms
+        self._kafka.timeline.at(end_ms, self._wake)
+        while self._kafka.timeline.now_ms < end_ms:
+            self.turn()
+        for _ in range(3):
+            self._wake()
+            self.turn()
+
+    def set_faults(self, chance: float, unknown: float = 0.0) -> None:
+        """Set the shares of transactions that end by a passing fault or with an unknown outcome. Needs an `rng`."""
+        self._fault_chance, self._unknown_chance = chance, unknown
+        if self.sink is not None:
+            self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
+
+    def stop(self) -> None:
+        """Stop cleanly, as by SIGTERM."""
+        assert self.bridge is not None, "not started"
+        self.bridge.finish()
+        self.bridge.stop()
+        self.kill()
+
+    def kill(self, *, noticed: bool = True) -> None:
+        """kill -9: written files stay. noticed: False if the test ends the membership of the group itself."""
+        if self.source is not None:
+            self._last_member = self.source.member
+        if noticed:
+            self._group.expire(self._last_member)
+        self.source = self.bridge = None
+        self.fuse = Fuse()
+        self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
+
+    def leave_the_group(self) -> None:
+        """Expire its session. It notices at its next poll."""
+        if self.source is not None:
+            self._group.expire(self.source.member)
+
+    def lose_power(self) -> None:
+        """Stop the machine. Data that was not synced is torn or lost."""
+        for disk in self.disks.values():
+            disk.lose_power(self._rng)
+        self.kill()
+
+    def lose_disks(self) -> None:
+        """Delete the data directory."""
+        self.kill()
+        self.disks = {}
+
+    def disk_for(self, shard: Shard) -> SimDisk:
+        if shard not in self.disks:
+            self.disks[shard] = SimDisk(self._rng, self.fuse)
+        return self.disks[shard]
+
+    def _wake(self) -> None:
+        if self.source is not None:
+            self.source.wake()
+
+
+@dataclass(eq=False)
+class FakePreparation:
+    """A recovery process on the instance's disk. With `rng` it takes some time and may die at any call."""
+
+    _instance: "FakeInstance"
+    _shard: Shard
+    _history: FakeHistory
+    _rng: Random | None
+    refused: OSError | UnreadableError | None = None
+
+    def is_done(self) -> bool:
+        rng = self._rng
+        if self._instance.holds_preparations or (rng is not None and rng.random() < 0.6):
+            return False
+        if self._history.must_wait(self._shard):
+            return False
+        self._work(rng.randint(1, 60) if rng is not None and rng.random() < 0.3 else None)
+        return True
+
+    def give_up(self) -> None:
+        if self._rng is not None:
+            self._work(self._rng.randint(1, 60))
+
+    def _work(self, steps: int | None) -> None:
+        instance, shard, fuse = self._instance, self._shard, Fuse()
+        if steps is not None:
+            fuse.arm(steps)
+        disk = instance.disk_for(shard).reopen(fuse)
+        with suppress(Crash, BridgeError):  # nothing follows from the exit code of the process
+            try:
+                prepare_store(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
+            except (OSError, UnreadableError) as wrong:
+                self.refused = wrong
+        instance.disks[shard] = disk.reopen(instance.fuse)

@@ -1,0 +1,286 @@
+"""Sink over the fake Kafka."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from bridge.errors import FencedError, OutcomeUnknownError
+from bridge.ports import MAX_IN_FLIGHT, Aborted, AbortReason, Committed, Outgoing, Transaction
+from bridge.testing.fake_group import FakeGroup
+from bridge.testing.fake_kafka import FakeKafka
+from bridge.testing.fake_log import Entry, FakeTransaction, Partition, State
+from bridge.testing.timeline import nothing_happens
+from schemas.headers import Headers
+from schemas.journal import writer_key
+from schemas.origin import Shard
+from timer.testing import Crash, Fuse
+
+RECORD_OVERHEAD_BYTES = 70
+
+
+class FakeSink:
+    """Implements Sink with two transactional producers in turn. A transaction fails if the test or `rng` says so.
+
+    Without `rng` a transaction ends at once (but see `is_slow`); with it, at a random time.
+
+    other_journals: by timer topic with its own journal.
+    own_topics: given for at-least-once; records to all other topics are deliveries, written before the transaction.
+    meanwhile: called at each step; others may act, and time may pass.
+    note: its answer at `submit` is kept in the transaction of FakeKafka.
+    """
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        group: FakeGroup,
+        transactional_id: str,
+        journal_topic: str,
+        *,
+        other_journals: Mapping[str, str] | None = None,
+        own_topics: frozenset[str] | None = None,
+        fuse: Fuse | None = None,
+        rng: Random | None = None,
+        meanwhile: Callable[[str], None] = nothing_happens,
+        note: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._kafka = kafka
+        self._group = group
+        self._journal_topic = journal_topic
+        self.own_topics = own_topics or frozenset()
+        self._is_at_least_once = own_topics is not None
+        self._newest_deliveries: dict[bytes, tuple[Partition, Entry]] = {}
+        """Newest delivery of each origin, even if its transaction was aborted."""
+        self._other_journals = other_journals or {}
+        self._fuse = fuse or Fuse()
+        self._rng = rng
+        self._meanwhile = meanwhile
+        self._note = note
+        self.fault_chance = 0.0
+        """Share of transactions that a passing fault aborts (needs `rng`).
+
+        In the same share of at-least-once batches, some deliveries are not acknowledged; half of these are written.
+        """
+        self.unknown_chance = 0.0
+        """Share of commits whose answer is lost (needs `rng`): the commit succeeds now, later or never."""
+        self._own_rng = Random(f"{transactional_id} {kafka.timeline.now_ms}")
+        """A random source of its own for later additions, so that old seeds keep their histories."""
+        self.faults = 0
+        """Number of next transactions that a passing fault aborts."""
+        self.is_slow = False
+        """True to end a transaction only in `wait`."""
+        self._producers = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
+        self._in_flight: list[FakePublishing] = []
+
+    def submit(self, transaction: Transaction) -> "FakePublishing":
+        _check(transaction)
+        self._in_flight = [each for each in self._in_flight if not each.is_reported]
+        assert len(self._in_flight) < MAX_IN_FLIGHT, "too many in flight"
+        note = self._note()
+        self._step("sink.submit")
+        self._producers.rotate()
+        owner, epoch = self._producers[0]
+        if self._kafka.is_fenced(owner, epoch):
+            raise FencedError(f"another process runs as {owner}")
+        self._kafka.finish(owner)
+        begun = self._kafka.begin(owner, epoch)
+        begun.note = note
+        earlier = self._in_flight[-1] if self._in_flight else None
+        made = FakePublishing(self, begun, transaction, earlier)
+        self._produce(made)
+        self._in_flight.append(made)
+        if self._rng is None and not self.is_slow:
+            made.finish()
+        return made
+
+    def journal_of(self, shard: Shard) -> str:
+        return self._other_journals.get(shard.topic, self._journal_topic)
+
+    def drift(self) -> None:
+        """Let transactions in flight advance, or not."""
+        for each in self._in_flight:
+            if self._draw(0.4):
+                each.finish()
+
+    def end(self, submitted: "FakePublishing") -> Committed | Aborted:
+        """Send the offsets and commit, or abort. Earlier transactions have ended."""
+        begun, transaction = submitted.begun, submitted.transaction
+        self._step("sink.end")
+        if submitted.earlier is not None and isinstance(submitted.earlier.outcome, Aborted):
+            return self._abort(begun, {}, "earlier")
+        if submitted.unavailable:
+            self._kafka.timeline.advance(1)  # a real one waits for seconds
+            return replace(self._abort(begun, {}), unavailable=submitted.unavailable)
+        if submitted.refused or submitted.lost or self._draw(self.fault_chance):
+            return self._abort(begun, submitted.refused)
+        if self.faults:
+            self.faults -= 1
+            return self._abort(begun, {})
+        self._step("sink.offsets")
+        if not self._group.accepts(transaction.group_metadata):
+            return self._abort(begun, {}, "stale-member")
+        if begun.state is not State.OPEN:
+            return self._abort(begun, {})
+        self._kafka.send_offsets(begun, self._group.name, transaction.progress)
+        self._step("sink.offsets done")
+        return self._abort(begun, {}) if self._draw(self.fault_chance) else self._commit(begun)
+
+    def is_done(self, submitted: "FakePublishing") -> bool:
+        if submitted.outcome is None and (self._draw(0.5) if self._rng is not None else not self.is_slow):
+            submitted.finish()
+        return submitted.outcome is not None
+
+    def close(self) -> None:
+        self._fuse.step("sink.close")
+
+    def _produce(self, submitted: "FakePublishing") -> None:
+        begun, transaction = submitted.begun, submitted.transaction
+        is_in_part = self._is_at_least_once and self._own_rng.random() < self.fault_chance
+        for index, record in enumerate(transaction.outgoing):
+            self._step("sink.produce")
+            is_sent = index in transaction.acknowledged
+            code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
+            if code is not None:
+                submitted.refused[index] = code
+            elif not is_sent and self._kafka.topics[record.topic].unavailable:
+                submitted.unavailable |= {record.topic}
+            elif not self._is_at_least_once or record.topic in self.own_topics:
+                self._append(begun, record)
+            elif is_in_part and not is_sent and self._own_rng.random() < 0.5:
+                submitted.lost.add(index)
+                if self._own_rng.random() < 0.5:
+                    self._kafka.send_ahead(record)
+            else:
+                self._deliver_early(begun, record, is_sent=is_sent)
+        for shard, value in transaction.journal.items():
+            self._step("sink.journal")
+            key = writer_key(self._group.name, shard.topic)
+            now_ms = self._kafka.timeline.now_ms
+            self._append(begun, Outgoing(self.journal_of(shard), shard.partition, key, value, [], now_ms))
+
+    def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
+        if begun.state is State.OPEN:
+            self._kafka.produce(
+                record.topic,
+                record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+                transaction=begun,
+            )
+
+    def _deliver_early(self, begun: FakeTransaction, record: Outgoing, *, is_sent: bool) -> None:
+        origin = dict(record.headers)["timer-origin"] or b""
+        if not is_sent:
+            self._newest_deliveries[origin] = self._kafka.send_ahead(record)
+        begun.ahead.append(self._newest_deliveries[origin])
+
+    def _commit(self, begun: FakeTransaction) -> Committed | Aborted:
+        self._step("sink.commit")
+        try:
+            self._fuse.step("sink.commit asked")
+        except Crash:
+            self._kafka.leave_in_flight(begun)
+            raise
+        if self._rng is not None and self._own_rng.random() < self.unknown_chance:
+            self._kafka.leave_in_flight(begun)
+            raise OutcomeUnknownError("a commit broke off")
+        self._kafka.commit(begun)
+        committed = begun.state is State.COMMITTED
+        self._step("sink.commit done")
+        took_s = (self._kafka.timeline.now_ms - begun.begun_ms) / 1000
+        return Committed(took_s) if committed else self._abort(begun, {})
+
+    def _abort(self, begun: FakeTransaction, refused: dict[int, str], why: AbortReason = "fault") -> Aborted:
+        """Return some of the records that can never be accepted, as a real broker may name any of them."""
+        self._step("sink.abort")
+        self._kafka.abort(begun)
+        self._step("sink.abort done")
+        if self._rng is not None and refused:
+            named = self._rng.sample(sorted(refused), self._rng.randint(1, len(refused)))
+            refused = {index: refused[index] for index in named}
+        return Aborted(refused, why)
+
+    def _draw(self, chance: float) -> bool:
+        return self._rng is not None and self._rng.random() < chance
+
+    def _step(self, where: str) -> None:
+        self._fuse.step(where)
+        self._meanwhile(where)
+
+
+@dataclass(eq=False)
+class FakePublishing:
+    """A transaction in flight of a FakeSink."""
+
+    sink: FakeSink
+    begun: FakeTransaction
+    transaction: Transaction
+    earlier: "FakePublishing | None"
+    refused: dict[int, str] = field(default_factory=dict)
+    unavailable: frozenset[str] = frozenset()
+    lost: set[int] = field(default_factory=set)
+    """Deliveries of at-least-once that are not acknowledged yet."""
+    outcome: Committed | Aborted | OutcomeUnknownError | None = None
+    is_reported: bool = False
+    """True if the caller knows its outcome."""
+
+    def is_done(self) -> bool:
+        return self.sink.is_done(self)
+
+    def wait(self) -> Committed | Aborted:
+        outcome = self.finish()
+        self.is_reported = True
+        if isinstance(outcome, OutcomeUnknownError):
+            raise outcome
+        return outcome
+
+    def finish(self) -> Committed | Aborted | OutcomeUnknownError:
+        """End it, after the earlier one."""
+        if self.earlier is not None:
+            self.earlier.finish()
+        if self.outcome is None:
+            outcome = self._end()
+            if isinstance(outcome, Aborted) and self.begun.ahead:
+                refused, own = self.refused.keys() | self.lost, self.sink.own_topics
+                own |= self.unavailable
+                deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
+                outcome = replace(
+                    outcome, acknowledged=frozenset(index for index in deliveries if index not in refused)
+                )
+            self.outcome = outcome
+            self.earlier = None
+        return self.outcome
+
+    def _end(self) -> Committed | Aborted | OutcomeUnknownError:
+        if self.earlier is not None and isinstance(self.earlier.outcome, OutcomeUnknownError):
+            return self.earlier.outcome
+        try:
+            return self.sink.end(self)
+        except OutcomeUnknownError as wrong:
+            return wrong
+
+
+def producer_ids(transactional_id: str) -> list[str]:
+    """Return the ids of the producers that take turns."""
+    return [f"{transactional_id}-{number}" for number in range(MAX_IN_FLIGHT)]
+
+
+def size_of(record: Outgoing) -> int:
+    """Return about the bytes of the record in a batch of its own."""
+    headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
+    return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _check(transaction: Transaction) -> None:
+    """Check what the port requires of its caller."""
+    assert transaction.journal.keys() <= transaction.progress.keys(), "journal without progress"
+    origins = (_origin_shard(record.headers) for record in transaction.outgoing)
+    assert all(shard is None or shard in transaction.progress for shard in origins), "a record without progress"
+
+
+def _origin_shard(headers: Headers) -> Shard | None:
+    found = [value for name, value in headers if name == "timer-origin" and value]
+    topic, _, rest = found[-1].decode().partition("/") if found else ("", "", "")
+    return Shard(topic, int(rest.partition("/")[0])) if rest else None
