@@ -9,9 +9,8 @@ redrive.py         ConfluentRedrive: sends rejected records again, each once
 group_members.py   ConfluentGroup: members of the group and their HTTP addresses
 topic_admin.py     ConfluentTopics: describes, creates and grows topics
 
-client_config.py   configuration of every client     retry.py          waits for brokers, with few log lines
-group_metadata.py  member id and generation           call_timeout.py   time limit for calls that may hang
-poll_pacing.py     shortest time between polls        worker_thread.py  thread for calls that block
+client_config.py   configuration of every client     group_metadata.py  member id and generation
+retry.py           waits for brokers                  errors.py          meaning of librdkafka's errors
 """
 
 from bridge.kafka.consumer import ConfluentSource as ConfluentSource
@@ -22,4 +21,4 @@ from bridge.kafka.redrive import ConfluentRedrive as ConfluentRedrive
 from bridge.kafka.request_sender import ConfluentOutbox as ConfluentOutbox
 from bridge.kafka.retry import Retrier as Retrier
 from bridge.kafka.topic_admin import ConfluentTopics as ConfluentTopics
-from bridge.kafka.transactions.pipeline import ConfluentSink as ConfluentSink
+from bridge.kafka.transactions.sink import ConfluentSink as ConfluentSink

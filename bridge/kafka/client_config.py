@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import BridgeError, SettingsError
-from bridge.kafka.retry import Retrier, error_of
+from bridge.errors import SettingsError
+from bridge.kafka.errors import error_of
+from bridge.kafka.retry import Retrier
 
 Client = TypeVar("Client")
 Config = dict[str, Any]
@@ -69,7 +70,7 @@ PRODUCER = {
     # The topic decides whether a record is too large.
     "message.max.bytes": 1_000_000_000,
     "reconnect.backoff.max.ms": 1000,
-    # Starting from the bootstrap servers again, if no broker answers, makes send_offsets hang (see call_timeout.py).
+    # Starting from the bootstrap servers again, if no broker answers, makes send_offsets hang (see TimedCaller).
     "metadata.recovery.strategy": "none",
 }
 PRODUCER_MUSTS = {
@@ -84,22 +85,6 @@ PRODUCER_MUSTS = {
 }
 
 _AT = "@"
-
-_DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-_PERMANENT_ERRORS = _DENIED | {
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.UNSUPPORTED_VERSION,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-    KafkaError._INVALID_ARG,  # noqa: SLF001  (librdkafka's own errors are spelled so)
-    KafkaError._FENCED,  # noqa: SLF001
-}
 
 
 def group_member(connection: Connection) -> Config:
@@ -214,19 +199,3 @@ def invalid_settings(failure: KafkaException) -> SettingsError:
     """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
     text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
     return SettingsError(f"kafka settings: {text}: fix it under `kafka`")
-
-
-def is_passing(error: KafkaError) -> bool:
-    """Return True if a retry may succeed. Unknown errors count as passing: waiting loses nothing."""
-    return not error.fatal() and error.code() not in _PERMANENT_ERRORS
-
-
-def explained(what: str, error: KafkaError) -> BridgeError:
-    """Return a BridgeError for an error that is not passing."""
-    if error.code() in _DENIED:
-        return BridgeError(f"{what}: {error.str()}: give the bridge's user the right (an ACL) to do this")
-    return BridgeError(f"{what}: {error.str()}")
-
-
-def is_denied(error: KafkaError) -> bool:
-    return error.code() in _DENIED

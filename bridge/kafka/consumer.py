@@ -11,18 +11,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import (
-    BridgeError,
-    FencedError,
-    InstanceIdInUseError,
-    MembershipLostError,
-    truncated_partition_message,
-)
+from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, truncated_partition_message
 from bridge.kafka import client_config as clients
-from bridge.kafka.client_config import explained, is_denied, make
-from bridge.kafka.group_metadata import Membership, membership
-from bridge.kafka.poll_pacing import PollPacer
-from bridge.kafka.retry import CALL_S, Retrier, log, unwrapped
+from bridge.kafka.client_config import make
+from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, is_fatal, unwrapped
+from bridge.kafka.group_metadata import MembershipGuard, membership
+from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.ports import Ownership, Polled, Record
 from schemas.headers import Headers
 from schemas.origin import Shard
@@ -33,18 +27,12 @@ Message = Any
 UNREADABLE_HEADERS: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
 """Replaces headers that the client library cannot decode. Parsing it gives `bad-header` with this reason."""
 
-GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
-UNDECODABLE = frozenset(
-    {
-        *(KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED),  # noqa: SLF001
-        *(KafkaError.INVALID_MSG, KafkaError.MSG_SIZE_TOO_LARGE),
-    }
-)
-"""librdkafka's errors for a fetched record that it cannot decode. It retries forever, with an error each time."""
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
 _SLICE_S = 0.02
 """A wake-up or a rebalance without records ends a poll within this."""
+POLL_INTERVAL_S = {"exactly-once": 0.008, "at-least-once": 0.004}
+"""By mode of delivery: nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
 
 
 def _is(code: int, error: KafkaError) -> bool:
@@ -65,6 +53,24 @@ def record_of(message: Message) -> Record:
     return tuple.__new__(Record, fields)  # as Record(...), but that is a Python function
 
 
+class PollPacer:
+    """Paces the turns, so that records that arrive or fall due meanwhile share a batch and a transaction.
+
+    requests   . .. . .  ... .  .     a turn for each: 2 ms of CPU with four partitions, for any number of records
+    paced      |--------|--------|    first request after a pause: at once; timers leave at most one interval late
+    """
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._next_s = 0.0
+
+    def wait(self) -> None:
+        """Wait until the interval since the last return has passed."""
+        if (left_s := self._next_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+        self._next_s = time.monotonic() + self._least_s
+
+
 class ConfluentSource:
     """Implements bridge.ports.Source. pace_s: shortest time between the ends of two polls."""
 
@@ -73,10 +79,7 @@ class ConfluentSource:
         self._pace = PollPacer(pace_s)
         self._ownership = Ownership()
         self._owned: set[Shard] = set()
-        self._membership = Membership(-1, b"")
-        """Our member id and generation, while we own partitions."""
-        self._member_s = time.monotonic()
-        """When the group last had us as a member, or this client was made."""
+        self._membership_guard = MembershipGuard()
         self._next: dict[Shard, int] = {}
         """Next offset of each started partition."""
         self._undecodable: dict[Shard, int] = {}
@@ -144,32 +147,8 @@ class ConfluentSource:
     def _polled(self, records: dict[Shard, list[Record]]) -> Polled:
         group_metadata = self._consumer.consumer_group_metadata()
         now = membership(group_metadata)
-        self._require_same_member(now)
-        self._require_member(now)
+        self._membership_guard.require_membership(now, self._owned)
         return Polled(self._take_ownership(), records, group_metadata, now.is_known, self._undecodable.copy())
-
-    def _require_same_member(self, now: Membership) -> None:
-        """Raise MembershipLostError if we hold partitions that were assigned to an expelled member.
-
-        Usually a loss is reported before we rejoin. But if a static member wakes up with an unread answer that the
-        group is rebalancing, librdkafka 2.16 finds out during the join that it is unknown, and joins with another id.
-        It then keeps partitions without a callback, even if another member owned them meanwhile.
-        """
-        if not self._owned or now.id == self._membership.id:
-            self._membership = now
-        elif now.generation not in (-1, self._membership.generation):
-            held = ", ".join(map(str, sorted(self._owned)))
-            raise MembershipLostError(
-                f"the group had put us out and took us in anew: {held} may have been another's meanwhile"
-            )
-
-    def _require_member(self, now: Membership) -> None:
-        """Raise MembershipLostError if we are no member for REPLACED_AFTER_S. We own nothing, so a new run is cheap."""
-        if self._owned or now.is_known:
-            self._member_s = time.monotonic()
-        elif time.monotonic() - self._member_s >= clients.REPLACED_AFTER_S:
-            told = f"no member of the group for {clients.REPLACED_AFTER_S:.0f} s"
-            raise MembershipLostError(f"{told}: the Kafka client may have lost all brokers; going on with new clients")
 
     def _first(self, timeout_s: float) -> Message | None:
         """Return the first message, or None at the timeout, after `wake` or after a rebalance."""
@@ -222,7 +201,7 @@ class ConfluentSource:
 
     def _handle_error(self, message: Message) -> None:
         error: KafkaError = message.error()
-        if error.code() in GONE:
+        if error.code() in OFFSET_GONE:
             raise BridgeError(
                 self._unreadable_message(Shard(message.topic(), message.partition()), message.offset(), error)
             )
@@ -237,7 +216,7 @@ class ConfluentSource:
             raise InstanceIdInUseError(
                 "a member of our instance id was killed, or still runs: waiting for its session's end"
             )
-        if error.fatal() or error.code() == KafkaError._FATAL or is_denied(error):  # noqa: SLF001
+        if is_fatal(error) or is_denied(error):
             raise explained("reading the timer topic", error)
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
             log.warning("a turn took longer than max.poll.interval.ms: the group gave our shards away (%s)", error)
@@ -270,7 +249,7 @@ class ConfluentSource:
         consumer.incremental_assign([])
         shards = [Shard(each.topic, each.partition) for each in partitions]
         if not self._owned:
-            self._membership = membership(consumer.consumer_group_metadata())
+            self._membership_guard.note_first_assignment(consumer.consumer_group_metadata())
         self._owned.update(shards)
         self._ownership.assigned += shards
 

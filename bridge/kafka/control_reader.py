@@ -9,9 +9,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from bridge.config.kafka_config import Connection
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka import client_config as clients
-from bridge.kafka.client_config import explained, is_passing, make
+from bridge.kafka.client_config import make
 from bridge.kafka.consumer import record_of
-from bridge.kafka.retry import Retrier, error_of
+from bridge.kafka.errors import error_of, explained, is_passing
+from bridge.kafka.retry import Retrier
 from bridge.ports import Record
 
 _BATCH = 500

@@ -9,8 +9,9 @@ from confluent_kafka.admin import AdminClient
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
 from bridge.kafka import client_config as clients
-from bridge.kafka.client_config import explained, make
-from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
+from bridge.kafka.client_config import make
+from bridge.kafka.errors import error_of, explained
+from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Member
 from schemas.origin import Shard
 

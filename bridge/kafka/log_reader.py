@@ -20,9 +20,10 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
 from bridge.kafka import client_config as clients
-from bridge.kafka.client_config import explained, is_passing, make
-from bridge.kafka.consumer import GONE, UNDECODABLE, Message, record_of
-from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
+from bridge.kafka.client_config import make
+from bridge.kafka.consumer import Message, record_of
+from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
+from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Record
 from schemas.journal import writer_key
 from schemas.origin import Shard
@@ -177,7 +178,7 @@ class ConfluentHistory:
                 place, error = Shard(message.topic(), message.partition()), message.error()
                 if error is None and message.offset() < left.get(place, 0):
                     found[journals[place]].append((message.key(), message.value()))
-                if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in GONE:  # noqa: SLF001
+                if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in OFFSET_GONE:  # noqa: SLF001
                     self._note_error(place, error)
                 elif error is not None or message.offset() + 1 >= left.get(place, 0):
                     left.pop(place, None)
@@ -316,7 +317,7 @@ class ConfluentHistory:
                 position = message.offset() + 1
             elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 position = max(position, message.offset())
-            elif error.code() in GONE:
+            elif error.code() in OFFSET_GONE:
                 is_kept = False
             elif error.code() in UNDECODABLE:
                 if messages:

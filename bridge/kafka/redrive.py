@@ -18,7 +18,7 @@ from bridge.config.kafka_config import Connection
 from bridge.config.topic_requirements import redriven_topic
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
-from bridge.kafka.client_config import explained, is_denied
+from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.log_reader import ConfluentHistory
 from bridge.kafka.retry import Retrier
 from bridge.kafka.topic_admin import ConfluentTopics

@@ -12,8 +12,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bridge.client import Sent
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
-from bridge.kafka.client_config import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings, is_denied
-from bridge.kafka.retry import CALL_S, error_of, reason, unwrapped
+from bridge.kafka.client_config import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings
+from bridge.kafka.errors import error_of, is_denied, is_fatal, reason, unwrapped
+from bridge.kafka.retry import CALL_S
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class ConfluentOutbox:
                 return serve(timeout_s)
         except KafkaException as failure:
             error = error_of(failure)
-            if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
+            if is_fatal(error):
                 self._fatal = error
             else:
                 self._heard = reason(error, self._heard)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
 from bridge.errors import BrokerUnavailableError
+from bridge.kafka.errors import error_of, reason, unwrapped
 from bridge.observe.log_throttle import LogThrottle
 from bridge.observe.status import Status
 
@@ -23,13 +24,6 @@ T = TypeVar("T")
 CALL_S = 2.0
 """Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
-_REMEDIES = {
-    KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username and sasl.password",  # noqa: SLF001
-    # A broker that expects TLS closes the connection without a reason.
-    KafkaError._ALL_BROKERS_DOWN: "do they run, with this bootstrap_servers and security.protocol?",  # noqa: SLF001
-    KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
-}
-_OPENSSL = "SSL routines:"
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
@@ -123,32 +117,7 @@ class Retrier:
         self._log_throttle.warn(int(time.monotonic() * 1000), key, "%s", message)
 
 
-def reason(error: KafkaError, before: str | None = None) -> str:
-    """Return the error's text, with a remedy. before: an earlier reason, as "all brokers are down" explains nothing."""
-    if before is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
-        return before
-    is_tls = _OPENSSL in error.str()  # a failed handshake may be reported as a transport failure too
-    remedy = _REMEDIES.get(KafkaError._SSL if is_tls else error.code())  # noqa: SLF001
-    return error.str() if remedy is None else f"{error.str()}: {remedy}"
-
-
-@contextmanager
-def unwrapped() -> Iterator[None]:
-    """Raise a KafkaException that is the cause of a SystemError: a fatal error found while callbacks are served."""
-    try:
-        yield
-    except SystemError as wrapped:
-        if isinstance(wrapped.__cause__, KafkaException):
-            raise wrapped.__cause__ from None
-        raise
-
-
 def serve(client: Any) -> None:
     """Poll a client: errors, throttling and log lines accumulate in it until it is polled."""
     with suppress(KafkaException), unwrapped():  # the next call reports the error
         client.poll(0)
-
-
-def error_of(failure: KafkaException) -> KafkaError:
-    error: KafkaError = failure.args[0]
-    return error

@@ -12,8 +12,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
-from bridge.kafka.client_config import explained, is_passing, make
-from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
+from bridge.kafka.client_config import make
+from bridge.kafka.errors import error_of, explained, is_passing
+from bridge.kafka.retry import CALL_S, Retrier, serve
 
 T = TypeVar("T")
 _MAKE_S = 30.0

@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 
 from bridge.kafka import ConfluentSink
 from bridge.kafka import client_config as clients
-from bridge.kafka.transactions.in_flight import InFlightTransaction
 from bridge.kafka.transactions.producer import SendFailure, TransactionalProducer, TransactionContents
+from bridge.kafka.transactions.submitted import InFlightTransaction
 from bridge.ports import Aborted, Committed, Transaction
 from bridge.tests.simulation.planted_bugs import MUTATIONS
 from integration_tests.conftest import Broker
@@ -29,7 +29,7 @@ _TOLD = len(b"CGMDv2:")
 
 
 def write_journal(sink: ConfluentSink, transaction: Transaction) -> None:
-    producer = Producer({"bootstrap.servers": sink._topic_probe._connection.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": sink._slots[0]._connection.bootstrap_servers})
     for record in sink._journal_records(transaction):
         producer.produce(record.topic, record.value, record.key, record.partition)
     assert producer.flush(PATIENCE_S) == 0

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from bridge.errors import BridgeError
-from bridge.kafka.poll_pacing import POLL_INTERVAL_S
+from bridge.kafka.consumer import POLL_INTERVAL_S
 from scripts.bench.measurements import CpuCost, Measured
 from scripts.bench.small_transactions import small_transactions
 from scripts.bench.topic_fixture import (

@@ -12,7 +12,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bridge.kafka.client_config import PRODUCER
-from bridge.kafka.poll_pacing import PollPacer
+from bridge.kafka.consumer import PollPacer
 from scripts.common.kafka_io import QUIET, kafka_errors
 
 _TIMEOUT_S = 30.0

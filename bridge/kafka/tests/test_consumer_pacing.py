@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bridge.kafka.poll_pacing import PollPacer
+from bridge.kafka.consumer import PollPacer
 
 
 class Timekeeper:

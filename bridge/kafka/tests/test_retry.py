@@ -7,8 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka import Retrier
-from bridge.kafka.client_config import is_passing
-from bridge.kafka.retry import reason
+from bridge.kafka.errors import is_passing, reason
 
 GONE = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
 

@@ -1,1 +1,12 @@
-"""Kafka transactions: two producers in order, rejections, at-least-once deliveries."""
+"""Kafka transactions: two producers in turn, records that are refused, deliveries before the transaction.
+
+sink.py              ConfluentSink: orders the stages of two transactions
+submitted.py         InFlightTransaction: one of them, from `submit` to its outcome
+producer_slot.py     one producer, replaced when it breaks, and its thread
+producer.py          TransactionalProducer: the calls of one transaction
+pending_sends.py     records that are sent and not acknowledged
+early_delivery.py    deliveries of at-least-once, sent before their transaction
+failure_handler.py   what becomes of a transaction that fails
+rejection_finder.py  records that made it fail           topic_probe.py    questions about topics
+record_size.py       bytes of a record                   worker_thread.py  thread for calls that block
+"""

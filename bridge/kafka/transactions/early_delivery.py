@@ -15,8 +15,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
-from bridge.kafka.retry import Retrier, error_of, unwrapped
-from bridge.kafka.transactions.produce import SLICE_S, PendingSends
+from bridge.kafka.errors import error_of, unwrapped
+from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions.pending_sends import SLICE_S, PendingSends
 from bridge.kafka.transactions.producer import FindUnavailable, SendFailure, TopicsUnavailableError
 from bridge.ports import Outgoing
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.kafka.retry import CALL_S, Retrier, error_of
-from bridge.kafka.transactions.record_size import batch_bytes
+from bridge.kafka.errors import error_of
+from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.transactions.record_size import size_of
 from bridge.ports import Outgoing
 
 SLICE_S = 0.1
@@ -99,11 +100,6 @@ class PendingSends:
     def _fail(self, index: int, error: KafkaError | None, _message: object) -> None:
         if error is not None:
             self.failures[index] = error.code()
-
-
-def size_of(record: Outgoing) -> int:
-    """Return the record's bytes in a batch of its own, uncompressed. A broker that accepts it accepts smaller ones."""
-    return batch_bytes(record.key, record.value, record.headers)
 
 
 def _chunks(numbered: Numbered, max_batch_bytes: Mapping[str, int]) -> Iterator[list[tuple[int, Outgoing]]]:

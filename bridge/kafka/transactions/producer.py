@@ -13,7 +13,7 @@ Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module ha
    first transaction the abort is then a fatal error.
 5. The coordinator aborts a transaction that outlives its timeout. The producer then reports that a newer instance
    fenced it, though there is none. The transaction's age tells the two cases apart.
-6. `send_offsets_to_transaction` may never return: see bridge.kafka.call_timeout.
+6. `send_offsets_to_transaction` may never return: see TimedCaller.
 7. A fatal error during a commit leaves its outcome unknown. The next start of the bridge reads it from Kafka.
 8. A retriable call may fail forever. A new producer with the same id ends the old one's transaction. But a decided
    transaction is complete only when each of its partitions has accepted the marker. If one cannot (too few in-sync
@@ -32,10 +32,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
-from bridge.kafka.call_timeout import CallTimeoutError, TimedCaller
-from bridge.kafka.client_config import Config, explained, is_passing, make
-from bridge.kafka.retry import CALL_S, Retrier, error_of, unwrapped
-from bridge.kafka.transactions.produce import PendingSends
+from bridge.kafka.client_config import Config, make
+from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
+from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.transactions.pending_sends import PendingSends
+from bridge.kafka.transactions.worker_thread import CallTimeoutError, TimedCaller
 from bridge.ports import Outgoing
 from schemas.origin import Shard
 from schemas.progress import Progress

@@ -10,7 +10,7 @@ from bridge.kafka.transactions.producer import (
     TransactionalProducer,
     none_unavailable,
 )
-from bridge.kafka.worker_thread import WorkerThread
+from bridge.kafka.transactions.worker_thread import WorkerThread
 
 _CLOSE_S = CALL_S + 1.0
 _MAX_SELF_FENCES = 3

@@ -1,28 +1,27 @@
 """Find the records that made a transaction fail. A record is rejected only with proof; without one, it is retried.
 
-    before it is sent   a new topic: its metadata                 a target that refused lately: probed alone
-    after it failed     unknown or denied topic named: metadata   too large: smallest and largest, then binary search
-                        denied, no record named: binary search over the topics
-                        another lasting reason: binary search over the named records
+    unknown or denied topic, unknown partition    metadata; of a new topic before anything is sent
+    another lasting reason                        each record that the broker has named is sent alone
+    too large                                     smallest and largest are sent alone, then binary search by size
 
-A binary search takes O(log n) transactions for each rejected record. They are always aborted, so no reader sees them.
-A refusal is remembered for `MEMORY_S`, so that a stream of bad records does not make every transaction fail.
+A record is sent alone in a transaction that is always aborted, so no reader sees it. Sizes are not compared with the
+topic's max.message.bytes instead: the right to read it is optional, and the size after compression is unknown. A size
+that was refused is remembered for `MEMORY_S`, so that a stream of large records does not make every transaction fail.
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.kafka.transactions.produce import size_of
 from bridge.kafka.transactions.producer import SendFailure
+from bridge.kafka.transactions.record_size import size_of
 from bridge.ports import Outgoing
 
 MEMORY_S = 10.0
-"""Seconds after which a target that refused is probed again."""
+"""Seconds after which a record of a size that was refused is sent alone again."""
 
 _UNKNOWN_TOPIC = "unknown-topic"
 _UNKNOWN_PARTITION = "unknown-partition"
@@ -38,7 +37,7 @@ _OF_METADATA = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
-OF_DENIAL = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
+TOPIC_DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
 _OF_SIZE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _LASTING = frozenset(
     {
@@ -49,7 +48,6 @@ _LASTING = frozenset(
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-_CODES_OF = {_DENIED: OF_DENIAL, _TOO_LARGE: _OF_SIZE}
 
 _GRACE_TRIES = 3
 _GRACE_S = 0.05
@@ -59,13 +57,11 @@ PartitionsOf = Callable[[str], "int | KafkaError"]
 Refused = dict[int, str]
 
 
-@dataclass(slots=True)
-class _Memory:
-    """A target's refusal: of everything, or of records of `least_size` bytes and more."""
+class _SizeLimit(NamedTuple):
+    """A topic refuses records of `least_size` bytes and more."""
 
-    code: str
+    least_size: int
     until_s: float
-    least_size: int = 0
 
 
 class _InconclusiveError(Exception):
@@ -84,7 +80,7 @@ class RejectionFinder:
         self._partitions_of = partitions_of
         self._compresses = compresses
         self._partitions: dict[str, int] = {}
-        self._memories: dict[str, _Memory] = {}
+        self._size_limits: dict[str, _SizeLimit] = {}
         self._next_grace_s = 0.0
         self.max_batch_bytes: dict[str, int] = {}
         """Topics that accept the records, but not in batches as large as ours: topic -> bytes at a time."""
@@ -95,7 +91,7 @@ class RejectionFinder:
         topics = {record.topic for record in outgoing}
         return (
             not topics <= partitions.keys()
-            or not topics.isdisjoint(self._memories)
+            or not topics.isdisjoint(self._size_limits)
             or not topics.isdisjoint(self.max_batch_bytes)
             or any(record.partition >= partitions[record.topic] for record in outgoing)
         )
@@ -108,22 +104,24 @@ class RejectionFinder:
             if not topics <= self._partitions.keys():
                 refused |= self._by_metadata(outgoing, topics - self._partitions.keys())
             refused |= self._by_partition(outgoing)
-            for topic in topics & self._memories.keys():
-                refused |= self._by_memory(outgoing, topic)
+            for topic in topics & self._size_limits.keys():
+                refused |= self._by_known_size(outgoing, topic)
         return refused
 
     def find(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
         """Return the records that made the transaction fail, as far as there is proof, with codes."""
         refused: Refused = {}
         with suppress(_InconclusiveError):
-            refused |= self._by_metadata(outgoing, _topics(outgoing, failed, _OF_METADATA | OF_DENIAL))
+            topics = _topics(outgoing, failed, _OF_METADATA | TOPIC_DENIED)
+            is_denied = failed.cause is not None and failed.cause.code() in TOPIC_DENIED  # the broker names no topic
+            refused |= self._by_metadata(outgoing, {record.topic for record in outgoing} if is_denied else topics)
+            if is_denied and not refused:
+                refused |= self._by_denial(outgoing)
             for topic in _topics(outgoing, failed, _OF_SIZE):
                 named = [i for i, code in failed.named.items() if code in _OF_SIZE and outgoing[i].topic == topic]
                 refused |= self._by_size(outgoing, topic, named)
-            lasting = [[index] for index, code in sorted(failed.named.items()) if code in _LASTING]
-            refused |= dict.fromkeys(self._search(lasting, outgoing, _LASTING), _BAD_TARGET)
-            if not failed.named and failed.codes & OF_DENIAL:
-                refused |= self._by_denial(outgoing)
+            lasting = sorted(index for index, code in failed.named.items() if code in _LASTING)
+            refused |= dict.fromkeys(self._refused_alone(outgoing, lasting, _LASTING), _BAD_TARGET)
         return refused
 
     # -- metadata
@@ -160,7 +158,7 @@ class RejectionFinder:
             return None
         if found.code() in _OF_METADATA:
             return _UNKNOWN_TOPIC
-        if found.code() in OF_DENIAL:
+        if found.code() in TOPIC_DENIED:
             return _DENIED
         raise _InconclusiveError
 
@@ -178,25 +176,24 @@ class RejectionFinder:
             self._describe(topic)
         return dict.fromkeys(beyond(suspects), _UNKNOWN_PARTITION)
 
-    # -- memory
+    # -- size
 
-    def _remember(self, topic: str, code: str, least_size: int = 0) -> None:
-        self._memories[topic] = _Memory(code, time.monotonic() + MEMORY_S, least_size)
-
-    def _by_memory(self, outgoing: Sequence[Outgoing], topic: str) -> Refused:
-        memory = self._memories[topic]
-        suspects = [i for i, r in enumerate(outgoing) if r.topic == topic and size_of(r) >= memory.least_size]
+    def _by_known_size(self, outgoing: Sequence[Outgoing], topic: str) -> Refused:
+        """Refuse records of a size that the topic refused lately."""
+        limit = self._size_limits[topic]
+        suspects = [i for i, r in enumerate(outgoing) if r.topic == topic and size_of(r) >= limit.least_size]
         if not suspects:
             return {}
-        if time.monotonic() >= memory.until_s:
+        if time.monotonic() >= limit.until_s:
             smallest = min(suspects, key=lambda i: size_of(outgoing[i]))
-            if not self._is_refused(outgoing[smallest], _CODES_OF[memory.code]):
-                del self._memories[topic]
+            if not self._is_refused(outgoing[smallest], _OF_SIZE):
+                del self._size_limits[topic]
                 return {}
-            self._remember(topic, memory.code, min(memory.least_size, size_of(outgoing[smallest])))
-        return dict.fromkeys(suspects, memory.code)
+            self._remember(topic, min(limit.least_size, size_of(outgoing[smallest])))
+        return dict.fromkeys(suspects, _TOO_LARGE)
 
-    # -- size
+    def _remember(self, topic: str, least_size: int) -> None:
+        self._size_limits[topic] = _SizeLimit(least_size, time.monotonic() + MEMORY_S)
 
     def _by_size(self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[int]) -> Refused:
         """Refuse records of `topic` that are too large by themselves: all from a certain size on.
@@ -212,13 +209,13 @@ class RejectionFinder:
         refused = self._first_refused([outgoing[i] for i in indices])
         if refused == len(indices):
             was_alone = self.max_batch_bytes.get(topic) == 1  # each record was sent by itself
-            if was_alone and (proved := [i for i in named if self._is_refused(outgoing[i], _OF_SIZE)]):
+            if was_alone and (proved := self._refused_alone(outgoing, named, _OF_SIZE)):
                 return dict.fromkeys(proved, _TOO_LARGE)
             self._halve_batch_bytes(topic, sum(size_of(outgoing[i]) for i in indices))
             return {}
         if self._compresses:
             return {indices[refused]: _TOO_LARGE}
-        self._remember(topic, _TOO_LARGE, size_of(outgoing[indices[refused]]))
+        self._remember(topic, size_of(outgoing[indices[refused]]))
         return dict.fromkeys(indices[refused:], _TOO_LARGE)
 
     def _halve_batch_bytes(self, topic: str, total_bytes: int) -> None:
@@ -237,6 +234,19 @@ class RejectionFinder:
                 accepted = at
         return refused
 
+    # -- records sent alone
+
+    def _by_denial(self, outgoing: Sequence[Outgoing]) -> Refused:
+        """Refuse records to denied topics if the broker does not report what our user may do."""
+        smallest: dict[str, int] = {}
+        for index in sorted(range(len(outgoing)), key=lambda i: size_of(outgoing[i])):
+            smallest.setdefault(outgoing[index].topic, index)
+        denied = {outgoing[i].topic for i in self._refused_alone(outgoing, smallest.values(), TOPIC_DENIED)}
+        return {index: _DENIED for index, record in enumerate(outgoing) if record.topic in denied}
+
+    def _refused_alone(self, outgoing: Sequence[Outgoing], indices: Iterable[int], codes: frozenset[int]) -> list[int]:
+        return [index for index in indices if self._is_refused(outgoing[index], codes)]
+
     def _is_refused(self, record: Outgoing, codes: frozenset[int]) -> bool:
         """Return True if the record fails by itself, with one of `codes`."""
         failed = self._probe([record])
@@ -245,33 +255,6 @@ class RejectionFinder:
         if not failed.codes & codes:
             raise _InconclusiveError
         return True
-
-    # -- denial, and other lasting errors
-
-    def _by_denial(self, outgoing: Sequence[Outgoing]) -> Refused:
-        """Refuse all records to topics that we may not write to. The broker names no topic."""
-        by_topic: defaultdict[str, list[int]] = defaultdict(list)
-        for index, record in enumerate(outgoing):
-            by_topic[record.topic].append(index)
-        groups = [[min(indices, key=lambda i: size_of(outgoing[i]))] for indices in by_topic.values()]
-        denied = {outgoing[i].topic for i in self._search(groups, outgoing, OF_DENIAL)}
-        for topic in denied:
-            self._remember(topic, _DENIED)
-        return {index: _DENIED for topic in denied for index in by_topic[topic]}
-
-    def _search(self, groups: list[list[int]], outgoing: Sequence[Outgoing], codes: frozenset[int]) -> list[int]:
-        """Return the indices of all groups that fail by themselves with one of `codes`, by binary search."""
-        if not groups:
-            return []
-        failed = self._probe([outgoing[index] for group in groups for index in group])
-        if failed is None:
-            return []
-        if not failed.codes & codes:
-            raise _InconclusiveError
-        if len(groups) == 1:
-            return groups[0]
-        half = len(groups) // 2
-        return self._search(groups[:half], outgoing, codes) + self._search(groups[half:], outgoing, codes)
 
 
 def _topics(outgoing: Sequence[Outgoing], failed: SendFailure, codes: frozenset[int]) -> set[str]:

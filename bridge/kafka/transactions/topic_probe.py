@@ -1,4 +1,4 @@
-"""Ask whether a topic exists and can take records, with a client that caches no topic names.
+"""Ask whether a topic exists, may be written to and takes records, with a client that caches no topic names.
 
 A producer that is asked for a topic caches the name until the process ends, and asks for it again each second while the
 cluster does not know it. Senders choose names, so that cache would grow without bound.
@@ -12,11 +12,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
-from bridge.kafka.retry import CALL_S, Retrier, error_of, serve
+from bridge.kafka.errors import error_of
+from bridge.kafka.retry import CALL_S, Retrier, serve
 
 
 class TopicProbe:
@@ -29,12 +31,22 @@ class TopicProbe:
         self._admin: Any = None
 
     def partitions_of(self, topic: str) -> int | KafkaError:
-        """Return the number of partitions, or the broker's error. Raises KafkaException if no broker answers."""
+        """Return the number of partitions, or the error that records to the topic get.
+
+        A broker that does not report what our user may do counts as one that lets it write. Raises KafkaException
+        if no broker answers.
+        """
         with self._asking:
             client = self._client()
-            asked = client.describe_topics(TopicCollection([topic]), request_timeout=CALL_S)
+            asked = client.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True, request_timeout=CALL_S
+            )
             try:
-                return len(asked[topic].result().partitions)
+                found = asked[topic].result()
+                allowed = found.authorized_operations
+                if allowed is not None and AclOperation.WRITE not in allowed:
+                    return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                return len(found.partitions)
             except KafkaException as failure:
                 if error_of(failure).code() > 0:
                     return error_of(failure)
@@ -48,7 +60,7 @@ class TopicProbe:
 
         If our user may not see min.insync.replicas, all replicas have to be in sync.
 
-        unless_told: True if topics about which no broker answers within 2 s are returned too.
+        include_unanswered: True if topics about which no broker answers within 2 s are returned too.
         """
         with self._asking:
             client = self._client()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bridge.kafka.retry import Retrier
-from bridge.kafka.transactions.produce import PendingSends
+from bridge.kafka.transactions.pending_sends import PendingSends
 from bridge.observe.status import LIVE_WITHIN_S, Status
 
 
@@ -35,7 +35,7 @@ def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
     seen: list[tuple[str, str]] = []
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
-    monkeypatch.setattr("bridge.kafka.transactions.produce.time.monotonic", lambda: producer.now_s)
+    monkeypatch.setattr("bridge.kafka.transactions.pending_sends.time.monotonic", lambda: producer.now_s)
     PendingSends(producer, Retrier(status=status)).await_acknowledgements([], until_all_answered=False)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
@@ -51,7 +51,7 @@ def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkey
             return super().flush(timeout_s) and 1 + (self.now_s < 2)
 
     producer: Any = Stalling(12.0, lambda: None)
-    monkeypatch.setattr("bridge.kafka.transactions.produce.time.monotonic", lambda: producer.now_s)
+    monkeypatch.setattr("bridge.kafka.transactions.pending_sends.time.monotonic", lambda: producer.now_s)
     stalls: list[float] = []
     sending = PendingSends(producer, Retrier())
     sending.await_acknowledgements([], until_all_answered=False, on_stall=lambda: stalls.append(round(producer.now_s)))

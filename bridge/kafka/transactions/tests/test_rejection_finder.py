@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.transactions import rejection_finder as culprits
 from bridge.kafka.transactions.producer import SendFailure
-from bridge.kafka.transactions.record_size import batch_bytes
+from bridge.kafka.transactions.record_size import size_of
 from bridge.kafka.transactions.rejection_finder import MEMORY_S, RejectionFinder
 from bridge.ports import Outgoing
 
@@ -104,9 +104,9 @@ def test_what_is_larger_by_its_headers_is_not_larger_for_kafka(broker: Broker) -
     one = Outgoing("small", -1, None, b"v" * 20_100, [("h", b"")], 0)
     many = Outgoing("small", -1, None, b"v" * 16_000, [(f"{n:03d}", b"") for n in range(700)], 0)
     longer_name = Outgoing("small", -1, None, b"v" * 14_000, [("\u20ac" * 2_200, b"")], 0)
-    sizes = [batch_bytes(each.key, each.value, each.headers) for each in (one, many, longer_name)]
+    sizes = [size_of(each) for each in (one, many, longer_name)]
     assert sizes == [20_175, 19_573, 20_675]
-    broker.rule = lambda r: TOO_LARGE if batch_bytes(r.key, r.value, r.headers) > 20_000 else None
+    broker.rule = lambda r: TOO_LARGE if size_of(r) > 20_000 else None
     records = [many, one]
     broker.culprits.known(records)
     assert broker.culprits.find(records, SendFailure({1: TOO_LARGE})) == {1: "too-large"}
@@ -145,10 +145,27 @@ def test_a_probe_that_fails_for_another_reason_proves_nothing(broker: Broker) ->
     assert broker.culprits.find(records, denied) == {}
 
 
-def test_of_a_denial_that_names_nobody_the_topics_are_found_by_halving(broker: Broker) -> None:
+def test_a_denial_that_names_no_record_is_found_by_metadata(broker: Broker) -> None:
+    records = [out(topic) for topic in "abcdb"]
+    assert broker.culprits.known(records) == {}
+    broker.codes |= {topic: [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)] for topic in "bd"}
+    denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert broker.culprits.find(records, denied) == dict.fromkeys((1, 3, 4), "not-authorized")
+    assert broker.culprits.known([out("b"), out("a")]) == {0: "not-authorized"}
+    assert broker.probes == 0
+    broker.codes.clear()
+    assert broker.culprits.known(records) == {}
+
+
+def test_a_denial_is_found_by_sending_if_metadata_does_not_report_rights(broker: Broker) -> None:
     broker.rule = lambda record: KafkaError.TOPIC_AUTHORIZATION_FAILED if record.topic in ("b", "d") else None
     records = [out(topic) for topic in "abcdb"]
-    broker.culprits.known(records)
     denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    assert broker.culprits.find(records, denied) == {1: "not-authorized", 3: "not-authorized", 4: "not-authorized"}
-    assert broker.culprits.known([out("b"), out("a")]) == {0: "not-authorized"}
+    assert broker.culprits.find(records, denied) == dict.fromkeys((1, 3, 4), "not-authorized")
+
+
+def test_named_records_are_refused_only_if_they_fail_alone(broker: Broker) -> None:
+    broker.rule = lambda record: KafkaError.INVALID_RECORD if record.key is None else None
+    records = [out("compacted")._replace(key=key) for key in (b"k", None, b"k")]
+    named = dict.fromkeys(range(3), KafkaError.INVALID_RECORD)
+    assert broker.culprits.find(records, SendFailure(named)) == {1: "bad-target"}
