@@ -33,7 +33,7 @@ from bridge.errors import (
 from bridge.garbage_collection import tune_gc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.consumer import POLL_INTERVAL_S
-from bridge.kafka.log_reader import LIMIT_S
+from bridge.kafka.reading.history import LIMIT_S
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
 from bridge.observe.logs import switch_by_signals, without_secrets

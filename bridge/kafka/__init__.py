@@ -1,9 +1,8 @@
 """Implement the ports over librdkafka. In `bridge`, only this package imports confluent_kafka.
 
 consumer.py        ConfluentSource: member of the consumer group
-log_reader.py      ConfluentHistory: reads committed records outside the group
+reading/           ConfluentHistory, ConfluentControl: reads outside the group
 transactions/      ConfluentSink: two transactional producers in turn
-control_reader.py  ConfluentControl: reads the control topic from its beginning
 request_sender.py  ConfluentOutbox: sends requests for bridge.client, without transactions
 redrive.py         ConfluentRedrive: sends rejected records again, each once
 group_members.py   ConfluentGroup: members of the group and their HTTP addresses
@@ -14,9 +13,9 @@ retry.py           waits for brokers                  errors.py          meaning
 """
 
 from bridge.kafka.consumer import ConfluentSource as ConfluentSource
-from bridge.kafka.control_reader import ConfluentControl as ConfluentControl
 from bridge.kafka.group_members import ConfluentGroup as ConfluentGroup
-from bridge.kafka.log_reader import ConfluentHistory as ConfluentHistory
+from bridge.kafka.reading.control_reader import ConfluentControl as ConfluentControl
+from bridge.kafka.reading.history import ConfluentHistory as ConfluentHistory
 from bridge.kafka.redrive import ConfluentRedrive as ConfluentRedrive
 from bridge.kafka.request_sender import ConfluentOutbox as ConfluentOutbox
 from bridge.kafka.retry import Retrier as Retrier

@@ -19,10 +19,11 @@ from bridge.config.topic_requirements import redriven_topic
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
-from bridge.kafka.log_reader import ConfluentHistory
+from bridge.kafka.reading.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
 from bridge.kafka.topic_admin import ConfluentTopics
-from bridge.kafka.transactions.producer import SendFailure, TransactionalProducer, TransactionContents
+from bridge.kafka.transactions.contents import SendFailure, TransactionContents
+from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.ports import Outgoing
 from bridge.redrive.rules import (

@@ -144,7 +144,7 @@ def _started(order: _Order) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     from bridge.garbage_collection import tune_gc
-    from bridge.kafka.log_reader import ConfluentHistory
+    from bridge.kafka.reading.history import ConfluentHistory
     from bridge.kafka.retry import Retrier
     from bridge.recovery.recover import prepare_store
     from timer.files.disk import RealDisk

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 from bridge.config.kafka_config import Connection
 from bridge.kafka.redrive import ConfluentRedrive, RedriveResult
 from bridge.kafka.retry import Retrier
-from bridge.kafka.transactions.producer import SendFailure, TransactionContents
+from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.ports import Outgoing
 from bridge.redrive.rules import Parked
 from schemas.headers import Rules

@@ -4,6 +4,7 @@ sink.py              ConfluentSink: orders the stages of two transactions
 submitted.py         InFlightTransaction: one of them, from `submit` to its outcome
 producer_slot.py     one producer, replaced when it breaks, and its thread
 producer.py          TransactionalProducer: the calls of one transaction
+contents.py          contents of a transaction, and why it failed
 pending_sends.py     records that are sent and not acknowledged
 early_delivery.py    deliveries of at-least-once, sent before their transaction
 failure_handler.py   what becomes of a transaction that fails

@@ -17,8 +17,8 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.errors import error_of, unwrapped
 from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions.contents import FindUnavailable, SendFailure, TopicsUnavailableError
 from bridge.kafka.transactions.pending_sends import SLICE_S, PendingSends
-from bridge.kafka.transactions.producer import FindUnavailable, SendFailure, TopicsUnavailableError
 from bridge.ports import Outgoing
 
 _FATAL = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001

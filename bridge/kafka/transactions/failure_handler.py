@@ -9,8 +9,8 @@ from bridge.errors import BridgeError
 from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.retry import Retrier, log
+from bridge.kafka.transactions.contents import SendFailure
 from bridge.kafka.transactions.early_delivery import EarlyDeliverySender
-from bridge.kafka.transactions.producer import SendFailure
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.rejection_finder import TOPIC_DENIED, RejectionFinder
 from bridge.kafka.transactions.submitted import InFlightTransaction

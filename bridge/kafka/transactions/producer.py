@@ -24,9 +24,8 @@ Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module ha
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -35,33 +34,28 @@ from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka.client_config import Config, make
 from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
 from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.transactions.contents import (
+    FindUnavailable,
+    SendFailure,
+    TopicsUnavailableError,
+    TransactionContents,
+    none_unavailable,
+)
 from bridge.kafka.transactions.pending_sends import PendingSends
 from bridge.kafka.transactions.worker_thread import CallTimeoutError, TimedCaller
 from bridge.ports import Outgoing
-from schemas.origin import Shard
-from schemas.progress import Progress
 
 _FLUSH_S = 0.05
-_MAX_NAMED = 3
 _HUNG_SHARE = 0.6
 """Share of the transaction timeout after which a call counts as hung."""
 _OLD_SHARE = 0.9
 """Share of its timeout after which a transaction counts as timed out: records time out slightly before it does."""
 
-_FOLLOWUP = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 _FOLLOWUP_TRIES = 4
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
 )
-
-
-FindUnavailable = Callable[[Collection[str]], frozenset[str]]
-"""Returns those of the given topics that accept no records now. Asks the cluster."""
-
-
-def none_unavailable(_: Collection[str]) -> frozenset[str]:
-    return frozenset()
 
 
 class TransactionalIdHeldError(BridgeError):
@@ -71,59 +65,12 @@ class TransactionalIdHeldError(BridgeError):
     """
 
 
-class TopicsUnavailableError(Exception):
-    """Some topics accept no records now."""
-
-    def __init__(self, topics: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(topics)))
-        self.topics = topics
-
-
 class TimeoutRefusedError(BridgeError):
     """The transaction timeout is above the brokers' transaction.max.timeout.ms."""
 
 
-@dataclass(slots=True)
-class TransactionContents:
-    """Contents of one transaction. max_batch_bytes: topic -> bytes that may be unacknowledged at a time."""
-
-    records: Sequence[Outgoing]
-    progress: Mapping[Shard, Progress]
-    group_metadata: object
-    max_batch_bytes: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class SendFailure:
-    """Why a transaction was aborted. named: error codes by record index. cause: error of the whole transaction."""
-
-    named: dict[int, int] = field(default_factory=dict)
-    cause: KafkaError | None = None
-    unavailable: frozenset[str] = frozenset()
-    """Topics that caused the failure by accepting no records in time."""
-
-    @property
-    def codes(self) -> set[int]:
-        return set(self.named.values()) | ({self.cause.code()} if self.cause is not None else set())
-
-    @property
-    def is_followup_error(self) -> bool:
-        """True if the transaction before it is the reason (rule 3)."""
-        return not self.named and self.cause is not None and self.cause.code() == _FOLLOWUP
-
-    def __str__(self) -> str:
-        if self.unavailable:
-            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MAX_NAMED])}"
-        return self.cause.str() if self.cause is not None else f"{len(self.named)} records failed"
-
-
 class _RecordFailedError(Exception):
     """A record has failed: the transaction can only be aborted."""
-
-
-@dataclass(slots=True)
-class _StepResult:
-    failed: SendFailure | None = None
 
 
 class TransactionalProducer:
@@ -171,7 +118,7 @@ class TransactionalProducer:
         self._producer: Any = make(Producer, config, retrier)
         self._sending = PendingSends(self._producer, retrier)
         self.partitions_of = self._sending.partitions_of
-        self._retry("starting the producer", lambda: self._producer.init_transactions(CALL_S), _may_start_later)
+        self._start()
 
     def load(self, batch: TransactionContents) -> None:
         """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors."""
@@ -186,22 +133,12 @@ class TransactionalProducer:
 
     def fill(self, batch: TransactionContents) -> SendFailure | None:
         """Send all records and wait for acknowledgements. Return None if `settle` or `give_up` has to follow."""
-        with self._abort_on_error() as result:
-            if batch is not self._loaded:
-                self._begin(batch.records)
-                self._produce(batch.records, batch.max_batch_bytes)
-            elif self._load_error is not None:
-                raise self._load_error
-            self._require_none_failed()
-            self._await_acknowledgements()
-        return result.failed
+        return self._abort_on_error(lambda: self._fill(batch))
 
     def settle(self, batch: TransactionContents) -> SendFailure | None:
         """Send offsets and commit. Return None if committed. Raises FencedError, OutcomeUnknownError."""
-        with self._abort_on_error() as result:
-            if batch.progress:
-                self._send_offsets(batch)
-        return result.failed or self._commit()
+        failed = self._abort_on_error(lambda: self._send_offsets(batch)) if batch.progress else None
+        return failed or self._commit()
 
     def give_up(self) -> None:
         """Abort the filled transaction."""
@@ -225,24 +162,49 @@ class TransactionalProducer:
 
     # -- the steps
 
-    @contextmanager
-    def _abort_on_error(self) -> Iterator[_StepResult]:
-        """Abort if a step fails; the yielded result says why."""
-        result = _StepResult()
+    def _start(self) -> None:
+        """Raises TransactionalIdHeldError, TimeoutRefusedError, BridgeError."""
+        what = "starting the producer"
+        try:
+            self._retry(what, lambda: self._producer.init_transactions(CALL_S), _may_start_later)
+        except KafkaException as failure:
+            error = error_of(failure)
+            if error.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+                self.close()
+                raise TransactionalIdHeldError(f"{what}: {error.str()}") from failure
+            if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise TimeoutRefusedError(f"{what}: {error.str()}") from failure
+            raise explained(what, error) from failure
+
+    def _abort_on_error(self, step: Callable[[], None]) -> SendFailure | None:
+        """Run `step`. If it fails, abort the transaction and return why."""
         try:
             with unwrapped():
-                yield result
+                step()
         except _RecordFailedError:
             is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
-            result.failed = self._timed_out() if is_late else self._abort(self._cause())
+            return self._timed_out() if is_late else self._abort(self._cause())
         except TopicsUnavailableError as found:
-            result.failed = self._abandon(found.topics)
+            return self._abandon(found.topics)
         except KafkaException as failure:
-            result.failed = self._abort(error_of(failure))
+            return self._abort(error_of(failure))
         except CallTimeoutError:
             self.is_broken = True  # the next producer with this id aborts the transaction
             self.timed_out_while_sending |= self._is_old()  # a quota delays every answer of that broker
-            result.failed = SendFailure(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
+            return SendFailure(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
+        return None
+
+    def _fill(self, batch: TransactionContents) -> None:
+        if batch is not self._loaded:
+            self._begin(batch.records)
+            for _ in self._sending.send_in_small_batches([*enumerate(batch.records)], batch.max_batch_bytes):
+                self._await_acknowledgements()
+        elif self._load_error is not None:
+            raise self._load_error
+        if self._sending.failures:
+            self._producer.flush(_FLUSH_S)  # collect further failures
+            raise _RecordFailedError
+        self._await_acknowledgements()
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
         self._sending.begin()
@@ -250,15 +212,6 @@ class TransactionalProducer:
         self._topics_before, self._topics = self._topics, frozenset(record.topic for record in records)
         self._began_s = time.monotonic()
         self._producer.begin_transaction()
-
-    def _produce(self, records: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> None:
-        for _ in self._sending.send_in_small_batches([*enumerate(records)], max_batch_bytes):
-            self._await_acknowledgements()
-
-    def _require_none_failed(self) -> None:
-        if self._sending.failures:
-            self._producer.flush(_FLUSH_S)  # collect further failures
-            raise _RecordFailedError
 
     def _await_acknowledgements(self) -> None:
         self._sending.await_acknowledgements(self._records, until_all_answered=False, on_stall=self._require_available)
@@ -355,15 +308,15 @@ class TransactionalProducer:
         return time.monotonic() - self._began_s > _OLD_SHARE * self._timeout_s
 
     def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
-        with self._abort_on_error() as result:
+        def send() -> None:
             self._begin(records)
             self._sending.send(enumerate(records))
             self._await_acknowledgements()
-        return result.failed or self._abort_probe()
 
-    def _abort_probe(self) -> SendFailure | None:
-        """Abort a probe that had no failure so far. Return None, or the failure that came to light."""
-        failed = self._abort(None)
+        failed = self._abort_on_error(send)
+        if failed is not None:
+            return failed
+        failed = self._abort(None)  # it may bring a failure to light
         return failed if failed.named or failed.cause is not None else None
 
     def _cause(self) -> KafkaError | None:
@@ -402,17 +355,7 @@ class TransactionalProducer:
             self._had_timeout |= tries > 1
             return call()
 
-        try:
-            self._retrier.retry_until_success(what, again, is_passing)
-        except KafkaException as failure:
-            if self._began_s == 0.0:  # before the first transaction
-                if error_of(failure).code() == KafkaError.CONCURRENT_TRANSACTIONS:
-                    self.close()
-                    raise TransactionalIdHeldError(f"{what}: {error_of(failure).str()}") from failure
-                if error_of(failure).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-                    raise TimeoutRefusedError(f"{what}: {error_of(failure).str()}") from failure
-                raise explained(what, error_of(failure)) from failure
-            raise
+        self._retrier.retry_until_success(what, again, is_passing)
 
 
 def _may_start_later(error: KafkaError) -> bool:

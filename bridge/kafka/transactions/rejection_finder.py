@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.kafka.transactions.producer import SendFailure
+from bridge.kafka.transactions.contents import SendFailure
 from bridge.kafka.transactions.record_size import size_of
 from bridge.ports import Outgoing
 

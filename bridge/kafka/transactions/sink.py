@@ -24,9 +24,9 @@ from dataclasses import replace
 from bridge.config.kafka_config import Connection
 from bridge.kafka.group_metadata import is_member
 from bridge.kafka.retry import Retrier
+from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.early_delivery import EarlyDeliverySender
 from bridge.kafka.transactions.failure_handler import FailureHandler
-from bridge.kafka.transactions.producer import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.submitted import InFlightTransaction, Selection
 from bridge.kafka.transactions.topic_probe import TopicProbe

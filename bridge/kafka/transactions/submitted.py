@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import Event
 from typing import NamedTuple
 
-from bridge.kafka.transactions.producer import TransactionContents
+from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.ports import Aborted, Committed, Outgoing
 

@@ -14,7 +14,7 @@ from bridge.http.api import kafka as real_kafka
 from bridge.http.api.kafka import ConfluentKafkaPort
 from bridge.kafka import ConfluentRedrive, Retrier
 from bridge.kafka.redrive import RedriveResult
-from bridge.kafka.transactions.producer import TransactionContents
+from bridge.kafka.transactions.contents import TransactionContents
 from bridge.ports import Outgoing, Record
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from schemas.origin import Shard

@@ -11,7 +11,8 @@ from bridge.errors import BrokerUnavailableError
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
 from bridge.kafka.retry import Retrier
 from bridge.kafka.transactions import producer_slot
-from bridge.kafka.transactions.producer import SendFailure, TimeoutRefusedError, TransactionalIdHeldError
+from bridge.kafka.transactions.contents import SendFailure
+from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.sink import ConfluentSink
 from bridge.kafka.transactions.topic_probe import TopicProbe

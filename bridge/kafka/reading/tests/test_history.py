@@ -13,8 +13,8 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.kafka import client_config as clients
-from bridge.kafka import log_reader as history_module
-from bridge.kafka.log_reader import ConfluentHistory
+from bridge.kafka.reading import history as history_module
+from bridge.kafka.reading.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
 from schemas.origin import Shard
 from schemas.progress import Key, Progress

@@ -18,11 +18,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import BridgeError, PartitionUnreadableError, TopicGrownError
+from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.consumer import Message, record_of
-from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
+from bridge.kafka.errors import OFFSET_GONE, error_of, explained, is_passing
+from bridge.kafka.reading.partition_reader import WAIT_S, PartitionReader, note_error
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Record
 from schemas.journal import writer_key
@@ -33,8 +34,6 @@ T = TypeVar("T")
 
 _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
-_BATCH = 2000
-_WAIT_S = 0.1
 _QUICK_S = 0.5
 _NAP_S = 0.02
 LIMIT_S = 3.0
@@ -43,9 +42,6 @@ _LIMITED_CALL_S = 1.0
 """Seconds for one call within such a read."""
 _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
 """librdkafka repeats the request until the timeout."""
-_UNKNOWN = frozenset(
-    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
-)
 
 
 class ConfluentHistory:
@@ -169,9 +165,9 @@ class ConfluentHistory:
             while left:
                 if time.monotonic() >= until_s:
                     raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: not in {self._limit_s} s")
-                message = consumer.poll(_WAIT_S)
+                message = consumer.poll(WAIT_S)
                 tries = tries + 1 if message is None else 0
-                if tries > 1 / _WAIT_S:
+                if tries > 1 / WAIT_S:
                     self._retrier.wait("reading the ends of journals", "no broker", 0)
                 if message is None:
                     continue
@@ -179,7 +175,7 @@ class ConfluentHistory:
                 if error is None and message.offset() < left.get(place, 0):
                     found[journals[place]].append((message.key(), message.value()))
                 if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in OFFSET_GONE:  # noqa: SLF001
-                    self._note_error(place, error)
+                    note_error(place, error, self._retrier)
                 elif error is not None or message.offset() + 1 >= left.get(place, 0):
                     left.pop(place, None)
         return found
@@ -273,75 +269,15 @@ class ConfluentHistory:
         return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._retrier)
 
     def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
-        """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided.
-
-        skipped: offsets to leave out if they cannot be decoded.
-        """
-        position = start
-        tries = 0
-        until_s = self._until_s()
-        # Retention goes on while we read.
-        while position < end and (position := max(position, self._ask(place, _FIRST))) < end:
-            with closing(self._new_consumer(place)) as consumer:
-                consumer.assign([TopicPartition(*place, position)])
-                is_kept = True
-                while is_kept and position < end:
-                    if time.monotonic() >= until_s:
-                        told = f"{place}: reading: at {position} of {end} after {self._limit_s} s"
-                        raise PartitionUnreadableError(f"{told}: much to read, an open transaction, or no broker")
-                    messages, position, is_kept = self._next_batch(consumer, place, position, end, skipped)
-                    if messages:
-                        tries = 0
-                        yield messages
-                    elif position < end:
-                        tries += 1
-                        if tries > 1 / _WAIT_S:
-                            self._retrier.wait(
-                                f"{place}: reading", f"at {position} of {end}: an open transaction, or no broker", 0
-                            )
-                        if tries > clients.REPLACED_AFTER_S / _WAIT_S:
-                            tries = 0
-                            break  # with a new consumer
-
-    def _next_batch(
-        self, consumer: Any, place: Shard, position: int, end: int, skipped: Container[int]
-    ) -> tuple[list[Message], int, bool]:
-        """Return messages, the position after them, and whether that position is still kept."""
-        is_kept = True
-        first = consumer.poll(_WAIT_S)
-        messages = []
-        for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
-            error = message.error()
-            if error is None and message.offset() < end:
-                messages.append(message)
-                position = message.offset() + 1
-            elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                position = max(position, message.offset())
-            elif error.code() in OFFSET_GONE:
-                is_kept = False
-            elif error.code() in UNDECODABLE:
-                if messages:
-                    break  # yield these first; librdkafka repeats the error
-                position = max(position, message.offset())  # earlier offsets are markers or aborted records
-                if position < end:
-                    position = self._seek_past(consumer, place, position, skipped, error)
-            else:
-                self._note_error(place, error)
-        return messages, position, is_kept
-
-    def _seek_past(self, consumer: Any, place: Shard, offset: int, skipped: Container[int], error: KafkaError) -> int:
-        """Seek to the record after `offset`, which cannot be decoded. Raises PartitionUnreadableError."""
-        if offset not in skipped:
-            raise PartitionUnreadableError(f"{place}: offset {offset} cannot be decoded: {error.str()}", offset)
-        consumer.seek(TopicPartition(*place, offset + 1))
-        return offset + 1
-
-    def _note_error(self, place: Shard, error: KafkaError) -> None:
-        if error.code() in _UNKNOWN:
-            raise BridgeError(f"{place} does not exist any more: start again, so that what is missing is made")
-        if not is_passing(error):
-            raise explained(f"{place}: reading", error)
-        self._retrier.hear(error)
+        """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
+        reader = PartitionReader(
+            *(place, start, end, skipped),
+            make_consumer=lambda: self._new_consumer(place),
+            first_kept=lambda: self._ask(place, _FIRST),
+            retrier=self._retrier,
+            limit_s=self._limit_s,
+        )
+        yield from reader.batches()
 
 
 def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:

@@ -1,0 +1,62 @@
+"""Contents of one transaction, and why it was aborted."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+
+from bridge.ports import Outgoing
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+_MAX_NAMED = 3
+_FOLLOWUP = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+FindUnavailable = Callable[[Collection[str]], frozenset[str]]
+"""Returns those of the given topics that accept no records now. Asks the cluster."""
+
+
+def none_unavailable(_: Collection[str]) -> frozenset[str]:
+    return frozenset()
+
+
+class TopicsUnavailableError(Exception):
+    """Some topics accept no records now."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(topics)))
+        self.topics = topics
+
+
+@dataclass(slots=True)
+class TransactionContents:
+    """Contents of one transaction. max_batch_bytes: topic -> bytes that may be unacknowledged at a time."""
+
+    records: Sequence[Outgoing]
+    progress: Mapping[Shard, Progress]
+    group_metadata: object
+    max_batch_bytes: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class SendFailure:
+    """Why a transaction was aborted. named: error codes by record index. cause: error of the whole transaction."""
+
+    named: dict[int, int] = field(default_factory=dict)
+    cause: KafkaError | None = None
+    unavailable: frozenset[str] = frozenset()
+    """Topics that caused the failure by accepting no records in time."""
+
+    @property
+    def codes(self) -> set[int]:
+        return set(self.named.values()) | ({self.cause.code()} if self.cause is not None else set())
+
+    @property
+    def is_followup_error(self) -> bool:
+        """True if the transaction before it is the reason (rule 3)."""
+        return not self.named and self.cause is not None and self.cause.code() == _FOLLOWUP
+
+    def __str__(self) -> str:
+        if self.unavailable:
+            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MAX_NAMED])}"
+        return self.cause.str() if self.cause is not None else f"{len(self.named)} records failed"
