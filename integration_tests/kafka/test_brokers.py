@@ -13,8 +13,8 @@ import pytest
 
 from bridge.ports import Aborted, Committed, Transaction
 from integration_tests.conftest import JARS_CACHE, RUN
-from integration_tests.kafka.test_confluent import World, out, progress
 from integration_tests.support.instances import Field
+from integration_tests.support.ports import World, out, progress
 from scripts.chaos.three_brokers import ThreeBrokers
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]

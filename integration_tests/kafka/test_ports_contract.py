@@ -171,6 +171,7 @@ class ConfluentHarness:
         # What is sent there is of 2023: half a minute after its start a broker deletes what is older than a week.
         kept = {"retention.ms": "-1"}
         self._admin = AdminClient(self._connection)
+        self._producer = Producer(self._connection)
         made = self._admin.create_topics(
             [
                 NewTopic(self.timers, 2, 1, config=append_time),
@@ -206,9 +207,8 @@ class ConfluentHarness:
         return Connection(str(self._connection["bootstrap.servers"]), self._group, name)
 
     def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
-        producer = Producer(self._connection)
-        producer.produce(self.timers, value, key, partition, headers=list(headers))
-        assert producer.flush(PATIENCE_S) == 0
+        self._producer.produce(self.timers, value, key, partition, headers=list(headers))
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def send_aborted(self) -> None:
         self._begun(self.timers).abort_transaction(PATIENCE_S)
@@ -386,8 +386,8 @@ class TestSource:
             harness.send(value)
         reader.source.start(shard, 0)
         assert reader.offsets(2) == [0, 1]
-        reader.source.start(shard, 0)
-        assert reader.offsets(4) == [0, 1, 0, 1]
+        reader.source.start(shard, 1)
+        assert reader.offsets(3) == [0, 1, 1]
 
     def test_no_poll_yields_more_than_it_was_asked_for(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         for number in range(7):
@@ -404,6 +404,7 @@ class TestSource:
         reader.offsets(2)
         told = [(record.key, record.value, list(record.headers)) for record in reader.records]
         assert told == [(None, None, headers), (b"", b"", [])]
+        assert all(abs(record.timestamp_ms - harness.now_ms()) < 60_000 for record in reader.records)
 
     def test_what_is_aborted_or_undecided_is_not_told(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         harness.send(b"a")
@@ -418,16 +419,20 @@ class TestSource:
     def test_a_paused_shard_yields_nothing_and_loses_nothing(
         self, harness: Harness, reader: Reader, shard: Shard
     ) -> None:
+        for number in range(50):
+            harness.send(b"%d" % number)
         reader.source.start(shard, 0)
-        harness.send(b"a")
-        assert reader.offsets(1) == [0]
-        reader.source.pause(shard)
-        reader.source.pause(shard)
-        harness.send(b"b")
-        reader.poll(5)
-        assert len(reader.records) == 1
-        reader.source.resume(shard)
-        assert reader.offsets(2) == [0, 1]
+        reader.poll_until(lambda: len(reader.records) > 0, max_records=5)
+        for _ in range(3):
+            reader.source.pause(shard)
+            reader.source.pause(shard)
+            before = len(reader.records)
+            reader.poll()
+            reader.source.serve_rebalance()
+            assert len(reader.records) == before
+            reader.source.resume(shard)
+            reader.poll(max_records=5)
+        assert reader.offsets(50) == list(range(50))
 
     def test_a_check_takes_no_record_and_ends_no_pause(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         other = Shard(harness.timers, 1)
@@ -446,6 +451,12 @@ class TestSource:
         reader.source.resume(shard)
         reader.offsets(2)
         assert [record.value for record in reader.records] == [b"b", b"a"]
+
+    def test_a_wake_ends_a_waiting_poll(self, harness: Harness, reader: Reader) -> None:
+        reader.source.wake()
+        began_ms = harness.now_ms()
+        reader.source.poll(int(1000 * PATIENCE_S), 1)
+        assert harness.now_ms() - began_ms < 1000 * PATIENCE_S
 
     def test_a_shard_goes_over_to_another_member(self, harness: Harness, reader: Reader) -> None:
         second = Reader(harness.source())
@@ -745,8 +756,11 @@ class TestHistory:
 
     def test_progress_that_may_still_change_is_waited_for(self, harness: Harness, shard: Shard) -> None:
         history = harness.history()
+        becomes(lambda: history.with_open_transactions([shard]), set())
         harness.hang_progress(READ)
+        assert history.with_open_transactions([shard]) == {shard}
         assert history.progress(shard) == READ
+        becomes(lambda: history.with_open_transactions([shard]), set())
 
     def test_an_offset_that_no_bridge_committed_is_foreign(self, harness: Harness, shard: Shard) -> None:
         harness.send(b"a")
@@ -778,6 +792,8 @@ class TestHistory:
         becomes(lambda: history.first_offsets([shard, other]), {shard: 0, other: 0})
         harness.delete_before(1)
         becomes(lambda: history.first_offsets([shard, other]), {shard: 1, other: 0})
+        assert history.bounds(shard) == (1, 2)
+        assert history.offset_at(shard, 0) == 1
         assert history.first_offsets([]) == {}
 
     def test_requests_are_those_of_the_range_that_stand(self, harness: Harness, shard: Shard) -> None:
@@ -817,6 +833,9 @@ class TestHistory:
         assert list(history.journal(shard, from_offset=ends[1], since_ms=None)) == [b"two", b"three"]
         assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
         assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
+        newest_ms = history.newest_journal_times([shard])[shard]
+        assert list(history.journal(shard, from_offset=None, since_ms=newest_ms))[-1:] == [b"three"]
+        assert list(history.journal(shard, from_offset=None, since_ms=newest_ms + 60_000)) == []
         assert list(history.journal(Shard(shard.topic, 1), from_offset=None, since_ms=None)) == []
         key, other = history.journal_key(shard), Shard(shard.topic, 1)
         last = history.journal_end(shard) - ends[1]

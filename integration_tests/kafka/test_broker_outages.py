@@ -1,0 +1,159 @@
+"""A broker that stands still or dies in the middle: sink and history wait, and no record is doubled."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BrokerUnavailableError, FencedError, MembershipLostError, OutcomeUnknownError
+from bridge.kafka import ConfluentSink
+from bridge.kafka import client_config as clients
+from bridge.kafka.transactions.contents import TransactionContents
+from bridge.kafka.transactions.producer import TransactionalProducer
+from bridge.ports import Aborted, Committed, Transaction
+from integration_tests.conftest import FAST_RESTART, started
+from integration_tests.support.patience import PATIENCE_S
+from integration_tests.support.ports import Member, World, group_metadata_of, out, progress, publish
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def module_kafka() -> Iterator[EmbeddedKafka]:
+    with started("outages", FAST_RESTART) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(module_kafka: EmbeddedKafka) -> EmbeddedKafka:
+    """A running broker that the test may suspend or kill."""
+    module_kafka.start(timeout_s=PATIENCE_S)
+    return module_kafka
+
+
+class TestOutages:
+    def test_a_suspended_broker_is_waited_for(self, broker: EmbeddedKafka) -> None:
+        with closing(World(broker.bootstrap_servers)) as world:
+            world.request(b"a", b"b")
+            history = world.history()
+            for _ in range(2):  # each time a new leader is elected: its session has expired
+                with suspended(broker, 4.5):
+                    assert history.bounds(world.shard()) == (0, 2)
+                    assert history.journal_end(world.shard()) == 0
+                    assert history.offset_at(world.shard(), 0) == 0
+
+    def test_a_transaction_that_outlives_its_timeout_is_repeated(
+        self, make_kafka: Callable[[dict[str, str]], EmbeddedKafka], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its broker's session outlives it too, as Kafka 4.3 may forget an abort's markers where no broker leads.
+
+        See docs/design/kafka-markers.md.
+        """
+        monkeypatch.setitem(clients.PRODUCER_MUSTS, "transaction.timeout.ms", 5_000)
+        kafka = make_kafka({"broker.session.timeout.ms": "60000"})
+        with closing(World(kafka.bootstrap_servers)) as world:
+            target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
+            member.own(1)
+            publish(sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.group_metadata))
+            transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.group_metadata)
+            with suspended(kafka, 7.5):
+                outcome = sink.submit(transaction).wait()
+            assert outcome == Aborted({})
+            retry_until_success(world, sink, member, transaction)
+            assert world.cluster.values(target) == [b"1", b"2"]
+
+    def test_a_producer_that_its_own_late_start_has_fenced_is_replaced(self, broker: EmbeddedKafka) -> None:
+        """The second one stands for the first request, which a broker that stood still carries out behind the next."""
+        with closing(World(broker.bootstrap_servers)) as world:
+            target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
+            settings = clients.producer(world.connection(), 0)
+            with suspended(broker, 3.5):
+                asked_twice = TransactionalProducer(settings, world.retrier)
+            late = TransactionalProducer(settings, world.retrier)
+            batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
+            assert asked_twice.fill(batch) or asked_twice.settle(batch)
+            assert asked_twice.is_broken
+            assert late.fill(batch) is None
+            assert late.settle(batch) is None
+            TransactionalProducer(settings, world.retrier)
+            with pytest.raises(FencedError):
+                assert late.fill(batch) or late.settle(batch)
+
+    def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
+        """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.
+
+        See docs/design/kafka-markers.md; kills without that wait: test_brokers.py.
+        """
+        with closing(World(broker.bootstrap_servers)) as world:
+            target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
+            member.own(1)
+            publish(sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.group_metadata))
+            assert world.cluster.values(target) == [b"1"]
+            assert world.history().progress(world.shard()) == progress(1)
+            broker.kill()
+            starter = threading.Timer(1.0, broker.start)
+            starter.start()
+            retry_until_success(
+                world,
+                sink,
+                member,
+                Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.group_metadata),
+            )
+            starter.join()
+            assert world.cluster.values(target) == [b"1", b"2"]
+            assert world.history().progress(world.shard()) == progress(2)
+
+    def test_a_process_that_has_to_end_does_not_wait_for_a_broker(self, broker: EmbeddedKafka) -> None:
+        world = World(broker.bootstrap_servers)
+        target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
+        closed, waiting = world.sink("closed"), world.sink("waiting")
+        transactions = [Transaction([out(target)], {}, {world.shard(): progress(n)}, group_metadata) for n in range(2)]
+        broker.kill()
+        in_flight = [closed.submit(transaction) for transaction in transactions]
+        closed.close()
+        for each in in_flight:
+            with pytest.raises(BrokerUnavailableError):
+                each.wait()
+        world.retrier.give_up_in(1)
+        began_s = time.monotonic()
+        with pytest.raises(BrokerUnavailableError):
+            publish(waiting, transactions[0])
+        with pytest.raises(BrokerUnavailableError):
+            world.history().progress(world.shard())
+        assert time.monotonic() - began_s < PATIENCE_S
+        world.close()
+
+
+def retry_until_success(world: World, sink: ConfluentSink, member: Member, transaction: Transaction) -> None:
+    """Submit until it is committed, as the bridge does; new clients follow a lost outcome or membership."""
+    while True:
+        try:
+            member.poll()
+            transaction.group_metadata = member.group_metadata
+            if sink.submit(transaction).wait() == Committed():
+                return
+        except (OutcomeUnknownError, MembershipLostError):
+            sink, member = world.sink(), world.member()
+            if world.history().progress(world.shard()) == transaction.progress[world.shard()]:
+                return
+
+
+class suspended:  # noqa: N801  (reads as a statement)
+    """Suspends the broker's process for some seconds."""
+
+    def __init__(self, broker: EmbeddedKafka, seconds: float) -> None:
+        assert broker.pid is not None
+        self._pid = broker.pid
+        self._timer = threading.Timer(seconds, os.kill, (self._pid, signal.SIGCONT))
+
+    def __enter__(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.join()

@@ -1,0 +1,205 @@
+"""Records that a real broker never accepts are named; the rest is committed; no reader sees an aborted transaction."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import KafkaError
+
+from bridge.client import TimerProducer
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError
+from bridge.kafka import ConfluentSink
+from bridge.kafka.transactions.pending_sends import PendingSends
+from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.ports import Outgoing, Transaction
+from integration_tests.conftest import Broker, started
+from integration_tests.support.patience import PATIENCE_S, until
+from integration_tests.support.ports import World, group_metadata_of, out, progress, publish_without_refused
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def world(kafka: Broker) -> Iterator[World]:
+    with closing(World(kafka.bootstrap_servers)) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def strict_kafka() -> Iterator[EmbeddedKafka]:
+    """A broker with ACLs that creates any topic that a client asks for, which is Kafka's default."""
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "auto.create.topics.enable": "true",
+    }
+    with started("rejections", properties) as broker:
+        yield broker
+
+
+class TestRejections:
+    def run(self, world: World, sink: ConfluentSink, outgoing: list[Outgoing]) -> tuple[dict[int, str], int]:
+        self.group_metadata = getattr(self, "group_metadata", None) or group_metadata_of(world)
+        return publish_without_refused(
+            sink, Transaction(outgoing, {}, {world.shard(): progress(1)}, self.group_metadata)
+        )
+
+    def test_case_25_an_unknown_topic_until_it_is_made(self, world: World) -> None:
+        good, missing = world.cluster.topic("good"), f"missing-{uuid4().hex[:8]}"
+        sink = world.sink()
+        outgoing = [out(good, b"1"), out(missing), out(good, b"2"), out(missing)]
+        for _ in range(2):
+            codes, aborted = self.run(world, sink, outgoing)
+            assert codes == {1: "unknown-topic", 3: "unknown-topic"}
+            assert aborted == 1
+        assert world.cluster.values(good) == [b"1", b"2"] * 2
+        world.cluster.create(missing)
+        codes, _ = self.run(world, sink, outgoing)
+        assert codes == {}
+        assert world.cluster.values(missing) == [b"v", b"v"]
+
+    def test_a_topic_that_is_deleted_later(self, world: World) -> None:
+        good, doomed = world.cluster.topic("good"), world.cluster.topic("doomed")
+        sink = world.sink()
+        outgoing = [out(good), out(doomed)]
+        assert self.run(world, sink, outgoing)[0] == {}
+        world.cluster.delete(doomed)
+        assert self.run(world, sink, outgoing)[0] == {1: "unknown-topic"}
+        assert world.cluster.values(good) == [b"v"] * 2
+
+    def test_no_producer_is_asked_about_a_topic_that_is_not_there(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would keep the name for ever and ask for it each second, and senders choose names."""
+        asked: list[str] = []
+        real = PendingSends.partitions_of
+
+        def partitions_of(sending: PendingSends, topic: str) -> int | KafkaError:
+            asked.append(topic)
+            return real(sending, topic)
+
+        monkeypatch.setattr(PendingSends, "partitions_of", partitions_of)
+        there, names = world.cluster.topic(), [f"nobody-made-{uuid4().hex}" for _ in range(5)]
+        refused, _ = self.run(world, world.sink(), [out(topic) for topic in (there, *names)])
+        assert refused == dict.fromkeys(range(1, 6), "unknown-topic")
+        assert {*asked} <= {there}
+
+    def test_a_topic_is_not_created_by_asking_for_it(self, strict_kafka: EmbeddedKafka) -> None:
+        """A misspelt topic would accept records that no program reads."""
+        misspelt = f"ordrs-{uuid4().hex}"
+        with closing(World(strict_kafka.bootstrap_servers)) as world:
+            assert self.run(world, world.sink(), [out(misspelt)])[0] == {0: "unknown-topic"}
+            client = TimerProducer({"bootstrap.servers": strict_kafka.bootstrap_servers}, timer_topic=misspelt)
+            with pytest.raises(BridgeError, match="there is no such topic"), client:
+                client.schedule("orders", "v", delay=1)
+            assert misspelt not in world.cluster.admin.list_topics(timeout=PATIENCE_S).topics
+
+    def test_case_32_an_unknown_partition_until_it_is_made(self, world: World) -> None:
+        good = world.cluster.topic("good", 2)
+        sink = world.sink()
+        outgoing = [out(good, b"1", partition=0), out(good, b"2", partition=2), out(good, b"3", partition=1)]
+        for _ in range(2):
+            assert self.run(world, sink, outgoing) == ({1: "unknown-partition"}, 1)
+        world.cluster.grow(good, 3)
+        assert self.run(world, sink, outgoing)[0] == {}
+        assert sorted(filter(None, world.cluster.values(good))) == [b"1", b"1", b"1", b"2", b"3", b"3", b"3"]
+
+    @pytest.mark.parametrize("own_topics", [None, frozenset({"timer.requests"})], ids=["exactly once", "at least once"])
+    def test_case_25_what_compresses_is_taken_beside_a_smaller_one_that_does_not(
+        self, world: World, own_topics: frozenset[str] | None
+    ) -> None:
+        small = world.cluster.topic("small", max_message_bytes="2000")
+        text, noise = b"a" * 5000, random.Random(1).randbytes(3000)
+        sink = world.sink(own_topics=own_topics, compression="lz4")
+        outgoing = [out(small, b"1"), out(small, text), out(small, noise), out(small, b"2")]
+        for _ in range(2):
+            assert self.run(world, sink, outgoing)[0] == {2: "too-large"}
+        assert sorted(filter(None, world.cluster.values(small))) == sorted([b"1", b"2", text] * 2)
+
+    def test_case_25_records_too_large_for_their_target(self, world: World) -> None:
+        good, small = world.cluster.topic("good"), world.cluster.topic("small", max_message_bytes="1000")
+        sink = world.sink()
+        outgoing = [out(small, b"x" * size) for size in (10, 5000, 20, 2000, 30)] + [out(good, b"y" * 5000)]
+        codes, aborted = self.run(world, sink, outgoing)
+        assert codes == {1: "too-large", 3: "too-large"}
+        assert aborted <= 4
+        assert world.cluster.values(good) == [b"y" * 5000]
+        assert world.cluster.values(small) == [b"x" * 10, b"x" * 20, b"x" * 30]
+        # It is remembered, so a stream of them costs no more aborts.
+        assert self.run(world, sink, outgoing) == (codes, 1)
+
+    def test_the_largest_that_fits_is_found_among_thousands(self, world: World) -> None:
+        small = world.cluster.topic("small", max_message_bytes="1000")
+        outgoing = [out(small, b"x" * (1 + (7919 * n) % 2000)) for n in range(1000)]
+        codes, aborted = self.run(world, world.sink(), outgoing)
+        sent = [len(value or b"") for value in world.cluster.values(small)]
+        assert set(codes.values()) == {"too-large"}
+        assert sorted(sent) == sorted(len(r.value or b"") for i, r in enumerate(outgoing) if i not in codes)
+        assert max(sent) > 900
+        assert min(len(outgoing[i].value or b"") for i in codes) > max(sent)
+        assert aborted <= 12
+
+    def test_case_25_a_batch_too_large_though_each_record_fits(self, world: World) -> None:
+        good, small = world.cluster.topic("good"), world.cluster.topic("small", max_message_bytes="1000")
+        sink = world.sink()
+        outgoing = [out(small, b"%03d" % n * 33) for n in range(30)] + [out(good)]
+        codes, aborted = self.run(world, sink, outgoing)
+        assert codes == {}
+        assert aborted <= 12
+        assert world.cluster.values(small) == [record.value for record in outgoing[:30]]
+        assert self.run(world, sink, outgoing) == ({}, 0)
+
+    def test_a_record_without_key_on_a_compacted_topic(self, world: World) -> None:
+        good, compacted = world.cluster.topic("good"), world.cluster.topic("compacted", cleanup_policy="compact")
+        outgoing = [out(good), out(compacted, b"1", b"k"), out(compacted, b"2"), out(compacted, b"3", b"k")]
+        codes, aborted = self.run(world, world.sink(), outgoing)
+        assert codes == {2: "bad-target"}
+        assert aborted <= 3
+        assert world.cluster.values(compacted) == [b"1", b"3"]
+
+    def test_all_kinds_at_once(self, world: World) -> None:
+        good, small = world.cluster.topic("good", 2), world.cluster.topic("small", max_message_bytes="1000")
+        outgoing = []
+        for n in range(100):
+            outgoing += [out(good, b"%d" % n), out(small, b"s" * (10 if n % 3 else 3000))]
+            outgoing += [out("no-such-topic")] if n % 10 == 0 else []
+            outgoing += [out(good, partition=9)] if n % 20 == 0 else []
+        codes, aborted = self.run(world, world.sink(), outgoing)
+        by_code = {code: sum(1 for found in codes.values() if found == code) for code in set(codes.values())}
+        assert by_code == {"unknown-topic": 10, "unknown-partition": 5, "too-large": 34}
+        assert aborted <= 20
+        assert len(world.cluster.values(good)) == 100
+        assert len(world.cluster.values(small)) == 66
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    @pytest.mark.parametrize("may_describe", [True, False])
+    def test_case_25_a_denied_topic(self, strict_kafka: EmbeddedKafka, *, is_first: bool, may_describe: bool) -> None:
+        with closing(World(strict_kafka.bootstrap_servers)) as world:
+            good, other, denied = (world.cluster.topic(name) for name in ("good", "other", "denied"))
+            world.cluster.deny(denied, may_describe=may_describe)
+            sink = world.sink()
+            if not is_first:
+                self.run(world, sink, [out(good, b"before")])
+            outgoing = [out(good, b"1"), out(denied), out(other, b"2"), out(denied), out(good, b"3")]
+            codes, aborted = self.run(world, sink, outgoing)
+            assert codes == {1: "not-authorized", 3: "not-authorized"}
+            assert aborted <= 2
+            assert world.cluster.values(other) == [b"2"]
+            assert self.run(world, sink, outgoing) == (codes, 1)
+            assert [v for v in world.cluster.values(good) if v != b"before"] == [b"1", b"3"] * 2
+
+    def test_case_25_a_topic_that_is_denied_while_the_bridge_runs(self, strict_kafka: EmbeddedKafka) -> None:
+        with closing(World(strict_kafka.bootstrap_servers)) as world:
+            good, denied = (world.cluster.topic(name) for name in ("good", "denied"))
+            sink, outgoing = world.sink(), [out(good), out(denied)]
+            assert self.run(world, sink, outgoing) == ({}, 0)
+            world.cluster.deny(denied, may_describe=True)
+            probe = TopicProbe(world.connection(), world.retrier)
+            until(lambda: isinstance(probe.partitions_of(denied), KafkaError), "the denial")
+            codes, aborted = self.run(world, sink, outgoing)
+            assert codes == {1: "not-authorized"}
+            assert aborted <= 2
+            assert world.cluster.values(good) == [b"v"] * 2

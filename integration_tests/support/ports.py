@@ -1,0 +1,149 @@
+"""The ports over a real broker, with a timer topic of their own, and what tests do with them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
+
+from bridge.config.kafka_config import Connection
+from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Retrier
+from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
+from integration_tests.support.cluster import Cluster
+from integration_tests.support.patience import PATIENCE_S
+from schemas.headers import Headers
+from schemas.origin import Shard
+from schemas.progress import Key, Progress
+
+
+class World:
+    """A timer topic with its journal, a group of its own, and ports on them."""
+
+    def __init__(self, bootstrap_servers: str, partitions: int = 1) -> None:
+        self.cluster = Cluster(bootstrap_servers)
+        self.requests = self.cluster.topic("requests", partitions, message_timestamp_type="LogAppendTime")
+        self.journal = self.cluster.topic("journal", partitions)
+        self.group = f"group-{uuid4().hex[:8]}"
+        self.retrier = Retrier()
+        self._open: list[ConfluentSource | ConfluentHistory | ConfluentSink] = []
+
+    def connection(self, instance: str = "one") -> Connection:
+        return Connection(self.cluster.bootstrap_servers, self.group, instance)
+
+    def source(self, **kafka: str) -> ConfluentSource:
+        """`group_protocol="consumer"` is group.protocol=consumer."""
+        settings = {name.replace("_", "."): value for name, value in kafka.items()}
+        connection = replace(self.connection(), kafka=settings)
+        self._open.append(source := ConfluentSource(connection, [self.requests], self.retrier))
+        return source
+
+    def history(self) -> ConfluentHistory:
+        journals = {self.requests: self.journal}
+        self._open.append(history := ConfluentHistory(self.connection(), journals, self.retrier))
+        return history
+
+    def sink(
+        self, instance: str = "one", own_topics: frozenset[str] | None = None, compression: str = "none"
+    ) -> ConfluentSink:
+        journals = {self.requests: self.journal}
+        connection = replace(self.connection(instance), published={"compression.type": compression})
+        self._open.append(sink := ConfluentSink(connection, journals, self.retrier, own_topics))
+        return sink
+
+    def member(self) -> "Member":
+        return Member(self.source())
+
+    def shard(self, partition: int = 0) -> Shard:
+        return Shard(self.requests, partition)
+
+    def request(self, *values: bytes, partition: int = 0) -> None:
+        for value in values:
+            self.cluster.send(self.requests, value, partition=partition)
+        self.cluster.flush()
+
+    def close(self) -> None:
+        self.retrier.give_up_in(5)
+        for port in self._open:
+            port.close()
+
+
+class Member:
+    """A source whose shards are tracked, as the turn tracks them."""
+
+    def __init__(self, source: ConfluentSource) -> None:
+        self.source = source
+        self.shards: set[Shard] = set()
+        self.group_metadata: object = None
+        self.records: list[Record] = []
+
+    def poll(self, timeout_ms: int = 100, max_records: int = 1000) -> Polled:
+        polled = self.source.poll(timeout_ms, max_records)
+        self.note(polled.ownership)
+        self.group_metadata = polled.group_metadata
+        for records in polled.records.values():
+            self.records += records
+        return polled
+
+    def note(self, ownership: Ownership) -> None:
+        self.shards.difference_update(ownership.lost, ownership.revoked)
+        self.shards.update(ownership.assigned)
+
+    def poll_until(self, done: Callable[[], bool], *others: "Member") -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < end_s, "it did not come to be"
+            for member in (self, *others):
+                member.poll(50)
+
+    def own(self, count: int) -> None:
+        self.poll_until(lambda: len(self.shards) == count)
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.records]
+
+
+def progress(next_offset: int) -> Progress:
+    return Progress(next_offset, Key(12, 3), 1)
+
+
+def out(
+    topic: str, value: bytes | None = b"v", key: bytes | None = None, partition: int = -1, headers: Headers = ()
+) -> Outgoing:
+    return Outgoing(topic, partition, key, value, list(headers), 1_700_000_000_000)
+
+
+def group_metadata_of(world: World) -> object:
+    """Of a member that stays in the group as long as the world does."""
+    member = world.member()
+    member.own(1)
+    return member.group_metadata
+
+
+def publish(sink: ConfluentSink, transaction: Transaction) -> None:
+    """What a turn does: again, until it stands."""
+    for _ in range(20):
+        match sink.submit(transaction).wait():
+            case Committed():
+                return
+            case Aborted(refused):
+                assert refused == {}
+    raise AssertionError("it never stood")
+
+
+def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tuple[dict[int, str], int]:
+    """Until it stands, without what is refused. The codes by first index, and how many times it was aborted."""
+    codes: dict[int, str] = {}
+    left = list(enumerate(transaction.outgoing))
+    stands: set[int] = set()
+    for aborted in range(40):
+        outgoing = [record for _, record in left]
+        acknowledged = frozenset(index for index, (number, _) in enumerate(left) if number in stands)
+        again = replace(transaction, outgoing=outgoing, acknowledged=acknowledged)
+        match sink.submit(again).wait():
+            case Committed():
+                return codes, aborted
+            case Aborted(refused) as fate:
+                stands |= {left[index][0] for index in fate.acknowledged}
+                codes |= {left[index][0]: code for index, code in refused.items()}
+                left = [pair for index, pair in enumerate(left) if index not in refused]
+    raise AssertionError("it never stood")
