@@ -65,7 +65,7 @@ def without_member(producer: TransactionalProducer, batch: TransactionContents) 
 TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
     "journal before the transaction": (
         lambda: mock.patch.object(ConfluentSink, "submit", journal_before),
-        ports.TestTwoOnTheirWay.test_where_the_earlier_is_refused_the_later_is_aborted_too,
+        ports.TestTwoInFlight.test_if_the_earlier_is_refused_the_later_is_aborted_too,
     ),
     "journal behind the transaction": (
         lambda: mock.patch.object(ConfluentSink, "submit", journal_behind),
@@ -73,7 +73,7 @@ TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
     ),
     "unordered commits": (
         lambda: mock.patch.object(InFlightTransaction, "earlier_committed", return_value=True),
-        ports.TestTwoOnTheirWay.test_where_the_earlier_is_refused_the_later_is_aborted_too,
+        ports.TestTwoInFlight.test_if_the_earlier_is_refused_the_later_is_aborted_too,
     ),
     "unstable progress": (
         lambda: mock.patch.dict(clients.READER_MUSTS, {"isolation.level": "read_uncommitted"}),
@@ -81,7 +81,7 @@ TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
     ),
     "stale fence accepted": (
         lambda: mock.patch.object(TransactionalProducer, "settle", without_member),
-        ports.TestSink.test_a_stale_fence_publishes_nothing,
+        ports.TestSink.test_stale_group_metadata_publishes_nothing,
     ),
 }
 

@@ -19,7 +19,7 @@ from scripts.common.processes import BridgeProcess
 pytestmark = pytest.mark.broker
 
 TIMERS = 2000
-FAR_MS = 20_000
+FAR_MS = 10_000
 
 
 class Lost:

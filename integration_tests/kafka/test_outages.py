@@ -87,7 +87,7 @@ class TestOutages:
     def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
         """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.
 
-        See docs/design/kafka-markers.md; kills without that wait: test_brokers.py.
+        See docs/design/kafka-markers.md; kills without that wait: test_three_brokers.py.
         """
         with closing(World(broker.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()

@@ -73,7 +73,7 @@ class TestSource:
 
     def test_group_metadata_of_no_member_publishes_nothing(self, world: World) -> None:
         """The coordinator would accept it."""
-        member, target = world.member(), world.cluster.topic("target")
+        target, member = world.cluster.topic("target"), world.member()
         of_none = member.poll(0).group_metadata
         assert not is_member(of_none)
         member.own(1)
