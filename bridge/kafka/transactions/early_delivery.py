@@ -123,7 +123,7 @@ class EarlyDeliverySender:
         self._sending.await_acknowledgements(outgoing, until_all_answered=True, on_stall=self._require_available)
 
     def _require_available(self) -> None:
-        """Raises UnavailableError."""
+        """Raise TopicsUnavailableError if a topic takes no records."""
         if found := self._find_unavailable({record.topic for _, record in self._deliveries}):
             raise TopicsUnavailableError(found)
 

@@ -219,7 +219,7 @@ class TransactionalProducer:
             raise _RecordFailedError
 
     def _require_available(self) -> None:
-        """Raise UnavailableError if a topic takes no records.
+        """Raise TopicsUnavailableError if a topic takes no records.
 
         A topic of the transaction before delays this one if it accepts no markers.
         """
