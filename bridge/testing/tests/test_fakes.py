@@ -1,4 +1,4 @@
-"""The fakes do what Kafka does; an example of a test that uses them stands first."""
+"""The fakes behave like Kafka: an example, and what test_ports_contract.py does not require of them."""
 
 from dataclasses import replace
 from random import Random
@@ -6,14 +6,13 @@ from random import Random
 import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
-from bridge.errors import FencedError, OutcomeUnknownError
+from bridge.errors import OutcomeUnknownError
 from bridge.ports import Aborted, Committed, Outgoing, Transaction
 from bridge.testing.fake_kafka import murmur2
 from bridge.testing.fakes import (
     Crash,
     FakeClock,
     FakeGroup,
-    FakeHistory,
     FakeInstance,
     FakeKafka,
     FakeSink,
@@ -196,12 +195,6 @@ class TestSink:
     def sink(self, kafka: FakeKafka, group: FakeGroup) -> FakeSink:
         return FakeSink(kafka, group, "bridge", "timer.journal")
 
-    def test_all_of_it_stands(self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, group_metadata: object) -> None:
-        assert sink.submit(transaction(READ, group_metadata, order(b"a"), order(b"b"))).wait() == Committed()
-        assert values(kafka, "orders") == [b"a", b"b"]
-        assert values(kafka, "timer.journal") == [b"decided"]
-        assert FakeHistory(kafka, group, "timer.journal").progress(FIRST) == READ[FIRST]
-
     def test_what_is_never_taken_is_named_and_nothing_stands(
         self, kafka: FakeKafka, sink: FakeSink, group_metadata: object
     ) -> None:
@@ -217,23 +210,6 @@ class TestSink:
         codes = {1: "unknown-topic", 2: "too-large", 3: "not-authorized", 4: "unknown-partition"}
         assert sink.submit(transaction(READ, group_metadata, *records)).wait() == Aborted(codes)
         assert values(kafka, "orders") == []
-
-    def test_a_stale_fence_publishes_nothing(
-        self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, group_metadata: object
-    ) -> None:
-        group.expire("bridge")
-        assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
-        assert group.join("bridge") == "bridge#1"
-        assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
-        assert values(kafka, "orders") == []
-        assert progress_of(kafka) is None
-
-    def test_a_second_of_its_name_ends_the_first(
-        self, kafka: FakeKafka, group: FakeGroup, sink: FakeSink, group_metadata: object
-    ) -> None:
-        FakeSink(kafka, group, "bridge", "timer.journal")
-        with pytest.raises(FencedError):
-            sink.submit(transaction(READ, group_metadata, order(b"a"))).wait()
 
     def test_one_that_slept_over_its_time_out_publishes_nothing(
         self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
@@ -319,26 +295,6 @@ class TestSource:
         assert source.poll(100, 10).records == {}
         assert kafka.timeline.now_ms - before_ms == 130
 
-    def test_a_shard_yields_nothing_before_its_start_or_while_paused(self, kafka: FakeKafka, group: FakeGroup) -> None:
-        source = FakeSource(kafka, group, "bridge")
-        source.poll(0, 10)
-        ask(kafka, b"a", 0)
-        assert source.poll(0, 10).records == {}
-        source.start(FIRST, 0)
-        source.pause(FIRST)
-        assert source.poll(0, 10).records == {}
-        source.resume(FIRST)
-        assert len(source.poll(0, 10).records[FIRST]) == 1
-
-    def test_at_most_so_many_records_and_each_once(self, kafka: FakeKafka, group: FakeGroup) -> None:
-        source = FakeSource(kafka, group, "bridge")
-        source.poll(0, 10)
-        source.start(FIRST, 0)
-        for number in range(5):
-            ask(kafka, b"%d" % number, 0)
-        got = [[record.offset for record in source.poll(0, 2).records[FIRST]] for _ in range(3)]
-        assert got == [[0, 1], [2, 3], [4]]
-
     def test_a_shard_is_revoked_before_another_gets_it(self, kafka: FakeKafka, group: FakeGroup) -> None:
         one = FakeSource(kafka, group, "one")
         one.poll(0, 1)
@@ -359,42 +315,3 @@ class TestSource:
         assert one.serve_rebalance().ownership.lost == [FIRST, SECOND]
         assert two.serve_rebalance().ownership.revoked
         assert one.poll(0, 1).ownership.assigned
-
-    def test_waking_ends_a_wait(self, kafka: FakeKafka, group: FakeGroup) -> None:
-        source = FakeSource(kafka, group, "bridge")
-        source.poll(0, 1)
-        source.wake()
-        before_ms = kafka.timeline.now_ms
-        source.poll(100, 1)
-        assert kafka.timeline.now_ms == before_ms
-
-
-class TestHistory:
-    def test_requests_are_the_committed_ones_of_a_range(self, kafka: FakeKafka, group: FakeGroup) -> None:
-        for number in range(3):
-            ask(kafka, b"%d" % number, 0)
-        gone = kafka.begin("somebody")
-        kafka.produce(TIMERS, b"x", partition=0, transaction=gone)
-        kafka.abort(gone)
-        history = FakeHistory(kafka, group, "timer.journal")
-        assert [r.offset for batch in history.requests(FIRST, 1, 5) for r in batch] == [1, 2]
-        assert history.bounds(FIRST) == (0, 5)
-
-    def test_the_journal_waits_for_a_transaction_that_stands_before_what_is_committed(
-        self, kafka: FakeKafka, group: FakeGroup
-    ) -> None:
-        """A zombie's open transaction must not hide what its successor has decided."""
-        zombie = kafka.begin("zombie")
-        kafka.produce("timer.journal", b"stale", partition=0, transaction=zombie)
-        kafka.produce("timer.journal", b"decided", partition=0)
-        history = FakeHistory(kafka, group, "timer.journal")
-        assert list(history.journal(FIRST, from_offset=0, since_ms=None)) == [b"decided"]
-
-    def test_offsets_by_time(self, kafka: FakeKafka, group: FakeGroup) -> None:
-        start_ms = kafka.timeline.now_ms
-        for _ in range(3):
-            ask(kafka, b"a", 0)
-            kafka.timeline.advance(10)
-        history = FakeHistory(kafka, group, "timer.journal")
-        found = [history.offset_at(FIRST, start_ms + ms) for ms in (-5, 0, 1, 20, 21)]
-        assert found == [0, 0, 1, 2, 3]
