@@ -1,5 +1,6 @@
 """Waiting for acknowledgements, by a producer and a clock of the test's."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
     seen: list[tuple[str, str]] = []
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
-    monkeypatch.setattr("bridge.kafka.transactions.pending_sends.time.monotonic", lambda: producer.now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
     PendingSends(producer, Retrier(status=status)).await_acknowledgements([], until_all_answered=False)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
@@ -51,7 +52,7 @@ def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkey
             return super().flush(timeout_s) and 1 + (self.now_s < 2)
 
     producer: Any = Stalling(12.0, lambda: None)
-    monkeypatch.setattr("bridge.kafka.transactions.pending_sends.time.monotonic", lambda: producer.now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
     stalls: list[float] = []
     sending = PendingSends(producer, Retrier())
     sending.await_acknowledgements([], until_all_answered=False, on_stall=lambda: stalls.append(round(producer.now_s)))
