@@ -21,6 +21,8 @@ Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module ha
 9. librdkafka repeats a request after a timeout, and a slow broker may execute the first one after the second. Starts
    and aborts change the epoch, so the producer then fences itself. Until a commit has succeeded, a fence after a
    timeout does not prove that there is another process; the next producer finds out.
+10. A record may get no report at all: seen once, for 10 minutes, with a topic that was deleted meanwhile on a machine
+   under heavy load.
 """
 
 import time
@@ -51,6 +53,9 @@ _HUNG_SHARE = 0.6
 _OLD_SHARE = 0.9
 """Share of its timeout after which a transaction counts as timed out: records time out slightly before it does."""
 
+_LOST_SHARE = 2.0
+"""Share of its timeout after which a transaction is given up: Kafka has aborted it."""
+
 _FOLLOWUP_TRIES = 4
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _FENCED = frozenset(
@@ -71,6 +76,10 @@ class TimeoutRefusedError(BridgeError):
 
 class _RecordFailedError(Exception):
     """A record has failed: the transaction can only be aborted."""
+
+
+class _RecordLostError(Exception):
+    """librdkafka reports neither an acknowledgement nor a failure of a record (rule 10)."""
 
 
 class TransactionalProducer:
@@ -186,6 +195,8 @@ class TransactionalProducer:
             return self._timed_out() if is_late else self._abort(self._cause())
         except TopicsUnavailableError as found:
             return self._abandon(found.topics)
+        except _RecordLostError:
+            return self._abandon(frozenset())
         except KafkaException as failure:
             return self._abort(error_of(failure))
         except CallTimeoutError:
@@ -219,12 +230,14 @@ class TransactionalProducer:
             raise _RecordFailedError
 
     def _require_available(self) -> None:
-        """Raise TopicsUnavailableError if a topic takes no records.
+        """Raise TopicsUnavailableError if a topic takes no records, or _RecordLostError.
 
         A topic of the transaction before delays this one if it accepts no markers.
         """
         if found := self._find_unavailable(self._topics | self._topics_before):
             raise TopicsUnavailableError(found)
+        if time.monotonic() - self._began_s > _LOST_SHARE * self._timeout_s:
+            raise _RecordLostError
 
     def _timed_out(self) -> SendFailure:
         """End a transaction of which some records were not acknowledged in time.

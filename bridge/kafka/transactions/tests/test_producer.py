@@ -2,6 +2,7 @@
 
 import struct
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from bridge.errors import BrokerUnavailableError
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
 from bridge.kafka.retry import Retrier
 from bridge.kafka.transactions import producer_slot
-from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError
+from bridge.kafka.transactions.contents import SendFailure, none_unavailable
+from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError, TransactionalProducer
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.sink import ConfluentSink
 from bridge.kafka.transactions.topic_probe import TopicProbe
@@ -145,3 +146,17 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
         reasons.append(status.ready().reason)
     assert (reasons[0], reasons[-1]) == ("", "waiting for the broker")
     made.close()
+
+
+def test_a_record_without_any_report_is_given_up_when_kafka_has_aborted_its_transaction() -> None:
+    producer: Any = TransactionalProducer.__new__(TransactionalProducer)
+    producer.is_broken = False
+    producer._timeout_s = 10.0
+    producer._topics = producer._topics_before = frozenset({"deleted"})
+    producer._find_unavailable = none_unavailable
+    producer._sending = SimpleNamespace(failures={})
+    producer._producer = SimpleNamespace(purge=lambda: None, flush=lambda _: 1)
+    for age_s, is_broken in ((19.0, False), (21.0, True)):
+        producer._began_s = time.monotonic() - age_s
+        failed = producer._abort_on_error(producer._require_available)
+        assert (failed is not None) == producer.is_broken == is_broken
