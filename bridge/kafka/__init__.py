@@ -10,6 +10,7 @@ topic_admin.py     ConfluentTopics: describes, creates and grows topics
 
 client_config.py   configuration of every client     group_metadata.py  member id and generation
 retry.py           waits for brokers                  errors.py          meaning of librdkafka's errors
+worker_thread.py   thread for calls that block
 """
 
 from bridge.kafka.consumer import ConfluentSource as ConfluentSource

@@ -12,13 +12,16 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.errors import error_of
 from bridge.kafka.retry import CALL_S, Retrier
-from bridge.kafka.transactions.record_size import size_of
 from bridge.ports import Outgoing
 
 SLICE_S = 0.1
 _SLOW_S = 0.5
 STALL_S = 3.0
 """Longer than a broker takes to acknowledge under load, and well below the transaction timeout of 10 s."""
+
+_BATCH_BYTES = 61
+_FIXED_BYTES = 3
+"""Attributes, time and offset within the batch."""
 
 Numbered = Iterable[tuple[int, Outgoing]]
 
@@ -119,3 +122,23 @@ def _chunks(numbered: Numbered, max_batch_bytes: Mapping[str, int]) -> Iterator[
             chunk.append((index, record))
             room -= size
         yield chunk
+
+
+def size_of(record: Outgoing) -> int:
+    """Return the record's bytes in a batch of its own, uncompressed. A broker that accepts it accepts smaller ones.
+
+    Kafka's record format 2: lengths as zigzag varints, a null as length -1; times and offsets in a batch of one are 0.
+    """
+    size = _FIXED_BYTES + _field(record.key) + _field(record.value) + _varint(len(record.headers))
+    for name, content in record.headers:
+        size += _field(name.encode()) + _field(content)
+    return _BATCH_BYTES + _varint(size) + size
+
+
+def _field(content: bytes | None) -> int:
+    return 1 if content is None else _varint(len(content)) + len(content)
+
+
+def _varint(number: int) -> int:
+    """Return the bytes of a non-negative number."""
+    return max(1, -(-(2 * number).bit_length() // 7))

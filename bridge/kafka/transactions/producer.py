@@ -44,7 +44,7 @@ from bridge.kafka.transactions.contents import (
     none_unavailable,
 )
 from bridge.kafka.transactions.pending_sends import PendingSends
-from bridge.kafka.transactions.worker_thread import CallTimeoutError, TimedCaller
+from bridge.kafka.worker_thread import CallTimeoutError, TimedCaller
 from bridge.ports import Outgoing
 
 _FLUSH_S = 0.05
