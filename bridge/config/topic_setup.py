@@ -24,7 +24,7 @@ from bridge.config.topic_requirements import (
     timer_topic,
 )
 from bridge.errors import BridgeError, SettingsError
-from bridge.intake.decide import MOST_LIMITED, MOST_PAUSED
+from bridge.intake.quota import MOST_LIMITED, MOST_PAUSED
 from bridge.kafka import ConfluentTopics
 from bridge.observe.metrics import Metrics
 

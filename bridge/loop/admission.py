@@ -1,4 +1,4 @@
-"""What of the polled records is taken in now, and what waits: rates, full disks, undecodable records, a start.
+"""Decide which polled records are taken in now, and which wait: rates, full disks, undecodable records, a start.
 
 A record that waits stays in its partition's backlog, in order, and the consumer pauses its partition. Timers leave
 meanwhile.
@@ -6,16 +6,16 @@ meanwhile.
 
 import logging
 
-from bridge.intake.decide import ReleaseUndecidedError
+from bridge.config.durations import has_passed
+from bridge.intake.partition_intake import IntakeOutcome, Stop
 from bridge.intake.rate_limit import TokenBucket
 from bridge.loop.control_state import ControlState
 from bridge.loop.partitions import Partitions
 from bridge.observe.log_throttle import LogThrottle
 from bridge.observe.status import undecodable_text
 from bridge.ports import Record, UndecodableRecord
-from bridge.release.partition import OwnedPartition, StallProbe, TooManyHeldError
+from bridge.release.partition import OwnedPartition, StallProbe
 from schemas.origin import Shard
-from timer.errors import WheelFullError
 
 log = logging.getLogger(__name__)
 
@@ -50,64 +50,73 @@ class Admission:
         waiting: list[OwnedPartition] = []
 
         def take_in(owned: OwnedPartition) -> None:
-            try:
-                self._take_in_one(owned, records.get(owned.shard, []), now_ms)
-            except ReleaseUndecidedError:
+            if self._take_in_one(owned, records.get(owned.shard, []), now_ms) is Stop.UNDECIDED:
                 waiting.append(owned)
 
         self._partitions.each(take_in)
         return waiting
 
     def take_in_waiting(self, waiting: list[OwnedPartition], now_ms: int) -> None:
-        self._partitions.each(lambda owned: self._take_in_one(owned, [], now_ms) if owned in waiting else None)
+        """Take in the backlogs of `waiting`, after no transaction is in flight any more."""
 
-    def _take_in_one(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> None:
+        def take_in(owned: OwnedPartition) -> None:
+            if owned in waiting:
+                self._take_in_one(owned, [], now_ms)
+
+        self._partitions.each(take_in)
+
+    def _take_in_one(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> Stop | None:
         if not owned.is_claimed:
-            return
+            return None
         waited = bool(owned.backlog)
         self._throttled.discard(owned.shard)
         if records:
             records = self._read_missed_records(owned, records[0].offset) or records
-        try:
-            self._admit(owned, records, now_ms)
-        except (OSError, WheelFullError, TooManyHeldError) as full:
-            self._source.pause(owned.shard)
-            what = "disk" if isinstance(full, OSError) else "wheel" if isinstance(full, WheelFullError) else "held"
-            self._status.intake_paused(owned.shard, what, str(full))
-            self._metrics.intake_paused(owned.shard, what)
-            self._warnings.warn(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, full)
-        else:
-            if waited:
-                self._status.partition_running(owned.shard)
-            if owned.is_full:
-                self._source.pause(owned.shard)
-                return
-            if owned.backlog:
-                self._wait_for_rate(owned, now_ms)
-                return
-            if waited:
-                self._source.resume(owned.shard)
-                self._metrics.intake_resumed(owned.shard)
-                self._warnings.clear(str(owned.shard))
-            self._check_caught_up(owned, now_ms, was_empty=not records)
+        _, stop, detail = self._admit(owned, records, now_ms)
+        match stop:
+            case Stop.UNDECIDED:
+                pass
+            case Stop.DISK_FULL | Stop.WHEEL_FULL | Stop.TOO_MANY_HELD:
+                self._pause(owned, stop.value, detail)
+                self._warnings.warn(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, detail)
+            case Stop.TRANSACTION_FULL | None:
+                if waited:
+                    self._status.partition_running(owned.shard)
+                if stop is not None:
+                    self._source.pause(owned.shard)
+                elif owned.backlog:
+                    self._wait_for_rate(owned, now_ms)
+                else:
+                    self._go_on(owned, now_ms, waited=waited, was_empty=not records)
+        return stop
 
-    def _admit(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> None:
+    def _pause(self, owned: OwnedPartition, why: str, detail: str) -> None:
+        self._source.pause(owned.shard)
+        self._status.intake_paused(owned.shard, why, detail)
+        self._metrics.intake_paused(owned.shard, why)
+
+    def _go_on(self, owned: OwnedPartition, now_ms: int, *, waited: bool, was_empty: bool) -> None:
+        """Everything is taken in: read more. waited: there was a backlog. was_empty: nothing was polled."""
+        if waited:
+            self._source.resume(owned.shard)
+            self._metrics.intake_resumed(owned.shard)
+            self._warnings.clear(str(owned.shard))
+        self._check_caught_up(owned, now_ms, was_empty=was_empty)
+
+    def _admit(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
         """Take in as many records as the rate of the timer topic allows."""
         per_s = self._partitions.options.of(owned.shard.topic).max_requests_per_s
         if per_s is None:
-            owned.take_in(records, now_ms)
-            return
+            return owned.take_in(records, now_ms)
         limit = self._rate_limits.get(owned.shard.topic)
         if limit is None:
             limit = self._rate_limits[owned.shard.topic] = TokenBucket(per_s, now_ms)
-        before = owned.admitted
-        try:
-            owned.take_in(records, now_ms, limit.allowance(now_ms, len(owned.backlog) + len(records)))
-        finally:
-            limit.spend(owned.admitted - before)
-            if owned.admitted > before:  # after the others of its topic, so that they take turns
-                owners = self._partitions.open
-                owners[owned.shard] = owners.pop(owned.shard)
+        outcome = owned.take_in(records, now_ms, limit.allowance(now_ms, len(owned.backlog) + len(records)))
+        limit.spend(outcome.taken)
+        if outcome.taken:  # after the others of its topic, so that they take turns
+            owners = self._partitions.open
+            owners[owned.shard] = owners.pop(owned.shard)
+        return outcome
 
     def _wait_for_rate(self, owned: OwnedPartition, now_ms: int) -> None:
         self._throttled.add(owned.shard)
@@ -153,10 +162,10 @@ class Admission:
             owned.note_read(nothing_more=True)
             return
         start, nothing_more = owned.store.next_offset, False
-        last = owned.looked
+        last = owned.stall_probe
         is_stalled = start == last.offset and now_ms >= last.at_ms
-        if was_empty and not (is_stalled and now_ms - last.at_ms < last.enough_for_ms):
-            owned.looked = StallProbe(start, now_ms, 2 * last.enough_for_ms if is_stalled else _STALL_MS)
+        if was_empty and (not is_stalled or has_passed(last.at_ms, now_ms, last.enough_for_ms)):
+            owned.stall_probe = StallProbe(start, now_ms, 2 * last.enough_for_ms if is_stalled else _STALL_MS)
             is_empty = self._partitions.is_empty(owned.shard, start, end)
             nothing_more = is_empty is True
             if is_stalled and is_empty is False:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from bridge.config.durations import has_passed
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.observe.log_throttle import LogThrottle
 from bridge.ports import Clock, History
@@ -23,22 +24,21 @@ class Checkpoints:
         self._clock = clock
         self._history = history
         self._interval_ms = interval_ms
-        self._due_ms: dict[Shard, int] = {}
+        self._started_ms: dict[Shard, int] = {}
         self._warnings = LogThrottle(log)
 
     def forget(self, shard: Shard) -> None:
         """The partition is given up."""
-        self._due_ms.pop(shard, None)
+        self._started_ms.pop(shard, None)
 
     def is_due(self, owned: OwnedPartition, now_ms: int) -> bool:
-        due_ms = self._due_ms.setdefault(owned.shard, now_ms)
-        return not 0 < due_ms - now_ms <= self._interval_ms
+        started_ms = self._started_ms.setdefault(owned.shard, now_ms - self._interval_ms)
+        return has_passed(started_ms, now_ms, self._interval_ms)
 
     def is_overdue(self, owned: OwnedPartition, now_ms: int) -> bool:
         """True if a quiet moment has to be made: under a steady load something is always drafted or in flight."""
-        late_ms = now_ms - self._due_ms.get(owned.shard, now_ms)
-        is_in_time = -self._interval_ms <= late_ms < _LATEST_MS
-        return not is_in_time and not owned.is_quiet
+        started_ms = self._started_ms.get(owned.shard, now_ms)
+        return has_passed(started_ms, now_ms, self._interval_ms + _LATEST_MS) and not owned.is_quiet
 
     def step(
         self, owners: list[OwnedPartition], now_ms: int, replace: Callable[[OwnedPartition, CorruptStoreError], None]
@@ -51,15 +51,16 @@ class Checkpoints:
             is_due = self.is_due(owned, now_ms)
             try:
                 owned.store.compact_some()
-                rests = 0 < owned.checkpoint_rests_until_ms - now_ms <= _REST_MS
-                if owned.store.continue_checkpoint() and is_due and owned.is_quiet and not rests:
-                    self._due_ms[owned.shard] = now_ms + self._interval_ms
+                failed_ms = owned.checkpoint_failed_ms
+                may_read = failed_ms is None or has_passed(failed_ms, now_ms, _REST_MS)
+                if owned.store.continue_checkpoint() and is_due and owned.is_quiet and may_read:
+                    self._started_ms[owned.shard] = now_ms
                     if owned.store.may_checkpoint:
                         self.start(owned)
             except (OSError, PartitionUnreadableError) as wrong:
                 self._warnings.warn(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
                 if isinstance(wrong, PartitionUnreadableError):
-                    owned.checkpoint_rests_until_ms = self._clock.now_ms() + _REST_MS
+                    owned.checkpoint_failed_ms = self._clock.now_ms()
                     return  # the other partitions come first
             except CorruptStoreError as wrong:
                 replace(owned, wrong)

@@ -74,15 +74,15 @@ class Monitors:
 
         Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
         """
-        start, before = owned.store.next_offset, owned.lagged
+        start, before = owned.store.next_offset, owned.lag_sample
         if start >= end:
             return 0
-        owned.lagged = LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
+        owned.lag_sample = LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
         is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
-        is_asked = owned.lagged == before and before.is_empty is None and stable == end and is_little
+        is_asked = owned.lag_sample == before and before.is_empty is None and stable == end and is_little
         if is_asked and owned.shard not in self._metrics.undecodable:
-            owned.lagged = owned.lagged._replace(is_empty=self._partitions.is_empty(owned.shard, start, end))
-        return 0 if owned.lagged.is_empty else end - start
+            owned.lag_sample = owned.lag_sample._replace(is_empty=self._partitions.is_empty(owned.shard, start, end))
+        return 0 if owned.lag_sample.is_empty else end - start
 
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""

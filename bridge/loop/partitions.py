@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from bridge.config.durations import has_passed
 from bridge.config.loop_options import TurnOptions
 from bridge.errors import PartitionUnreadableError, TopicGrownError
-from bridge.intake.decide import MOST_PAUSED
+from bridge.intake.quota import MOST_PAUSED
 from bridge.loop.checkpoints import Checkpoints
 from bridge.loop.control_state import ControlState
 from bridge.observe.log_throttle import LogThrottle
@@ -27,7 +27,8 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
 from bridge.recovery.journal_owner import ours
-from bridge.recovery.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
+from bridge.recovery.recover import Recovered, invalidate_store, recover, require_rebuildable
+from bridge.recovery.recovery_plan import plan_recovery
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard

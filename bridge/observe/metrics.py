@@ -20,7 +20,7 @@ from bridge.loop.open_transactions import Hang
 from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
-from bridge.recovery.recover import RecoveryPlan
+from bridge.recovery.recovery_plan import RecoveryPlan
 from bridge.release.draft import FrozenDraft
 from bridge.release.partition import OwnedPartition
 from schemas.origin import Shard
@@ -223,12 +223,12 @@ class Metrics:
             self.last_commit_ms = frozen.at_ms
             sums[self.requests, shard.topic] += draft.requests
             copies += len(draft.copies)
-            landed += len(draft.landed)
+            landed += len(draft.decisions.landed)
             for kind, count in frozen.receipt_counts().items():
                 sums[self.receipts, kind] += count
             for refusal in draft.parked.values():
                 sums[self.parked, refusal.code] += 1
-            for _, refusal in draft.refused:
+            for _, refusal in draft.decisions.refused:
                 sums[self.refused, refusal.code] += 1
             if frozen.journal is not None:
                 self.journal_written_ms[shard] = (frozen.at_ms, now_ms)

@@ -1,6 +1,7 @@
 """Build the records of a release: deliveries, rejected records and receipts."""
 
-from bridge.intake.decide import ReceiptDraft
+from bridge.intake.decisions import ReceiptDraft
+from bridge.intake.request import native_headers, sent_headers
 from bridge.ports import Outgoing, Record
 from schemas.headers import (
     BARE,
@@ -17,7 +18,6 @@ from schemas.headers import (
     Refusal,
 )
 from schemas.origin import Shard, origin
-from schemas.profiles import as_native, as_sent
 from schemas.receipts import Receipt, printable
 from timer.format.body import Body, unpack_headers
 
@@ -42,7 +42,7 @@ def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
     key = body.key
     headers: list[tuple[str, bytes | None]] = []
     if not body.plain:
-        for name, value in as_native(unpack_headers(body.headers)):
+        for name, value in native_headers(body):
             if name not in CONTROL:
                 headers.append((name, value))
             elif name == KEY:
@@ -63,8 +63,7 @@ def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: i
 
 def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
     """Return the rejected record of a timer that its target refuses: its request, then the reason headers."""
-    headers = as_sent(unpack_headers(body.headers))
-    return _rejected(topic, shard, body.origin, body.key, body.value, headers, refusal, now_ms)
+    return _rejected(topic, shard, body.origin, body.key, body.value, sent_headers(body), refusal, now_ms)
 
 
 def bare(rejected: Outgoing) -> Outgoing:

@@ -1,51 +1,34 @@
 """Bring a partition's store to Kafka's committed progress (design, invariant 5).
 
-    progress (C, K, L)        stable, from Kafka
-    checkpoint on disk        usable if it has the same era, L <= its C <= C, its K <= K, and the journal after it is
-                              still kept: takes the store back to a committed state
+    checkpoint on disk        if it is usable (bridge.recovery.recovery_plan): takes the store back to a committed state
     journal                   from the checkpoint's offset, else from the time of L's record minus the clock skew
     requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rules
 
-Without a usable checkpoint, or with another tick or damaged files, the store is rebuilt from L into empty files.
+Without a usable checkpoint, or with damaged files, the store is rebuilt from L into empty files.
 """
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bridge.config.loop_options import TurnOptions
-from bridge.errors import (
-    BridgeError,
-    PartitionUnreadableError,
-    ProgressLostError,
-    SettingsError,
-    truncated_partition_message,
-)
+from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.intake.copies_in_flight import CopiesInFlight
-from bridge.intake.decide import replay
 from bridge.ports import History
+from bridge.recovery.journal_reader import JournalReader
+from bridge.recovery.recovery_plan import RecoveryPlan, plan_recovery
+from bridge.recovery.replay import replay
 from schemas.headers import Rules
-from schemas.journal import Decisions, JournalRecord, Wait
+from schemas.journal import Decisions
 from schemas.origin import Shard, origin
-from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.files.disk import Disk
 from timer.format.checkpoint import MOST_SLOTS, NAME, Checkpoint
 from timer.format.file_names import UNITS
-from timer.maintenance.shutdown_snapshot import is_closed_as
 from timer.options import StoreOptions
 from timer.store import Store
 
 log = logging.getLogger(__name__)
-
-_LOOK_BACK = 1000
-
-
-def read_checkpoint(disk: Disk) -> Checkpoint | None:
-    """Return the checkpoint, or None if there is none or it is invalid."""
-    data = disk.read(NAME)
-    return Checkpoint.from_bytes(data) if data else None
 
 
 class Recovered(NamedTuple):
@@ -55,39 +38,6 @@ class Recovered(NamedTuple):
     flights: CopiesInFlight
     is_adopted: bool
     """True if the progress comes from --adopt-progress and is not committed to Kafka yet."""
-
-
-class RecoveryPlan(NamedTuple):
-    """Where a recovery starts, and how much it has to read."""
-
-    progress: Progress
-    found: Checkpoint | None
-    """The checkpoint on disk, if it is usable."""
-    work: int
-    """Timers and requests to read."""
-    is_adopted: bool
-    """True if `progress` comes from --adopt-progress."""
-
-
-def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
-    """Return the plan; change nothing.
-
-    Raises ProgressLostError if the operator has to decide how to go on. Raises SettingsError if the tick has changed
-    and retention has deleted requests that the store may still hold.
-    """
-    found = read_checkpoint(disk)
-    progress, is_adopted = _progress(shard, history, options, found)
-    if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
-        log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
-        found = None
-    if found is not None and found.tick_ms != options.store.tick_ms:
-        _require_rebuild_possible(shard, history, progress.low_offset, found.tick_ms, options.store.tick_ms)
-        found = None
-    if found is None:
-        return RecoveryPlan(progress, None, progress.next_offset - progress.low_offset, is_adopted)
-    was_closed = is_closed_as(disk, found)
-    unread = progress.next_offset - found.progress.next_offset
-    return RecoveryPlan(progress, found, unread + (0 if was_closed else found.pending), is_adopted)
 
 
 def recover(
@@ -104,20 +54,21 @@ def recover(
     an error no store is open.
     """
     plan = plan or plan_recovery(shard, disk, history, options)
-    recovery = _Recovery(shard, disk, history, options, plan.progress, plan.is_adopted)
+    journal = JournalReader(shard, history, options, plan.progress)
+    recovery = _Recovery(shard, disk, history, options, plan)
+    found, decisions = plan.found, None
+    if found is not None and (decisions := journal.since(found)) is None:
+        low_offset = plan.progress.low_offset
+        log.warning("%s: the local store is of another journal and is rebuilt from offset %d", shard, low_offset)
+        found = None
     try:
-        recovered = recovery.run(plan.found)
-    except _UncoveredError:
-        log.warning(
-            "%s: the local store is of another journal and is rebuilt from offset %d", shard, plan.progress.low_offset
-        )
-        recovered = recovery.run(None)
+        recovered = recovery.run(found, decisions or journal.for_rebuild())
     except CorruptStoreError as wrong:
-        if plan.found is None:
+        if found is None:
             raise
         require_rebuildable(shard, history, plan.progress.low_offset, wrong)
         invalidate_store(shard, disk, wrong)
-        recovered = recovery.run(None)
+        recovered = recovery.run(None, journal.for_rebuild())
     try:  # the journal may be newer than the progress, which was read before it
         if not plan.is_adopted and history.progress(shard) not in (None, plan.progress):
             raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
@@ -151,89 +102,6 @@ def require_rebuildable(shard: Shard, history: History, low_offset: int, wrong: 
         raise wrong
 
 
-def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
-    """Return True if a recovery may start from the checkpoint.
-
-    journal_first: first kept offset of the journal. Earlier decisions, perhaps on this checkpoint's timers, are lost.
-    """
-    known = found.progress
-    is_known = known.next_offset <= progress.next_offset and known.settled <= progress.settled
-    is_near = progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
-    return known.era == progress.era and is_known and is_near
-
-
-def _require_rebuild_possible(shard: Shard, history: History, low_offset: int, old_ms: int, new_ms: int) -> None:
-    """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds."""
-    first, _ = history.bounds(shard)
-    told = f"{shard}: tick_ms was {old_ms}, is {new_ms}, so the local store has to be rebuilt from offset {low_offset}"
-    if first > low_offset:
-        raise SettingsError(
-            f"{told}, but retention has taken the requests before {first}: start with tick_ms {old_ms}, and change it"
-            f" when the timers of these requests have been delivered or rolled"
-        )
-    log.warning("%s; if the rebuild is refused, tick_ms %d keeps the store", told, old_ms)
-
-
-def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
-    """Return the progress to recover to, and whether it comes from --adopt-progress."""
-    why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
-    try:
-        committed = history.progress(shard)
-        if committed is None:
-            nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
-            values = history.journal(shard, from_offset=None, since_ms=None)
-            if nothing_left and all(_parse_record(shard, value).is_claim for value in values):
-                first, _ = history.bounds(shard)
-                return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
-            committed = history.progress(shard)  # another owner may have committed the first one since the first read
-    except ForeignProgressError as wrong:
-        committed, why = None, str(wrong)
-    if committed is None:
-        return _adopted(shard, history, options, why), True
-    _require_not_truncated(shard, history, committed)
-    return committed, False
-
-
-def _require_not_truncated(shard: Shard, history: History, progress: Progress) -> None:
-    """Raise ProgressLostError if the partition ends before C. The end includes open transactions."""
-    _, stable = history.bounds(shard)
-    if progress.next_offset > stable:
-        _, end = history.stable_and_end_offsets([shard]).get(shard, (stable, stable))
-        if progress.next_offset > end:
-            raise ProgressLostError(truncated_partition_message(*shard, end, progress.next_offset))
-
-
-def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> Progress:
-    first, end = history.bounds(shard)
-    match options.adopt_progress:
-        case None:
-            raise ProgressLostError(
-                f"{shard}: progress is lost: {why}. Start once with --adopt-progress earliest (deliver again what is"
-                f" still on the topic), latest (skip it) or an epoch ms to begin at"
-            )
-        case "earliest":
-            offset = first
-        case "latest":
-            offset = end
-        case timestamp_ms:
-            offset = history.offset_at(shard, int(timestamp_ms))
-    log.warning("%s: progress adopted at offset %d by the operator's word", shard, offset)
-    return Progress(offset, NOTHING_SETTLED, offset, era=options.era_ms)
-
-
-def _parse_record(shard: Shard, value: bytes) -> JournalRecord:
-    try:
-        return JournalRecord.from_bytes(value)
-    except ValueError as wrong:
-        raise BridgeError(
-            f"{shard}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
-        ) from wrong
-
-
-class _UncoveredError(Exception):
-    """The journal does not continue where the store on disk ends: the store belongs to another journal."""
-
-
 @dataclass(eq=False)
 class _Recovery:
     """One recovery, from a checkpoint or from empty files, to the committed progress."""
@@ -242,34 +110,27 @@ class _Recovery:
     _disk: Disk
     _history: History
     _options: TurnOptions
-    _progress: Progress
-    _is_adopted: bool
+    _plan: RecoveryPlan
 
-    def run(self, found: Checkpoint | None) -> Recovered:
+    def run(self, found: Checkpoint | None, decisions: Decisions) -> Recovered:
         """Recover; use more slots than the settings say if the pending timers span more than a lap of the wheel."""
         options = self._options.store
         while True:
             try:
-                return self._run(found, options)
+                return self._run(found, decisions, options)
             except WheelFullError as full:
                 if found is not None and 2 * options.slots > MOST_SLOTS:
                     raise CorruptStoreError(UNITS, f"visits further apart than {MOST_SLOTS} ticks") from full
                 options = replace(options, slots=2 * options.slots)
                 log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
 
-    def _run(self, found: Checkpoint | None, options: StoreOptions) -> Recovered:
-        progress = self._progress
+    def _run(self, found: Checkpoint | None, decisions: Decisions, options: StoreOptions) -> Recovered:
+        progress = self._plan.progress
         if found is None:
-            decisions = self._decisions()
             store, start = Store.create(self._disk, options, progress, decisions.waits), progress.low_offset
         else:
-            known = (found.held, found.flights, found.progress.next_offset, found.waits)
-            decisions = Decisions(self._journal(found), *known)
-            if not self._covers(decisions, found.progress.next_offset):
-                raise _UncoveredError
             live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
-            store = Store.open(self._disk, options, found, progress, *live)
-            start = found.progress.next_offset
+            store, start = Store.open(self._disk, options, found, progress, *live), found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
             store.progress()  # finds L; a damaged store can still be rebuilt here
@@ -284,28 +145,10 @@ class _Recovery:
             *(self._shard, progress.next_offset, store.pending),
             *("from Kafka alone" if found is None else "from its directory", start),
         )
-        return Recovered(store, flights, self._is_adopted)
-
-    def _decisions(self) -> Decisions:
-        """Return the journal's decisions for a rebuild. Raises BridgeError, before any change, if they are lost."""
-        first, _ = self._history.bounds(self._shard)
-        for since_ms in (self._since_ms(), None):  # the whole journal if brokers' clocks differed by more
-            decisions = Decisions(self._journal(None, since_ms), waits=self._last_waits())
-            if self._covers(decisions, max(first, self._progress.low_offset)):
-                return decisions
-        raise BridgeError(
-            f"{self._shard}: the journal says nothing of what may be pending from offset"
-            f" {self._progress.low_offset} on: it was deleted, or forgets sooner than the timer topic. Nobody can tell"
-            f" what was cancelled or delivered, so do as where progress is lost, and keep the directories:"
-            f" `timer-bridge export` first, delete the group's offset of {self._shard}, start with --adopt-progress"
-        )
-
-    def _covers(self, decisions: Decisions, start: int) -> bool:
-        """Return True if the journal covers the requests from `start` to C. Its ranges are contiguous."""
-        return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
+        return Recovered(store, flights, self._plan.is_adopted)
 
     def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
-        progress = self._progress
+        progress = self._plan.progress
         if start >= progress.next_offset:
             return
         self._log_lost_requests(start)
@@ -330,47 +173,10 @@ class _Recovery:
                 "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
                 " them that were pending are lost; raise retention.ms to 3 roll windows",
                 self._shard,
-                min(first, self._progress.next_offset) - start,
+                min(first, self._plan.progress.next_offset) - start,
                 start,
-                min(first, self._progress.next_offset) - 1,
+                min(first, self._plan.progress.next_offset) - 1,
             )
 
     def _offset_of(self, origin_: bytes) -> int:
         return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))
-
-    def _journal(self, found: Checkpoint | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
-        from_offset = None if found is None else found.journal_offset
-        values = self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms)
-        for value in values:
-            yield _parse_record(self._shard, value)
-
-    def _last_waits(self) -> tuple[Wait, ...]:
-        """Return the waiting targets of the journal's last record. A paused target may have no timers."""
-        first, end = self._history.journal_bounds(self._shard)
-        for start in (max(first, end - _LOOK_BACK), first):
-            last = None
-            for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
-                last = value
-            if last is not None:
-                return _parse_record(self._shard, last).waits
-        return ()
-
-    def _since_ms(self) -> int | None:
-        """Return the time from which the journal is needed: of L's record, minus the clock skew. None: all of it.
-
-        If no timer is pending, copies may still be in flight, hidden by a transaction that hangs. They were written
-        after the last record that can be read.
-        """
-        low = self._progress.low_offset
-        first, end = self._history.bounds(self._shard)
-        for start in (low, max(first, low - _LOOK_BACK)):
-            try:
-                records = next(self._history.requests(self._shard, start, end), None)
-            except PartitionUnreadableError as wrong:
-                if wrong.undecodable is None:
-                    raise
-                continue
-            if records:
-                at_ms = (records[0] if start == low else records[-1]).timestamp_ms
-                return max(0, at_ms - self._options.clock_skew_margin_ms)
-        return None

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from bridge.config.loop_options import TurnOptions
-from bridge.intake.copies_in_flight import size_of
-from bridge.intake.decide import Intake, ReceiptDraft
-from bridge.ports import Outgoing, Record
+from bridge.intake.decisions import NewDecisions, ReceiptDraft
+from bridge.intake.request import size_of
+from bridge.ports import Outgoing
 from bridge.publish.records import bare, deliver, expired, park, receipt, refuse
 from schemas.headers import Refusal
 from schemas.journal import CopyInFlight, JournalRecord
@@ -42,33 +42,13 @@ class Draft:
     copies: list[Outgoing] = field(default_factory=list)
     size_bytes: int = 0
     """Of bodies and copies, approximately."""
-    rolled: list[CopyInFlight] = field(default_factory=list)
-    refused: list[tuple[Record, Refusal]] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
-    landed: list[tuple[int, int]] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    released: list[int] = field(default_factory=list)
+    decisions: NewDecisions = field(default_factory=NewDecisions)
     too_large: set[int] = field(default_factory=set)
     """Timers that have waited for too long and cannot be rolled."""
     waited: set[int] = field(default_factory=set)
     """Timers that leave later than due because their target was paused or beyond its rate."""
-    receipts: list[ReceiptDraft] = field(default_factory=list)
     requests: int = 0
     """Requests that were taken in, without copies."""
-
-    def add(self, taken: Intake) -> None:
-        self.refused += taken.refused
-        self.ended += taken.ended
-        self.landed += taken.landed
-        self.dropped += taken.dropped
-        self.held += taken.held
-        self.released += taken.released
-        self.receipts += taken.told
-
-    def forget_moved(self, landed: list[tuple[int, int]]) -> None:
-        """Drop moves of copies in flight that have landed since: the journal names these as landed."""
-        self.rolled = [flight for flight in self.rolled if (flight.origin, flight.rolls) not in landed]
 
     def park_expired(self, now_ms: int) -> None:
         """Park the timers that have expired at `now_ms`."""
@@ -76,11 +56,11 @@ class Draft:
             if not body.plain and row not in self.acknowledged and (why := expired(body, now_ms)):
                 self.parked[row] = why
 
-    def leave(self, body: Body) -> None:
+    def add_delivery(self, body: Body) -> None:
         self.bodies.append(body)
         self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
 
-    def roll(self, copies: Mapping[int, tuple[Outgoing, CopyInFlight]]) -> None:
+    def replace_by_copies(self, copies: Mapping[int, tuple[Outgoing, CopyInFlight]]) -> None:
         """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies."""
         if not copies:
             return
@@ -91,27 +71,19 @@ class Draft:
         self.acknowledged = {moved_to[row] for row in self.acknowledged}
         self.bodies = [self.bodies[row] for row in left]
         for copy, flight in copies.values():
-            self.go_round(copy, flight)
+            self.add_copy(copy, flight)
 
-    def go_round(self, copy: Outgoing, flight: CopyInFlight) -> None:
+    def add_copy(self, copy: Outgoing, flight: CopyInFlight) -> None:
         self.copies.append(copy)
-        self.rolled.append(flight)
+        self.decisions.rolled.append(flight)
         self.size_bytes += size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES
 
     def has_output(self) -> bool:
-        return bool(self.bodies or self.copies or self.refused or self.receipts)
-
-    def decisions(self) -> int:
-        """Return the number of decisions on requests that the journal has to hold."""
-        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
+        return bool(self.bodies or self.copies or self.decisions.refused or self.decisions.receipts)
 
     def only_ordered_releases(self, below: int) -> bool:
         """True if it holds only timers of requests below this offset that leave in their order."""
-        exceptions = (
-            *(self.copies, self.rolled, self.landed, self.dropped, self.held, self.released),
-            *(self.refused, self.ended, self.receipts),
-        )
-        return not any(exceptions) and all(body.origin < below for body in self.bodies)
+        return not self.copies and not self.decisions and all(body.origin < below for body in self.bodies)
 
 
 @dataclass(slots=True)
@@ -132,14 +104,15 @@ class FrozenDraft:
     def outgoing(self) -> list[Outgoing]:
         """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
         draft, shard, options, now_ms = self.draft, self.shard, self.options, self.at_ms
+        refused = draft.decisions.refused
         records = [deliver(shard, body, now_ms) for body in draft.bodies]
         for row, refusal in draft.parked.items():
             records[row] = park(options.rejected_topic, shard, draft.bodies[row], refusal, now_ms)
         records += draft.copies
-        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in draft.refused]
+        records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in refused]
         for row in draft.bare:
             records[row] = bare(records[row])
-        receipts = draft.receipts + self._receipts_of_leaving()
+        receipts = draft.decisions.receipts + self._receipts_of_leaving()
         records += [receipt(options.receipts_topic, shard, each, now_ms) for each in receipts]
         return records
 
@@ -158,7 +131,7 @@ class FrozenDraft:
     def receipt_counts(self) -> Counter[str]:
         """Return the number of receipts of each kind."""
         draft, mode = self.draft, self.options.receipts
-        kinds: Counter[str] = Counter(map(_KIND, draft.receipts))
+        kinds: Counter[str] = Counter(map(_KIND, draft.decisions.receipts))
         if is_sent("rejected", mode):
             kinds["rejected"] += len(draft.parked)
         if is_sent("delivered", mode):
@@ -177,7 +150,7 @@ class FrozenDraft:
             draft.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
             return True
         refused_from = len(draft.bodies) + len(draft.copies)
-        is_rejected = row in draft.parked or 0 <= row - refused_from < len(draft.refused)
+        is_rejected = row in draft.parked or 0 <= row - refused_from < len(draft.decisions.refused)
         if code != "too-large" or not is_rejected or row in draft.bare:
             return False
         draft.bare.add(row)

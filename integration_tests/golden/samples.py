@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from bridge.cli.parquet_export import pending_file
 from bridge.intake.copies_in_flight import copy_of
-from bridge.intake.decide import ReceiptDraft
+from bridge.intake.decisions import ReceiptDraft
 from bridge.ports import Record
 from bridge.publish.records import bare, deliver, park, receipt, refuse
 from bridge.redrive.rules import Parked, marker_key, marker_of

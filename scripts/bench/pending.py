@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bridge.garbage_collection import tune_gc
-from bridge.intake.decide import replay
 from bridge.ports import Record
+from bridge.recovery.replay import replay
 from schemas.headers import Rules
 from schemas.journal import Decisions
 from schemas.progress import NOTHING_SETTLED, Progress

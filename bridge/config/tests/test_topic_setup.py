@@ -11,7 +11,7 @@ from bridge.config.topic_requirements import REASON_BYTES, fetch_limits, journal
 from bridge.config.topic_setup import OwnTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
 from bridge.intake.copies_in_flight import id_hash
-from bridge.intake.decide import MOST_LIMITED, MOST_PAUSED
+from bridge.intake.quota import MOST_LIMITED, MOST_PAUSED
 from bridge.kafka import ConfluentTopics
 from bridge.observe.metrics import Metrics
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth

@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import CopiesInFlight, copy_of
-from bridge.intake.decide import BatchIntake, Intake, ReceiptDraft, replay
+from bridge.intake.decide import BatchIntake
+from bridge.intake.decisions import Intake, ReceiptDraft
+from bridge.intake.quota import Quota, TargetGate
+from bridge.intake.recently_delivered import RecentlyDelivered
+from bridge.intake.request import RequestBatch
 from bridge.ports import Record
 from bridge.publish.records import deliver, park, receipt, refuse
+from bridge.recovery.replay import replay
+from bridge.release.target_rate_limits import TargetRateLimits
 from schemas.headers import Headers, Refusal, Rules
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
 from schemas.origin import Shard
@@ -20,6 +27,7 @@ from timer.schedule.wake_time import visit_ms
 
 SHARD = Shard("timer.requests", 2)
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)
+OPTIONS = TurnOptions(rules=RULES, max_message_bytes=2000, receipts="all")
 
 
 def request(
@@ -43,6 +51,13 @@ class Stored:
 
     settled: Key = NOTHING_SETTLED
     origins: dict[bytes, int] = field(default_factory=dict)
+    targets = 0
+
+    def has_target(self, _target: str) -> bool:
+        return False
+
+    def must_wait(self, _target: str) -> bool:
+        return False
 
     def is_unreleased(self, _target: str, place: tuple[int, int]) -> bool:
         return place > self.settled
@@ -66,22 +81,26 @@ def take(
     now_ms: int = 1000,
     stored: dict[bytes, int] | None = None,
     flights: Iterable[CopyInFlight] = (),
+    ended: Iterable[int] = (),
     delivered: Iterable[bytes] = (),
+    quota: Quota | None = None,
+    options: TurnOptions = OPTIONS,
 ) -> Intake:
-    store = Stored(settled, stored or {})
-    lately = set(delivered)
-    return BatchIntake(store, CopiesInFlight(SHARD, flights, ()), lately.__contains__, now_ms, RULES, 2000).take_in(
-        records
-    )
+    store, recently = Stored(settled, stored or {}), RecentlyDelivered()
+    recently.add(delivered, now_ms)
+    targets = TargetGate(store, TargetRateLimits({}), now_ms)
+    copies = CopiesInFlight(SHARD, flights, ended)
+    intake = BatchIntake(store, copies, recently, options, targets, now_ms, quota or Quota())
+    return intake.take_in(RequestBatch(records, RULES))
 
 
 def bodies(*records: Record) -> list[Body]:
     """The bodies of requests that are due and late, which is the shortest way to one."""
-    return list(take(*records, settled=Key(9999, 9), now_ms=9999).late.values())
+    return list(take(*records, settled=Key(9999, 9), now_ms=9999).overdue.values())
 
 
 def outcomes(taken: Intake) -> list[tuple[str, int, int]]:
-    return [(told.kind, told.request, told.origin) for told in taken.told]
+    return [(told.kind, told.request, told.origin) for told in taken.decisions.receipts]
 
 
 # -- places
@@ -102,29 +121,27 @@ def test_one_beyond_the_window_is_visited_before_it_is_due() -> None:
 def test_one_whose_place_has_passed_leaves_at_once_when_due_and_is_held_until_then() -> None:
     taken = take(request(6), request(4), request(7, 1499), settled=Key(1500, 5), now_ms=1499)
     assert taken.batch.places() == [(1500, 6), (1500, 4)]
-    assert taken.held == [4]
-    assert list(taken.late) == [7]
+    assert taken.decisions.held == [4]
+    assert list(taken.overdue) == [7]
 
 
 def test_a_receipt_for_each_timer_is_made_only_where_it_is_wanted() -> None:
     asked = [request(0), named(1), Record(2, 1000, None, None, [])]
     for wanted in (True, False):
-        flights = CopiesInFlight(SHARD, (), ())
-        on = BatchIntake(Stored(), flights, lambda _: False, 1000, RULES, 2000, tells_accepted=wanted)
-        taken = on.take_in(asked)
+        taken = take(*asked, options=OPTIONS if wanted else TurnOptions(rules=RULES))
         assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1)] * wanted + [("rejected", 2, 2)]
 
 
 def test_a_bad_one_changes_nothing_for_the_others() -> None:
     taken = take(request(0), request(1, extra=[("timer-key", None)]), request(2))
     assert taken.batch.places() == [(1500, 0), (1500, 2)]
-    assert [(record.offset, refusal.code) for record, refusal in taken.refused] == [(1, "bad-header")]
+    assert [(record.offset, refusal.code) for record, refusal in taken.decisions.refused] == [(1, "bad-header")]
 
 
 def test_a_request_whose_copy_would_not_fit_is_refused_only_if_it_would_be_rolled() -> None:
     taken = take(request(0, 5000, value=b"v" * 1800), request(1, 1500, value=b"v" * 1800))
     assert taken.batch.places() == [(1500, 1)]
-    assert [(record.offset, refusal.code) for record, refusal in taken.refused] == [(0, "too-large")]
+    assert [(record.offset, refusal.code) for record, refusal in taken.decisions.refused] == [(0, "too-large")]
 
 
 # -- ids
@@ -133,19 +150,19 @@ def test_a_request_whose_copy_would_not_fit_is_refused_only_if_it_would_be_rolle
 def test_case_17_a_cancel_meets_its_target_in_the_same_batch() -> None:
     taken = take(named(0), request(1), cancel(2))
     assert taken.batch.places() == [(1500, 1)]
-    assert taken.ended == [0]
+    assert taken.decisions.ended == [0]
     assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1), ("cancelled", 2, 0)]
 
 
 def test_a_cancel_meets_its_target_in_the_store() -> None:
     taken = take(cancel(9), stored={b"x": 4})
     assert taken.batch.ended()["origin"].tolist() == [4]
-    assert (taken.ended, outcomes(taken)) == ([4], [("cancelled", 9, 4)])
+    assert (taken.decisions.ended, outcomes(taken)) == ([4], [("cancelled", 9, 4)])
 
 
 def test_a_cancel_meets_one_that_is_late_and_wins() -> None:
     taken = take(named(6), cancel(7), settled=Key(1500, 7), now_ms=1500)
-    assert (taken.late, taken.ended) == ({}, [6])
+    assert (taken.overdue, taken.decisions.ended) == ({}, [6])
 
 
 def test_case_19_twice_cancelled_is_not_found_the_second_time_and_too_late_after_delivery() -> None:
@@ -168,12 +185,12 @@ def test_case_20_a_replace_ends_the_old_one_and_stands_also_where_there_was_none
 @pytest.mark.parametrize("bad", [("timer-key", None), ("timer-partition", b"-1"), ("timer-delay-ms", b"5")])
 def test_a_bad_request_that_names_a_live_id_changes_nothing(bad: tuple[str, bytes | None]) -> None:
     taken = take(request(5, extra=[("timer-id", b"x"), bad]), stored={b"x": 4})
-    assert (taken.ended, len(taken.batch)) == ([], 0)
+    assert (taken.decisions.ended, len(taken.batch)) == ([], 0)
 
 
 def test_a_request_too_large_to_roll_that_names_a_live_id_changes_nothing() -> None:
     taken = take(request(5, 5000, value=b"v" * 1800, extra=[("timer-id", b"x")]), stored={b"x": 4})
-    assert (taken.ended, len(taken.batch)) == ([], 0)
+    assert (taken.decisions.ended, len(taken.batch)) == ([], 0)
 
 
 # -- copies
@@ -187,7 +204,7 @@ def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Reco
 
 
 def bodies_of_far(record: Record) -> Body:
-    (body,) = take(record, settled=Key(9999, 9), now_ms=9999).late.values()
+    (body,) = take(record, settled=Key(9999, 9), now_ms=9999).overdue.values()
     return body
 
 
@@ -212,7 +229,7 @@ def test_a_copy_that_is_awaited_is_a_timer_again_in_its_old_name() -> None:
     copy, flight = rolled()
     taken = take(copy, flights=[flight], now_ms=1600)
     assert taken.batch.places() == [(2200, 3)]
-    assert (taken.landed, taken.refused) == ([(3, 1)], [])
+    assert (taken.decisions.landed, taken.decisions.refused) == ([(3, 1)], [])
 
 
 @pytest.mark.parametrize("change", ["value", "due", "origin", "rolls", "target", "shard", "none"])
@@ -234,7 +251,7 @@ def test_a_forged_copy_is_not_ours(change: str) -> None:
             headers["timer-origin"] = b"timer.requests/1/3"
     copy = copy._replace(headers=list(headers.items()))
     taken = take(copy, flights=[] if change == "none" else [flight])
-    assert [refusal.code for _, refusal in taken.refused] == ["not-ours"]
+    assert [refusal.code for _, refusal in taken.decisions.refused] == ["not-ours"]
     assert len(taken.batch) == 0
 
 
@@ -242,50 +259,43 @@ def test_a_copy_lands_once() -> None:
     copy, flight = rolled()
     taken = take(copy, copy._replace(offset=21), flights=[flight])
     assert len(taken.batch) == 1
-    assert [record.offset for record, _ in taken.refused] == [21]
+    assert [record.offset for record, _ in taken.decisions.refused] == [21]
 
 
 def test_case_18_a_cancel_ends_a_copy_on_its_way_and_the_copy_is_dropped_when_it_lands() -> None:
     copy, flight = rolled()
     taken = take(cancel(19), copy, flights=[flight], now_ms=1600)
-    assert (taken.ended, taken.landed, taken.dropped) == ([3], [(3, 1)], [20])
+    assert (taken.decisions.ended, taken.decisions.landed, taken.decisions.dropped) == ([3], [(3, 1)], [20])
     assert len(taken.batch) == 0
-    later = BatchIntake(Stored(), CopiesInFlight(SHARD, [flight], [3]), lambda _: False, 1600, RULES, 2000).take_in(
-        [copy]
-    )
-    assert (later.dropped, len(later.batch)) == ([20], 0)
+    later = take(copy, flights=[flight], ended=[3], now_ms=1600)
+    assert (later.decisions.dropped, len(later.batch)) == ([20], 0)
 
 
 def test_what_replaces_a_copy_on_its_way_needs_no_room() -> None:
     _, flight = rolled(3)
-    store, flights = Stored(), CopiesInFlight(SHARD, [flight], ())
-    intake = BatchIntake(store, flights, lambda _: False, 1000, RULES, 2000, room=0)
-    taken = intake.take_in([named(5), named(6, b"y")])
-    assert taken.ended == [3]
-    assert [(record.offset, why.code) for record, why in taken.refused] == [(6, "quota-exceeded")]
+    taken = take(named(5), named(6, b"y"), flights=[flight], quota=Quota(timers=0))
+    assert taken.decisions.ended == [3]
+    assert [(record.offset, why.code) for record, why in taken.decisions.refused] == [(6, "quota-exceeded")]
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_bodies_may_fill_the_room_to_the_byte(beyond: int) -> None:
     (body,) = bodies(request(5))
-    room_bytes = frame_size(body) - beyond
-    taken = BatchIntake(
-        Stored(), CopiesInFlight(SHARD, (), ()), lambda _: False, 1000, RULES, 2000, room_bytes=room_bytes
-    ).take_in([request(5)])
-    assert len(taken.refused) == beyond
+    taken = take(request(5), quota=Quota(size_bytes=frame_size(body) - beyond))
+    assert len(taken.decisions.refused) == beyond
 
 
 def test_a_copy_that_landed_is_ended_as_any_timer() -> None:
     copy, flight = rolled()
     taken = take(copy, cancel(21), flights=[flight], now_ms=1600)
-    assert (taken.ended, taken.dropped, len(taken.batch)) == ([3], [], 0)
+    assert (taken.decisions.ended, taken.decisions.dropped, len(taken.batch)) == ([3], [], 0)
 
 
 def test_a_copy_that_lands_ends_nothing() -> None:
     copy, flight = rolled()
     taken = take(named(19), copy, flights=[flight], now_ms=1600)
     assert taken.batch.places() == [(1500, 19)]
-    assert (taken.ended, taken.dropped) == ([3], [20])
+    assert (taken.decisions.ended, taken.decisions.dropped) == ([3], [20])
 
 
 # -- replay

@@ -13,7 +13,7 @@ from bridge.intake.target_policy import Policy
 from bridge.observe.metric_types import TopicLabels
 from bridge.observe.metrics_snapshot import store_metrics
 from bridge.query.summary import merge_pending, pending_in_bridge
-from bridge.recovery.recover import read_checkpoint
+from bridge.recovery.recovery_plan import read_checkpoint
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.headers import Rules

@@ -11,7 +11,7 @@ from bridge.cli import redrive_command
 from bridge.cli.app import app
 from bridge.errors import BridgeError
 from bridge.intake.copies_in_flight import copy_of
-from bridge.intake.decide import body_of
+from bridge.intake.request import body_of
 from bridge.kafka.redrive import RedriveResult
 from bridge.ports import Outgoing, Record
 from bridge.publish.records import bare, park, refuse

@@ -11,11 +11,13 @@ import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
-from bridge.intake import decide as intake
+from bridge.intake import quota
 from bridge.intake.copies_in_flight import CopiesInFlight
+from bridge.intake.decide import BatchIntake
 from bridge.loop import control_state as control
 from bridge.loop.control_state import ControlState
 from bridge.loop.tests.test_histories import TROUBLE, Trouble, World, go_on
+from bridge.release import due_timers
 from bridge.release import partition as shard
 from bridge.release import target_rate_limits as limits
 from bridge.release.draft import FrozenDraft
@@ -468,7 +470,7 @@ def test_however_many_are_held_intake_goes_on(
     monkeypatch: pytest.MonkeyPatch, trouble: Callable[[TimerWorld], None], *, is_paused: bool
 ) -> None:
     """Intake lags, so K has passed the place of what it reads; a cancel, and others' timers, stand behind that."""
-    monkeypatch.setattr(shard, "_MOST_HELD", 10)
+    monkeypatch.setattr(due_timers, "_MOST_HELD", 10)
     world = limited(TargetLimit(10**6 if is_paused else 2), max_requests_per_s=20, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
@@ -498,7 +500,7 @@ def test_however_many_are_held_intake_goes_on(
 def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shard, "_MOST_HELD", 10)
+    monkeypatch.setattr(due_timers, "_MOST_HELD", 10)
     world = limited(TargetLimit(10**6), max_requests_per_s=20, max_due_bytes=5000, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
@@ -659,18 +661,18 @@ def test_a_pause_that_a_sender_asked_for_before_the_upgrade_lasts_until_an_opera
 ) -> None:
     """The journal and the timer topic of an older version: its request is below C, and no timer."""
 
-    def take_as_before(self: Any, record: Any, ask: Any) -> None:
+    def decide_as_before(self: Any, record: Any, ask: Any) -> None:
         if isinstance(ask, Pause):
             assert world.bridge.bridge is not None
             (owned,) = world.bridge.bridge.shards.values()
             owned.store.pause("limited", is_paused=True)
         else:
-            take(self, record, ask)
+            decide(self, record, ask)
 
     world = limited(TargetLimit(10**6), targets={})
-    take = intake.BatchIntake._take
+    decide = BatchIntake._decide
     with monkeypatch.context() as patched:
-        patched.setattr(intake.BatchIntake, "_take", take_as_before)
+        patched.setattr(BatchIntake, "_decide", decide_as_before)
         send(world, "limited", "m", 200)
         world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
         world.pass_time(ms=100)
@@ -818,7 +820,7 @@ def test_so_many_targets_are_paused_and_no_more(
 
 def test_no_more_targets_have_a_rate_than_a_journal_can_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders choose the names of real topics, and each may have to wait."""
-    monkeypatch.setattr(shard, "MOST_LIMITED", 3)
+    monkeypatch.setattr(quota, "MOST_LIMITED", 3)
     world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
     for name in ("t1", "t2", "t3", "t4"):
         world.kafka.create(name)

@@ -15,10 +15,12 @@ from bridge.errors import OutcomeUnknownError
 from bridge.intake import copies_in_flight as flights
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import BatchIntake
+from bridge.intake.partition_intake import IntakeOutcome
 from bridge.intake.rate_limit import TokenBucket
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publish.commit_pipeline import CommitPipeline
-from bridge.recovery import recover as recovery
+from bridge.recovery import recovery_plan
+from bridge.recovery.journal_reader import JournalReader
 from bridge.release import draft
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
@@ -52,13 +54,13 @@ def offset_before_store(patches: Patches) -> None:
     waiting: dict[OwnedPartition, list[Batch]] = {}
     add = Store.add
 
-    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> None:
+    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> IntakeOutcome:
         def add_later(store: Store, batch: Batch, next_offset: int) -> None:
             waiting.setdefault(self, []).append(batch)
             add(store, Batch(), next_offset)
 
         with mock.patch.object(Store, "add", add_later):
-            _take_in(self, records, now_ms, most)
+            return _take_in(self, records, now_ms, most)
 
     def committed(self: OwnedPartition, frozen: FrozenDraft) -> None:
         _committed(self, frozen)
@@ -96,10 +98,10 @@ def late_not_settled(patches: Patches) -> None:
     """A request behind K leaves one transaction later than the one that moves C past it."""
     waiting: dict[OwnedPartition, list[Body]] = {}
 
-    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> None:
+    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> IntakeOutcome:
         before = len(self._draft.bodies)
         try:
-            _take_in(self, records, now_ms, most)
+            return _take_in(self, records, now_ms, most)
         finally:
             waiting.setdefault(self, []).extend(self._draft.bodies[before:])
             del self._draft.bodies[before:]
@@ -214,8 +216,8 @@ def below_l_kept(patches: Patches) -> None:
         known = found.progress
         return known.next_offset <= progress.next_offset and known.settled <= progress.settled
 
-    _replace(patches, recovery, "_usable", usable)
-    _replace(patches, recovery._Recovery, "_covers", lambda *_: True)
+    _replace(patches, recovery_plan, "_usable", usable)
+    _replace(patches, JournalReader, "_covers", lambda *_: True)
 
 
 def digest_not_compared(patches: Patches) -> None:
@@ -249,27 +251,27 @@ def nothing_read_first(patches: Patches) -> None:
 
 def no_skew_margin(patches: Patches) -> None:
     """The journal is read from the time of L's record by that broker's clock alone."""
-    since_ms = recovery._Recovery._since_ms
+    since_ms = JournalReader._since_ms
 
     def later(self: Any) -> int | None:
         found = since_ms(self)
         return None if found is None else found + self._options.clock_skew_margin_ms
 
-    _replace(patches, recovery._Recovery, "_since_ms", later)
+    _replace(patches, JournalReader, "_since_ms", later)
 
 
 def copies_judged_again(patches: Patches) -> None:
     """A copy that lands is asked for its target once more, by the policy of now."""
-    land = BatchIntake._land
+    receive = BatchIntake._receive_copy
 
     def judged(self: BatchIntake, record: Record, claim: Claim) -> None:
-        refusal = self.policy.refusal(claim.schedule.target)
+        refusal = self.options.policy.refusal(claim.schedule.target)
         if refusal and self.flights.claimed(record, claim):
             self._refuse(record, refusal)
         else:
-            land(self, record, claim)
+            receive(self, record, claim)
 
-    _replace(patches, BatchIntake, "_land", judged)
+    _replace(patches, BatchIntake, "_receive_copy", judged)
 
 
 def unstable_progress(patches: Patches) -> None:
@@ -285,12 +287,12 @@ def units_kept(patches: Patches) -> None:
 
 def rules_of_now(patches: Patches) -> None:
     """A start reads old requests by the settings that it has now."""
-    read = recovery._Recovery._journal
+    read = JournalReader._records
 
     def by_own(self: Any, *span: Any) -> Iterator[JournalRecord]:
         return (record.model_copy(update={"rules": self._options.rules}) for record in read(self, *span))
 
-    _replace(patches, recovery._Recovery, "_journal", by_own)
+    _replace(patches, JournalReader, "_records", by_own)
 
 
 def pause_forgotten(patches: Patches) -> None:
@@ -312,12 +314,12 @@ def fails_for_all(patches: Patches) -> None:
     _replace(patches, CircuitBreakers, "allowance", allowance)
 
 
-def _c_left_behind(what: str) -> Callable[[Patches], None]:
+def _c_left_behind(without: Callable[[Draft], Draft]) -> Callable[[Patches], None]:
     """Requests are left to a later commit although this one carries what became of them."""
     only_ordered_releases = Draft.only_ordered_releases
 
     def is_alone(self: Draft, below: int) -> bool:
-        return only_ordered_releases(replace(self, **{what: []}), below)  # type: ignore[arg-type]
+        return only_ordered_releases(without(self), below)
 
     return lambda patches: _replace(patches, Draft, "only_ordered_releases", is_alone)
 
@@ -329,8 +331,10 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
     "below L kept": below_l_kept,
-    "C left behind what leaves": _c_left_behind("bodies"),
-    "C left behind what has ended": _c_left_behind("ended"),
+    "C left behind what leaves": _c_left_behind(lambda draft: replace(draft, bodies=[])),
+    "C left behind what has ended": _c_left_behind(
+        lambda draft: replace(draft, decisions=replace(draft.decisions, ended=[]))
+    ),
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
     "unordered commits": unordered_commits,
@@ -345,7 +349,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "waits not journalled": _without("waits"),
     # The copy of a timer that is moved says the time that it had.
     "moved one keeps its old time": _with(
-        BatchIntake, "_go_round", lambda go_round: lambda self, body, _: go_round(self, body, body.due_ms)
+        BatchIntake, "_roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
     ),
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
@@ -359,7 +363,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
-    "checkpoints not used": _returning(recovery, "_usable", False),
+    "checkpoints not used": _returning(recovery_plan, "_usable", False),
     "digest not compared": digest_not_compared,
     "markers not read at a start": markers_not_read,
     "nothing read first": nothing_read_first,

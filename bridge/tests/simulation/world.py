@@ -35,7 +35,8 @@ from bridge.garbage_collection import tune_gc
 from bridge.intake.target_policy import Policy
 from bridge.loop import partitions
 from bridge.recovery import recover as recovery
-from bridge.recovery.recover import invalidate_store, read_checkpoint
+from bridge.recovery.recover import invalidate_store
+from bridge.recovery.recovery_plan import read_checkpoint
 from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeClock, FakeInstance

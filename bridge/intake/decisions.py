@@ -1,0 +1,79 @@
+"""Decisions on requests: intake makes them, a draft collects them, the journal writes them in the draft's transaction.
+
+BatchIntake --Intake.decisions--> Draft.decisions --journal_fields--> JournalRecord --Decisions--> replay at a start
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from bridge.ports import Record
+from schemas.headers import Refusal
+from schemas.journal import CopyInFlight
+from schemas.receipts import Kind
+from timer.format.batch import Batch
+from timer.format.body import Body
+
+
+class ReceiptDraft(NamedTuple):
+    """A receipt to be written. request, origin: offsets (-1: no timer). id: empty if there is none."""
+
+    kind: Kind
+    request: int
+    origin: int
+    id: bytes
+    due_ms: int | None = None
+    code: str | None = None
+
+
+@dataclass(slots=True)
+class NewDecisions:
+    """Decisions that are not written yet. Numbers are origins; those of `dropped` are offsets of copies.
+
+    What each list means: schemas.journal.
+    """
+
+    refused: list[tuple[Record, Refusal]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    rolled: list[CopyInFlight] = field(default_factory=list)
+    landed: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    receipts: list[ReceiptDraft] = field(default_factory=list)
+    """Of requests. Receipts of timers that leave are made when the draft is published."""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, each.name) for each in fields(self))
+
+    def add(self, later: "NewDecisions") -> None:
+        for each in fields(self):
+            getattr(self, each.name).extend(getattr(later, each.name))
+
+    def count_of_requests(self) -> int:
+        """Return how many numbers the journal record needs for requests that were taken in."""
+        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
+
+    def journal_fields(self) -> dict[str, Any]:
+        """Return the fields of the same names of a JournalRecord."""
+        return {
+            "refused": tuple(record.offset for record, _ in self.refused),
+            "ended": tuple(self.ended),
+            "rolled": tuple(self.rolled),
+            "landed": tuple(self.landed),
+            "dropped": tuple(self.dropped),
+            "held": tuple(self.held),
+            "released": tuple(self.released),
+        }
+
+
+@dataclass(slots=True)
+class Intake:
+    """What becomes of one batch: changes for the store, timers that leave at once, and decisions."""
+
+    batch: Batch = field(default_factory=Batch)
+    overdue: dict[int, Body] = field(default_factory=dict)
+    """By offset: timers that are due and whose key has passed. They are not stored."""
+    moved: dict[int, tuple[Body, int]] = field(default_factory=dict)
+    """By origin: timers that leave the store as a copy with this new due time (ms)."""
+    ended_ids: set[bytes] = field(default_factory=set)
+    decisions: NewDecisions = field(default_factory=NewDecisions)

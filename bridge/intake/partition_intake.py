@@ -1,0 +1,200 @@
+"""Take polled records of one partition into its store and its draft, part by part.
+
+    backlog --first part--> BatchIntake --> store.add --> draft          repeated up to a Stop
+
+A part ends with a move, or where the wheel is full: a batch that spans more than a lap is taken in by parts.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from bridge.config.loop_options import TurnOptions
+from bridge.intake.copies_in_flight import CopiesInFlight, copy_of
+from bridge.intake.decide import BatchIntake
+from bridge.intake.decisions import Intake
+from bridge.intake.quota import Quota, TargetGate
+from bridge.intake.recently_delivered import RecentlyDelivered
+from bridge.intake.request import RequestBatch, needing_no_room, until_move
+from bridge.ports import Record
+from bridge.release.draft import Draft
+from bridge.release.due_timers import DueTimers
+from schemas.origin import Shard
+from schemas.receipts import is_sent
+from timer.errors import WheelFullError
+from timer.files.disk import Disk
+from timer.format.body import Body, frame_size
+from timer.store import Store
+
+
+class Stop(Enum):
+    """Why intake stopped before the last record that it was given. The values are labels of status and metrics."""
+
+    DISK_FULL = "disk"
+    WHEEL_FULL = "wheel"
+    TOO_MANY_HELD = "held"
+    TRANSACTION_FULL = "transaction"
+    """The next transaction has no room for more moves: intake goes on after it."""
+    UNDECIDED = "undecided"
+    """A request names a timer of a transaction in flight, whose outcome decides which of them came first."""
+
+
+class IntakeOutcome(NamedTuple):
+    """taken: number of records taken in, copies of rolled or moved timers too. detail: of `stop`, for operators."""
+
+    taken: int
+    stop: Stop | None = None
+    detail: str = ""
+
+
+class PartitionIntake:
+    """Of one open partition. A draft is given to each call: the partition freezes it and begins another."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        disk: Disk,
+        store: Store,
+        flights: CopiesInFlight,
+        recently: RecentlyDelivered,
+        due: DueTimers,
+        options: TurnOptions,
+        least_free_bytes: Callable[[Shard], int],
+    ) -> None:
+        self.options = options
+        self.backlog: list[Record] = []
+        """Polled, but not taken in: a rate, or the disk, the wheel or the next transaction is full."""
+        self.newest_ms = 0
+        """Timestamp of the newest request, by the brokers' clocks."""
+        self.is_transaction_full = False
+        self._shard = shard
+        self._disk = disk
+        self._store = store
+        self._flights = flights
+        self._recently = recently
+        self._due = due
+        self._least_free_bytes = least_free_bytes
+        self._overdue: dict[int, Body] = {}
+        """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
+
+    def take_in(
+        self,
+        records: list[Record],
+        draft: Draft,
+        leaving: Sequence[frozenset[bytes]],
+        now_ms: int,
+        most: int | None = None,
+    ) -> IntakeOutcome:
+        """Take in `records` after the backlog, at most `most` records in all (None: any number).
+
+        leaving: ids of the timers of each transaction in flight. After Stop.UNDECIDED, call again without records when
+        no transaction is in flight.
+        """
+        self.backlog += records
+        if records:
+            self.newest_ms = max(self.newest_ms, records[-1].timestamp_ms)
+        before = len(self.backlog)
+        self.is_transaction_full = False
+        try:
+            stop, detail = self._take_in_backlog(draft, leaving, now_ms, before if most is None else min(most, before))
+        except OSError as error:
+            stop, detail = Stop.DISK_FULL, str(error)
+        if stop is not Stop.UNDECIDED:
+            overdue, self._overdue = self._overdue, {}
+            self._due.leave(draft, list(overdue.values()), now_ms)
+        return IntakeOutcome(before - len(self.backlog), stop, detail)
+
+    def _take_in_backlog(
+        self, draft: Draft, leaving: Sequence[frozenset[bytes]], now_ms: int, left: int
+    ) -> tuple[Stop | None, str]:
+        """Take in the first `left` records of the backlog.
+
+        Moves may fill half of a transaction; the rest is for due timers. If the disk is full, requests that store no
+        body (cancels) are still taken, in order, up to the first request that stores one.
+        """
+        no_room = self._no_room()
+        if no_room:
+            left = needing_no_room(self.backlog[:left], self.options.rules)
+        if self.backlog and (too_many := self._due.too_many_held):
+            return Stop.TOO_MANY_HELD, too_many
+        count, rolling = left, self._rolling(draft)
+        while left and not self._has_moved_enough(draft):
+            count = min(count, left)
+            part = self.backlog[:count]
+            del part[until_move(part) :]
+            requests = RequestBatch(part, self.options.rules)
+            if not all(ids.isdisjoint(requests.ids) for ids in leaving):
+                return Stop.UNDECIDED, ""
+            try:
+                self._take_in_part(requests, draft, rolling, now_ms)
+            except WheelFullError as full:
+                if count == 1:
+                    return Stop.WHEEL_FULL, str(full)
+                count //= 2
+            else:
+                left -= len(part)
+        self.is_transaction_full = left > 0
+        if no_room and self.backlog:
+            return Stop.DISK_FULL, no_room
+        return (Stop.TRANSACTION_FULL if left else None), ""
+
+    def _no_room(self) -> str:
+        """Return the reason if the disk has no room for bodies, else an empty text."""
+        least = self.options.min_free_bytes
+        if self.backlog and (free := self._disk.free_bytes()) < least and free < self._least_free_bytes(self._shard):
+            return f"{free} bytes are free, min_free_bytes is {least}"
+        return ""
+
+    def _has_moved_enough(self, draft: Draft) -> bool:
+        return 2 * len(draft.copies) >= self.options.max_due_records or (
+            bool(draft.copies) and 2 * draft.size_bytes >= self.options.max_due_bytes
+        )
+
+    def _rolling(self, draft: Draft) -> int:
+        """Return the number of drafted copies that are not in `flights` yet."""
+        return sum((flight.origin, flight.rolls) not in self._flights for flight in draft.decisions.rolled)
+
+    def _take_in_part(self, requests: RequestBatch, draft: Draft, rolling: int, now_ms: int) -> None:
+        """Take in the first records of the backlog. Raises OSError and WheelFullError before anything has changed."""
+        targets = TargetGate(self._store.release_queue, self._store.queries, self._due.limits, now_ms)
+        taken = BatchIntake(
+            *(self._store, self._flights, self._recently, self.options, targets, now_ms),
+            quota=self._quota(rolling),
+            overdue=self._overdue,
+        ).take_in(requests)
+        (last, _), count = requests.asked[-1], len(requests.asked)
+        self._store.add(taken.batch, last.offset + 1)
+        targets.charge()
+        del self.backlog[:count]
+        self._overdue = taken.overdue
+        self._recently.forget(taken.ended_ids)
+        self._apply(taken, draft, now_ms)
+        draft.requests += count - len(taken.decisions.landed)
+
+    def _quota(self, rolling: int) -> Quota:
+        """Return what may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
+        quota, options, store = Quota(), self.options, self._store
+        if options.max_pending is not None:
+            uncounted = self._flights.alive_count + len(self._overdue) + rolling
+            quota.timers = options.max_pending - store.pending - uncounted
+        if options.max_pending_bytes is not None:
+            uncounted = sum(map(frame_size, self._overdue.values()))
+            quota.size_bytes = options.max_pending_bytes - store.queries.pending_bytes - uncounted
+        return quota
+
+    def _apply(self, taken: Intake, draft: Draft, now_ms: int) -> None:
+        """Add the decisions to the draft, and bring the copies in flight up to date: the next request may name them."""
+        decisions = taken.decisions
+        self._flights.land(decisions.landed)
+        if landed := set(decisions.landed):
+            # A moved copy may be read before the draft is frozen. The journal then says `landed` alone.
+            rolled = draft.decisions.rolled
+            draft.decisions.rolled = [flight for flight in rolled if (flight.origin, flight.rolls) not in landed]
+        self._flights.end(decisions.ended)
+        for body, due_ms in taken.moved.values():
+            copy, flight = copy_of(self._shard, body._replace(due_ms=due_ms), now_ms)
+            draft.add_copy(copy, flight)
+            self._flights.stage(flight)
+        self._flights.depart(decisions.rolled)
+        decisions.receipts = [each for each in decisions.receipts if is_sent(each.kind, self.options.receipts)]
+        draft.decisions.add(decisions)

@@ -1,0 +1,125 @@
+"""Translate requests: records to what they ask for, and stored timers back to headers. The rest sees native requests.
+
+record --RequestBatch--> Schedule | Cancel | Move | Claim | Refusal
+Schedule --body_of--> Body: stored, marked with its profile (schemas.profiles)
+Body --native_headers--> copies and deliveries;   --sent_headers--> rejected records, as the sender wrote them
+"""
+
+from collections.abc import Iterable, Sequence
+
+from bridge.ports import Record, UndecodableRecord
+from schemas.headers import (
+    ACTION,
+    BARE,
+    DELIVER_MS,
+    ID,
+    MOVE,
+    PARTITION,
+    TOPIC,
+    Asked,
+    Cancel,
+    Claim,
+    Headers,
+    Move,
+    Refusal,
+    Rules,
+    Schedule,
+)
+from schemas.profiles import as_native, as_sent, has_profile, marked, read
+from timer.format.body import Body, pack_headers, unpack_headers
+
+_MOVES = (ACTION, MOVE)
+_WITH_ID = (Schedule, Cancel, Move)
+_UNDECODABLE = Refusal(
+    "undecodable",
+    "the Kafka client cannot decode it, and an operator skipped it" + BARE.decode(),
+)
+_COPY_EXTRA_BYTES = 512
+"""Upper bound of what a copy has more than its request: an absolute time, its origin, its number."""
+
+
+class RequestBatch:
+    """Records, each with what it asks for, and all ids that they name."""
+
+    def __init__(self, records: Iterable[Record], rules: Rules) -> None:
+        self.asked = [(record, ask_of(record, rules)) for record in records]
+        ids = {ask.id: None for _, ask in self.asked if isinstance(ask, _WITH_ID) and ask.id is not None}
+        ids |= {ask.on[1]: None for _, ask in self.asked if isinstance(ask, Cancel) and ask.on is not None}
+        self.ids = list(ids)
+
+
+def ask_of(record: Record, rules: Rules) -> Asked:
+    """Return what a record asks for, in native headers or those of a profile."""
+    if type(record) is UndecodableRecord:
+        return _UNDECODABLE
+    return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
+
+
+def until_move(records: Sequence[Record]) -> int:
+    """Return how many of `records` may be one batch: up to the first move, with it."""
+    return next((at + 1 for at, record in enumerate(records) if _MOVES in record.headers), len(records))
+
+
+def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
+    """Return how many of the first `records` store no body: cancels, pauses, and what no rule can read.
+
+    A move takes a timer out of the store, and its copy would have to wait for room: it could leave later than without.
+    """
+    need = (at for at, record in enumerate(records) if isinstance(ask_of(record, rules), Schedule | Claim | Move))
+    return next(need, len(records))
+
+
+def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
+    """Return the timer as it is stored. Raises LongNameError."""
+    offset, timestamp_ms, key, value, headers = record
+    target, due_ms, partition, id_, _, profile = schedule
+    encoded, plain = pack_headers(marked(headers, profile) if profile else headers)
+    # As Body(...), but that is a Python function, which takes twice as long.
+    return tuple.__new__(
+        Body,
+        (target, partition, offset, timestamp_ms, due_ms, key, value, encoded, plain, origin, rolls, id_),
+    )
+
+
+def sent_headers(body: Body) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a stored request as its sender wrote them."""
+    return as_sent(unpack_headers(body.headers))
+
+
+def native_headers(body: Body) -> list[tuple[str, bytes | None]]:
+    """Return the stored request in native headers, so that no setting decides how a copy of it is read."""
+    stored = unpack_headers(body.headers)
+    if not has_profile(stored):
+        return stored
+    ours: list[tuple[str, bytes | None]] = [(TOPIC, body.target.encode()), (DELIVER_MS, b"%d" % body.due_ms)]
+    if body.id is not None:
+        ours.append((ID, body.id))
+    if body.partition >= 0:
+        ours.append((PARTITION, b"%d" % body.partition))
+    return [*ours, *as_native(stored)]
+
+
+def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return a lower bound of what the broker counts of a record, without the batch around it."""
+    payload = len(key or b"") + len(value or b"")
+    return payload + sum(_bytes(name) + len(content or b"") + 8 for name, content in headers)
+
+
+def _bytes(name: str) -> int:
+    return len(name) if name.isascii() else len(name.encode())
+
+
+def first_copy_size(record: Record, schedule: Schedule) -> int:
+    """Return an upper bound of the size of the first copy of a request."""
+    return _copy_size(record.key, record.value, record.headers, schedule.id if schedule.profile else None)
+
+
+def moved_copy_size(body: Body) -> int:
+    """Return an upper bound of the size of the first copy of a stored request."""
+    stored = unpack_headers(body.headers)
+    return _copy_size(body.key, body.value, as_sent(stored), body.id if has_profile(stored) else None)
+
+
+def _copy_size(key: bytes | None, value: bytes | None, sent: Headers, profile_id: bytes | None) -> int:
+    """profile_id: the id of a request with a profile. It may have been the key, and its copy has it as a header."""
+    return size_of(key, value, sent) + len(profile_id or b"") + _COPY_EXTRA_BYTES

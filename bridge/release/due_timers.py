@@ -1,0 +1,130 @@
+"""Take the timers that leave out of a partition's store, and put them into its draft: as deliveries or as copies.
+
+due, its target takes it              -> delivery
+not due yet, or waited for too long   -> copy: it rolls
+its target's circuit breaker is open  -> copy, so that its transaction does not wait for that target
+due, and its copy would be too large  -> rejected topic
+"""
+
+from bridge.config.loop_options import TurnOptions
+from bridge.intake.copies_in_flight import copy_of
+from bridge.intake.request import size_of
+from bridge.ports import Outgoing
+from bridge.publish.records import expired
+from bridge.release.circuit_breaker import CircuitBreakers
+from bridge.release.draft import BATCH_BYTES, Draft
+from bridge.release.target_rate_limits import TargetRateLimits
+from schemas.headers import Refusal
+from schemas.journal import CopyInFlight
+from schemas.origin import Shard
+from timer.format.body import Body
+from timer.format.unit import isin
+from timer.schedule.release_policy import OPEN
+from timer.schedule.wake_time import most_wait_ms
+from timer.store import Store
+
+TOO_LARGE_TO_WAIT = Refusal(
+    "too-large",
+    "its target had it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
+)
+_MOST_HELD = 100_000
+"""Out-of-order timers of one partition: K had passed their key before they were read. Beyond this they are rolled."""
+_CROWDED_SHARE = 4
+
+
+class DueTimers:
+    """Of one open partition. A draft is given to each call: the partition freezes it and begins another."""
+
+    def __init__(self, shard: Shard, store: Store, options: TurnOptions, breakers: CircuitBreakers) -> None:
+        self._shard = shard
+        self._store = store
+        self._breakers = breakers
+        self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
+        self.use(options)
+
+    def use(self, options: TurnOptions) -> None:
+        self._options = options
+        self.limits = TargetRateLimits(options.targets, self._breakers)
+
+    @property
+    def too_many_held(self) -> str:
+        """The reason why intake waits until out-of-order timers have left or are rolled; empty if there is none."""
+        is_full = self._store.release_queue.held >= _MOST_HELD
+        return f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled" if is_full else ""
+
+    def release(self, draft: Draft, now_ms: int) -> None:
+        """Draft the timers that leave now, as far as one transaction has room."""
+        room = self._room(draft)
+        if room <= 0:
+            return
+        room_bytes = max(1, self._options.max_due_bytes - draft.size_bytes)
+        gate = OPEN if self.limits.is_open else self.limits.at(now_ms)
+        waiting = self._store.release_queue.waiting.hashes()
+        due = self._store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
+        if due.total:
+            draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
+            for rows in (due.rows, due.released) if waiting else ():
+                draft.waited.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
+            self.leave(draft, self._store.bodies(due.rows) + self._store.bodies(due.released), now_ms)
+            self._roll(draft, self._store.bodies(due.old_rows) + self._store.bodies(due.old_released), now_ms)
+
+    def roll_held(self, draft: Draft, now_ms: int) -> None:
+        """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
+        room = max(self._room(draft), self._options.max_due_records // _CROWDED_SHARE)
+        rows = self._store.release_queue.take_overflow(now_ms, room, self._options.max_due_bytes)
+        draft.decisions.released += rows["origin"].tolist()
+        self._roll(draft, self._store.bodies(rows), now_ms)
+
+    def _room(self, draft: Draft) -> int:
+        return self._options.max_due_records - len(draft.bodies) - len(draft.copies)
+
+    def leave(self, draft: Draft, bodies: list[Body], now_ms: int) -> None:
+        """Draft deliveries, or copies of timers that are not due yet."""
+        for body in bodies:
+            if body.due_ms <= now_ms:
+                draft.add_delivery(body)
+                if not self.limits.is_open and expired(body, now_ms):  # its target will not get it
+                    self.limits.at(now_ms).spend(body.target, -1)
+            else:
+                self._roll(draft, [body], now_ms)
+
+    def _roll(self, draft: Draft, bodies: list[Body], now_ms: int) -> None:
+        """Draft copies for the timer topic. A due timer whose copy is too large is rejected instead."""
+        for body in bodies:
+            copy, flight = copy_of(self._shard, body, now_ms)
+            if body.due_ms <= now_ms and self._is_too_large(copy):
+                draft.add_delivery(body)
+                draft.too_large.add(body.origin)
+            else:
+                draft.add_copy(copy, flight)
+
+    def _is_too_large(self, copy: Outgoing) -> bool:
+        return size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES > self._options.max_message_bytes
+
+    def roll_unavailable(self, draft: Draft, now_ms: int, at_ms: int) -> list[CopyInFlight]:
+        """Replace deliveries to targets that take no records by copies, and return the copies.
+
+        A timer whose copy would be too large for the timer topic goes to the rejected topic. at_ms: when the
+        transaction was frozen, which is later than `now_ms` if the clock was set back.
+        """
+        breakers = self._breakers
+        rows = [
+            row
+            for row, body in enumerate(draft.bodies if breakers else ())
+            if breakers.is_open(body.target, now_ms) and row not in draft.parked and row not in draft.acknowledged
+        ]
+        copies: dict[int, tuple[Outgoing, CopyInFlight]] = {}
+        for row in rows:
+            copy, flight = copy_of(self._shard, draft.bodies[row], at_ms)
+            if self._is_too_large(copy):
+                draft.parked[row] = TOO_LARGE_TO_WAIT
+            else:
+                copies[row] = copy, flight
+        draft.replace_by_copies(copies)
+        return [flight for _, flight in copies.values()]
+
+    def next_ms(self, until_ms: int) -> int:
+        """Return when the next stored timer may leave, at the latest `until_ms`."""
+        visit_ms = self._store.release_queue.next_visit_ms(until_ms)
+        release_ms = self._store.release_queue.next_release_ms(self.limits.next_ms, self._most_wait_ms)
+        return min((at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None), default=until_ms)
