@@ -10,10 +10,9 @@
 Before a partition reads or releases anything, our group claims its journal (bridge.recovery.journal_owner).
 """
 
-import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bridge.config.durations import has_passed
@@ -22,11 +21,12 @@ from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.intake.quota import MOST_PAUSED
 from bridge.loop.checkpoints import Checkpoints
 from bridge.loop.control_state import ControlState
-from bridge.observe.log_throttle import LogThrottle
+from bridge.loop.journal_claims import JournalClaims
+from bridge.loop.opening_errors import OpeningErrors
+from bridge.loop.retry_delay import RetryDelay
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
-from bridge.recovery.journal_owner import ours
 from bridge.recovery.recover import Recovered, invalidate_store, recover, require_rebuildable
 from bridge.recovery.recovery_plan import plan_recovery
 from bridge.release.circuit_breaker import CircuitBreakers
@@ -37,54 +37,10 @@ from timer.files.disk import Disk
 
 log = logging.getLogger(__name__)
 
-_RETRY_MS = 5000
-"""Time between two tries to open a partition: a try may take long, and the loop's thread serves all partitions."""
 _OPENING_MS = 3000
 """Openings of one turn take at most about this long; the others wait for the next turns, so that timers leave."""
-_UNREADABLE_MS = 60_000
-"""A store that cannot be read is kept for this long if a rebuild would lose what Kafka no longer has."""
 _SOUND_MS = 15_000
 """A store that was open for this long had no trouble with its disk."""
-_FREE_ROOM = "free room on the disk of data_dir, or name another directory; nothing is lost, Kafka has it all"
-
-
-class RetryDelay:
-    """A wait before the next try. It takes the place of a preparation."""
-
-    refused = None
-
-    def __init__(self, clock: Clock, wait_ms: int = _RETRY_MS) -> None:
-        self._clock = clock
-        self._since_ms = clock.now_ms()
-        self._wait_ms = wait_ms
-
-    def is_done(self) -> bool:
-        return has_passed(self._since_ms, self._clock.now_ms(), self._wait_ms)
-
-    def give_up(self) -> None:
-        """Nothing runs."""
-
-
-class _Unreadable:
-    """Stores that cannot be read and must not be rebuilt for that yet: since when (epoch ms), and the error."""
-
-    def __init__(self) -> None:
-        self._known: dict[Shard, tuple[int, CorruptStoreError]] = {}
-
-    def __contains__(self, shard: Shard) -> bool:
-        return shard in self._known
-
-    def note(self, shard: Shard, now_ms: int, wrong: CorruptStoreError) -> None:
-        since_ms, _ = self._known.get(shard, (now_ms, wrong))
-        self._known[shard] = min(since_ms, now_ms), wrong
-
-    def forget(self, shard: Shard) -> None:
-        self._known.pop(shard, None)
-
-    def lasting(self, shard: Shard, now_ms: int) -> CorruptStoreError | None:
-        """Return the error if it has lasted for too long."""
-        since_ms, wrong = self._known.get(shard, (now_ms, None))
-        return wrong if now_ms - since_ms >= _UNREADABLE_MS else None
 
 
 class Partitions:
@@ -121,12 +77,8 @@ class Partitions:
         self._control = control
         self._breakers = breakers
         self._drain = drain
-        self._claimed: set[Shard] = set()
-        """Assigned partitions whose journal is known to be our group's."""
-        self._next_owner_read: RetryDelay | None = None
-        self._next_claims: RetryDelay | None = None
-        self._unreadable = _Unreadable()
-        self._warnings = LogThrottle(log)
+        self._claims = JournalClaims(clock, history, lambda topic: self.options.of(topic).journal_topic)
+        self._errors = OpeningErrors(clock)
 
     def use(self, options: TurnOptions) -> None:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
@@ -162,7 +114,7 @@ class Partitions:
             self._require_known(shard)
             self.give_up(shard, checkpoint=False)
             self._note_recovering(shard)
-        self._claimed |= self._ours(ownership.assigned)
+        self._claims.look(ownership.assigned)
         if ownership.assigned:
             self._control.catch_up()  # a former owner may know of pauses that we do not
         undecided = self.history.with_open_transactions(ownership.assigned) if ownership.assigned else set()
@@ -195,8 +147,8 @@ class Partitions:
             preparation.give_up()
         owned = self.open.pop(shard, None)
         self.checkpoints.forget(shard)
-        self._claimed.discard(shard)
-        self._unreadable.forget(shard)
+        self._claims.forget(shard)
+        self._errors.forget_unreadable(shard)
         if owned is None:
             return
         try:
@@ -221,9 +173,9 @@ class Partitions:
         options = self.options.of(shard.topic)
         with self._retry_opening_later(shard):
             disk = self._disk_for(shard)
-            if (wrong := self._unreadable.lasting(shard, self.clock.now_ms())) is not None:
+            if (wrong := self._errors.lasting(shard)) is not None:
                 invalidate_store(shard, disk, wrong)
-                self._unreadable.forget(shard)
+                self._errors.forget_unreadable(shard)
             try:
                 plan = plan_recovery(shard, disk, self.history, options)
                 self.metrics.recovery_planned(plan)
@@ -244,8 +196,8 @@ class Partitions:
             if has_passed(began_ms, self.clock.now_ms(), _OPENING_MS):
                 return
             del self.preparing[shard]
-            if shard not in self._claimed:  # a transaction may have hidden the owner
-                self._claimed |= self._ours([shard])
+            if shard not in self._claims:  # a transaction may have hidden the owner
+                self._claims.look([shard])
             if isinstance(preparation, RetryDelay) or not self._control.is_current:
                 self._begin(shard)
                 continue
@@ -260,24 +212,8 @@ class Partitions:
         """If the disk is full or broken, or Kafka cannot be read, open the partition later; the others go on."""
         try:
             yield
-        except CorruptStoreError as wrong:
-            now_ms = self.clock.now_ms()
-            self._unreadable.note(shard, now_ms, wrong)
-            text = (
-                "%s: its local store cannot be read (%s), so its timers wait: look after the disk of data_dir. It is"
-                " opened again every 5 s, and after a minute made anew from Kafka, without what retention has taken"
-            )
-            self._warnings.warn(now_ms, f"disk {shard}", text, shard, wrong)
-            self.preparing[shard] = RetryDelay(self.clock)
-        except PartitionUnreadableError as wrong:
-            text = "%s: its partition cannot be read (%s), so its timers wait; it is tried again every 5 s"
-            self._warnings.warn(self.clock.now_ms(), f"unreadable {shard}", text, shard, wrong)
-            self.preparing[shard] = RetryDelay(self.clock)
-        except OSError as wrong:
-            is_limit = wrong.errno in (errno.EMFILE, errno.ENFILE)
-            text = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
-            remedy = "let it open more files (ulimit -n, LimitNOFILE)" if is_limit else _FREE_ROOM
-            self._warnings.warn(self.clock.now_ms(), f"disk {shard}", text, shard, wrong, remedy)
+        except (CorruptStoreError, PartitionUnreadableError, OSError) as error:
+            self._errors.note(shard, error)
             self.preparing[shard] = RetryDelay(self.clock)
 
     def _open(self, shard: Shard, disk: Disk, recovered: Recovered) -> None:
@@ -286,7 +222,7 @@ class Partitions:
             bounds = self.history.bounds(shard)
             owned = OwnedPartition(
                 *(shard, disk, recovered, options, self._least_free_bytes),
-                is_claimed=shard in self._claimed,
+                is_claimed=shard in self._claims,
                 breakers=self._breakers,
             )
             self.apply_pauses(owned)
@@ -297,9 +233,7 @@ class Partitions:
         owned.opened_ms = self.clock.now_ms()
         if owned.is_claimed:
             self._start_reading(owned, bounds)
-        if shard not in self._unreadable:  # the fault may come back
-            self._warnings.clear(f"disk {shard}")
-        self._warnings.clear(f"unreadable {shard}")
+        self._errors.note_opened(shard)
         self.status.partition_running(shard)
         self.metrics.recovery_finished(shard)
         self.was_opened = True
@@ -324,28 +258,9 @@ class Partitions:
         owned.starts_at = max(first, next_offset)
         self.source.start(owned.shard, owned.starts_at)
 
-    # -- the claim of the journal
-
-    def _ours(self, shards: Sequence[Shard]) -> set[Shard]:
-        """Return those whose journal is known to be ours. Raises ForeignJournalError.
-
-        Without an answer in time none is known, and the next read follows after 5 s: it holds up all partitions.
-        """
-        if not shards or (self._next_owner_read is not None and not self._next_owner_read.is_done()):
-            return set()
-        self._next_owner_read = None
-        try:
-            return ours(shards, self.history, lambda topic: self.options.of(topic).journal_topic)
-        except PartitionUnreadableError as wrong:
-            log.warning("the owner of journals is not known: %s; it is asked again in 5 s", wrong)
-            self._next_owner_read = RetryDelay(self.clock)
-            return set()
-
     def confirm_claims(self) -> None:
         """Start to read if our claims of journals are committed and the first. Raises ForeignJournalError if not."""
-        written = [shard for shard, owned in self.open.items() if not owned.is_claimed and owned.is_quiet]
-        confirmed = self._ours(written)
-        self._claimed |= confirmed
+        confirmed = self._claims.confirm(self.open)
 
         def start(owned: OwnedPartition) -> None:
             if owned.shard in confirmed:
@@ -355,14 +270,6 @@ class Partitions:
 
         if confirmed:
             self.each(start)
-        if len(confirmed) == len(written):
-            self._next_claims = None
-        elif self._next_claims is None:
-            self._next_claims = RetryDelay(self.clock)
-        elif self._next_claims.is_done():  # retention may have taken a claim before it was read
-            self._next_claims = None
-            for shard in set(written) - confirmed:
-                self.open[shard].claim()
 
     # -- closing and rebuilding
 
@@ -383,7 +290,7 @@ class Partitions:
         self._close(owned)
         with self._retry_opening_later(owned.shard):
             if has_passed(owned.opened_ms, self.clock.now_ms(), _SOUND_MS):
-                self._unreadable.forget(owned.shard)  # an earlier fault is over
+                self._errors.forget_unreadable(owned.shard)  # an earlier fault is over
             require_rebuildable(owned.shard, self.history, owned.committed_progress.low_offset, wrong)
             invalidate_store(owned.shard, owned.disk, wrong)
             self._begin(owned.shard)
