@@ -36,7 +36,7 @@ from bridge.ports import Record
 from schemas.headers import NOT_OURS, Asked, Cancel, Claim, Move, Pause, Refusal, Schedule
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
-from timer.format.body import Body, LongNameError
+from timer.format.body import Body, LongNameError, frame_size
 from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
 
 _NO_PAUSE = Refusal(
@@ -108,7 +108,7 @@ class BatchIntake:
         except LongNameError as wrong:
             self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
             return
-        if not self.quota.has_room(body, self._ids.stored_bytes(ask.id)):
+        if self.quota.counts_bytes and frame_size(body) > self.quota.size_bytes + self._ids.stored_bytes(ask.id):
             self._refuse(record, BEYOND_BYTES)
             return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
@@ -138,7 +138,7 @@ class BatchIntake:
 
     def _place(self, body: Body, visit: int) -> None:
         """Put the timer into the store, or let it leave at once if it is overdue."""
-        self.quota.take(body)
+        self.quota.take_bytes(body)
         if self.store.is_unreleased(body.target, (visit, body.origin)):
             self._ids.put(body, Place.STORED, self._taken.batch.add(body, visit))
         elif visit <= self.now_ms and not self.targets.must_wait(body.target):
@@ -177,7 +177,8 @@ class BatchIntake:
         return bool(ended)
 
     def _take_out(self, id_: bytes) -> list[tuple[int, int | None]]:
-        self.quota.size_bytes += self._ids.stored_bytes(id_)
+        if self.quota.counts_bytes:
+            self.quota.size_bytes += self._ids.stored_bytes(id_)
         return self._ids.take_out(id_)
 
     def _missed(self, id_: bytes) -> Kind:
@@ -237,7 +238,7 @@ class BatchIntake:
         return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self.now_ms)
 
     def _cool_down(self, body: Body, visit: int) -> None:
-        self.quota.take(body)
+        self.quota.take_bytes(body)
         until_ms = self.now_ms + roll_cooldown_ms(self._window_ms)
         self._decisions.held.append(body.origin)
         self._ids.put(body, Place.STORED, self._taken.batch.cool_down(body, visit, self.now_ms, until_ms))

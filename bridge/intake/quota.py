@@ -39,12 +39,12 @@ class Quota:
     timers: float = inf
     size_bytes: float = inf
 
-    def has_room(self, body: Body, freed_bytes: int) -> bool:
-        """True if the body fits after `freed_bytes` are given back."""
-        return self.size_bytes == inf or frame_size(body) <= self.size_bytes + freed_bytes
+    @property
+    def counts_bytes(self) -> bool:
+        return self.size_bytes != inf
 
-    def take(self, body: Body) -> None:
-        if self.size_bytes != inf:
+    def take_bytes(self, body: Body) -> None:
+        if self.counts_bytes:
             self.size_bytes -= frame_size(body)
 
 

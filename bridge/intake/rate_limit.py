@@ -1,20 +1,20 @@
-"""A rate per second: a bucket that time fills, and that requests or timers take from.
+"""Token bucket: a rate per second, of requests of a timer topic or of timers to a target.
 
-    1000/s     1000 at once, then 100 each 100 ms          never more than 1000 x (seconds + 1) in any stretch of time
+    1000/s     1000 at once, then 100 each 100 ms          never more than 1000 x (seconds + 1) in any span of time
 
 It gives lots of a tenth of a second, as a turn for each request would cost more than the request. A clock that jumps
-ahead fills it once at most; one that goes back fills nothing, and time counts on from there.
+ahead fills the bucket once at most; if it goes back, nothing is filled, and time counts on from there.
 """
 
 from math import ceil, inf
 
 _LOTS_PER_S = 10
 _ROUNDING = 1e-9
-"""Of a token: what adding up tenths loses."""
+"""Share of a token that adding up tenths may lose."""
 
 
 class TokenBucket:
-    """Holds the tokens of a second, and one at least. Begins full."""
+    """Holds the tokens of a second, at least one. Begins full."""
 
     def __init__(self, per_s: float, now_ms: int) -> None:
         self.per_s = per_s

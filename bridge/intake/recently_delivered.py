@@ -1,4 +1,4 @@
-"""Ids whose last timer was delivered within the last hour, so that a cancel that comes too late can be told so."""
+"""Ids whose last timer was delivered within the last hour: a cancel of one is `too-late`, not `not-found`."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ _MOST = 100_000
 
 
 class RecentlyDelivered:
-    """A dictionary in the order of delivery; it lives as long as the store is open and holds the newest 100,000."""
+    """The newest 100,000 ids, in the order of delivery. Kept in memory as long as the store is open."""
 
     def __init__(self) -> None:
         self._at_ms: dict[bytes, int] = {}
@@ -21,7 +21,7 @@ class RecentlyDelivered:
             del self._at_ms[next(iter(self._at_ms))]
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Of these another timer has ended since, or could not be delivered."""
+        """Remove ids of which another timer has ended since, or could not be delivered."""
         for id_ in ids:
             self._at_ms.pop(id_, None)
 

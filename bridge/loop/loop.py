@@ -1,8 +1,8 @@
 """The loop: one thread, one turn after the other.
 
     1 poll      wait for a request, or until the next due time
-    2 intake    requests -> timers, late ones, refusals        bridge.loop.admission, bridge.intake
-    3 store     timers to disk                                 nothing of 2-4 is visible to anybody before 5
+    2 intake    requests -> timers, overdue ones, refusals     bridge.loop.admission, bridge.intake
+    3 store     timers to disk                                 no reader sees anything of 2-4 before 5
     4 due       timers whose time has come                     bridge.release
     5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight
     6 advance   what is committed is settled in the stores; now and then a checkpoint
@@ -13,7 +13,7 @@ reader saw anything. After a later crash it reads (C, K) and the journal, and se
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 
 from bridge.config.loop_options import TurnOptions
@@ -23,7 +23,7 @@ from bridge.loop.monitors import Monitors
 from bridge.loop.partitions import Partitions
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.ports import BackgroundRecovery, Clock, History, Sink, Source
+from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
 from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.partition import OwnedPartition
@@ -164,38 +164,47 @@ class Bridge:
 
     def turn(self) -> None:
         """Make one turn. Waits in step 1 until there is something to do, at most `max_wait_ms`."""
-        partitions, pipeline = self._partitions, self._pipeline
         polled = self._source.poll(self._wait_ms(), self.options.max_poll_records)  # 1
         self._status.polled(is_member=polled.is_member)
-        if polled.ownership:
-            pipeline.drain()  # every outcome is known before a partition changes hands
-        pipeline.reap()
-        partitions.apply(polled.ownership)
-        if not self._stopping:  # else a long recovery would hold up the end
-            partitions.open_prepared()
-        partitions.confirm_claims()
-        if self._control.poll():
-            partitions.each(partitions.apply_pauses)
+        self._open_and_close(polled.ownership)
         owners = dict(self.shards)
         group_metadata = self._retry_aborted(polled.group_metadata)
         now_ms = self._clock.now_ms()
         # The records of a partition that was opened again meanwhile are read again.
         unchanged = {shard for shard, owned in owners.items() if self.shards.get(shard) is owned}
-        records = {shard: new for shard, new in polled.records.items() if shard in unchanged}
-        undecodable = {shard: offset for shard, offset in polled.undecodable.items() if shard in unchanged}
-        self._admission.skip(undecodable, records, now_ms)
-        if records:
-            self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
-        waiting = self._admission.take_in(records, now_ms)  # 2, 3
-        if waiting:
-            pipeline.drain()
-            group_metadata = self._retry_aborted(group_metadata)
-            if pipeline.is_idle:
-                self._admission.take_in_waiting(waiting, now_ms)
-        partitions.each(lambda owned: owned.find_due(now_ms))  # 4
+        group_metadata = self._take_in(polled, unchanged, group_metadata, now_ms)  # 2, 3
+        self._partitions.each(lambda owned: owned.find_due(now_ms))  # 4
         self._publish_and_advance(group_metadata, now_ms)  # 5, 6
         if self._breakers or self._status.unavailable_targets:
             self._status.unavailable_targets = self.unavailable_targets()
+
+    def _open_and_close(self, ownership: Ownership) -> None:
+        """Apply a rebalance, open what was prepared, and bring all open partitions to the control topic's state."""
+        partitions = self._partitions
+        if ownership:
+            self._pipeline.drain()  # every outcome is known before a partition changes hands
+        self._pipeline.reap()
+        partitions.apply(ownership)
+        if not self._stopping:  # else a long recovery would hold up the end
+            partitions.open_prepared()
+        partitions.confirm_claims()
+        if self._control.poll():
+            partitions.each(partitions.apply_pauses)
+
+    def _take_in(self, polled: Polled, shards: Set[Shard], group_metadata: object, now_ms: int) -> object:
+        """Take in what was polled of `shards`. Return the group metadata to go on with."""
+        records = {shard: new for shard, new in polled.records.items() if shard in shards}
+        undecodable = {shard: offset for shard, offset in polled.undecodable.items() if shard in shards}
+        self._admission.skip(undecodable, records, now_ms)
+        if records:
+            self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
+        waiting = self._admission.take_in(records, now_ms)
+        if waiting:
+            self._pipeline.drain()
+            group_metadata = self._retry_aborted(group_metadata)
+            if self._pipeline.is_idle:
+                self._admission.take_in_waiting(waiting, now_ms)
+        return group_metadata
 
     def _publish_and_advance(self, group_metadata: object, now_ms: int) -> None:
         owners = self.shards.values()

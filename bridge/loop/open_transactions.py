@@ -1,9 +1,9 @@
-"""Transactions that a sender leaves open: nothing behind the first record of one can be read in its partition.
+"""Transactions that a sender leaves open: nothing after the first record of one can be read in its partition.
 
-    10:00:00   last stable offset 40, end 55        somebody's transaction is open: common
+    10:00:00   last stable offset 40, end 55        some transaction is open: common
     10:00:30   last stable offset 40, end 71        the same one: it hangs since 10:00:00, and 31 offsets wait
 
-What has hung for shorter than the time between two looks may go unseen.
+A transaction that hangs for less than the time between two checks may go unseen.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -13,7 +13,7 @@ from schemas.origin import Shard
 
 
 class Hang(NamedTuple):
-    """Where nothing can be read: from `offset` on since `since_ms`, `waiting` offsets by `seen_ms`."""
+    """A partition that cannot be read from `offset` on since `since_ms`; `waiting` offsets by `seen_ms`."""
 
     shard: Shard
     offset: int
@@ -23,15 +23,18 @@ class Hang(NamedTuple):
 
 
 class OpenTransactions:
-    """What the last look has shown."""
+    """State of the last check."""
 
     def __init__(self) -> None:
         self._seen: dict[Shard, tuple[int, int]] = {}
         self.now: dict[Shard, Hang] = {}
-        """What hangs, as of the last look."""
+        """Open transactions that hang, as of the last check."""
 
     def look(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int, silent: Set[Shard] = frozenset()) -> None:
-        """`ends`: last stable offset and end of each partition, without the `silent` ones: they stay as they were."""
+        """Compare with the last check.
+
+        ends: last stable offset and end of each partition. silent: partitions without an answer; they stay as they are.
+        """
         kept = {shard: hang for shard, hang in self.now.items() if shard in silent}
         self.now = kept | {hang.shard: hang for hang in self._compared(ends, now_ms)}
         open_ = {shard: stable for shard, (stable, end) in ends.items() if stable < end}

@@ -1,10 +1,10 @@
-"""How many timers a second may be released to a target: settings by pattern, and a bucket for each target.
+"""Limit the timers per second of each target: settings by pattern, and a token bucket for each target.
 
     [targets."orders.*"]  max_per_s = 100          of 16 partitions each has 6.25/s, whichever instance owns it
 
-Each partition has its part of the rate, as with `max_pending`: so the target never gets more, however many instances
-there are. What waits leaves in lots, as each is a transaction (bridge.intake.rate_limit). The first pattern that fits
-says what holds.
+Each partition has its part of the rate, as with `max_pending`, so the target never gets more, however many instances
+there are. Timers that wait leave in lots, as each lot is a transaction (bridge.intake.rate_limit). The first pattern
+that fits counts.
 """
 
 import re
@@ -17,26 +17,26 @@ from bridge.intake.rate_limit import TokenBucket
 from bridge.release.circuit_breaker import CircuitBreakers
 
 _MOST_BUCKETS = 10_000
-"""Beyond these, the ones that are full again are thrown away; one that is in use never is."""
-_LOOKED_AT = 16
-"""Of the least recently used, for each new one: so all of them are come to."""
+"""Beyond this, buckets that are full again are dropped; one that is in use never is."""
+_CHECKED = 16
+"""Number of the least recently used buckets that are checked for each new one, so that all are checked in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLimit:
-    """Of one shard."""
+    """Rate limit of one partition for a target."""
 
     max_per_s: float
     fresh_share: float = 0.0
-    """Of the rate, for what fell due within the last `fresh_ms`, while others wait for longer."""
+    """Share of the rate for timers that fell due within the last `fresh_ms`, while others wait for longer."""
     fresh_ms: int = 10_000
 
 
 class TargetRateLimits:
-    """Of one shard: a timer.schedule.release_policy.Gate at the time that `at` was told."""
+    """The limits of one partition: a timer.schedule.release_policy.Gate at the time given to `at`."""
 
     def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
-        """`breakers`: of the instance; a target whose breaker is open has no allowance."""
+        """breakers: of the instance; a target whose breaker is open has no allowance."""
         self._breakers = CircuitBreakers() if breakers is None else breakers
         self._has_rates = bool(by_pattern)
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
@@ -77,7 +77,7 @@ class TargetRateLimits:
         return (0.0, 0) if limit is None else (limit.fresh_share, limit.fresh_ms)
 
     def next_ms(self, target: str) -> int:
-        """When the next timer of `target` may leave."""
+        """Return when the next timer of `target` may leave."""
         bucket = self._bucket(target)
         by_rate_ms = self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
         return max(by_rate_ms, self._breakers.retry_ms(target, self._now_ms))
@@ -94,7 +94,7 @@ class TargetRateLimits:
         return bucket
 
     def _make_room(self) -> None:
-        for _ in range(_LOOKED_AT):
+        for _ in range(_CHECKED):
             if len(self._buckets) < _MOST_BUCKETS:
                 return
             target, bucket = next(iter(self._buckets.items()))

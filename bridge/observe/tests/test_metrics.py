@@ -428,4 +428,4 @@ def test_state_that_the_loop_has_noted() -> None:
     ("stamped_ms", "skew"), [(1000, 0), (1012, 0), (1005, 0), (1013, 1), (4000, 2988), (999, -1), (0, -1000)]
 )
 def test_a_skew_is_only_what_is_certain(stamped_ms: int, skew: int) -> None:
-    assert skew_ms(stamped_ms, begun_ms=1000, stands_ms=1012) == skew
+    assert skew_ms(stamped_ms, begun_ms=1000, committed_ms=1012) == skew
