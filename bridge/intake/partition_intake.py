@@ -6,6 +6,7 @@ A part ends with a move, or where the wheel is full: a batch that spans more tha
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -47,33 +48,25 @@ class IntakeOutcome(NamedTuple):
     detail: str = ""
 
 
+@dataclass(eq=False)
 class PartitionIntake:
     """Of one open partition. A draft is given to each call: the partition freezes it and begins another."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        disk: Disk,
-        store: Store,
-        flights: CopiesInFlight,
-        recently: RecentlyDelivered,
-        due: DueTimers,
-        options: TurnOptions,
-        least_free_bytes: Callable[[Shard], int],
-    ) -> None:
-        self.options = options
+    _shard: Shard
+    _disk: Disk
+    _store: Store
+    _flights: CopiesInFlight
+    _recently: RecentlyDelivered
+    _due: DueTimers
+    options: TurnOptions
+    _least_free_bytes: Callable[[Shard], int]
+
+    def __post_init__(self) -> None:
         self.backlog: list[Record] = []
         """Polled, but not taken in: a rate, or the disk, the wheel or the next transaction is full."""
         self.newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
         self.is_transaction_full = False
-        self._shard = shard
-        self._disk = disk
-        self._store = store
-        self._flights = flights
-        self._recently = recently
-        self._due = due
-        self._least_free_bytes = least_free_bytes
         self._overdue: dict[int, Body] = {}
         """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
 

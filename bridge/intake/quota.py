@@ -6,8 +6,8 @@ A quota is asked once, at intake. It is exact, as the pending timers of a partit
 from collections import Counter
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
+from bridge.intake.pending_ids import PendingTimers
 from bridge.release.target_rate_limits import TargetRateLimits
 from schemas.headers import Refusal
 from timer.format.body import Body, frame_size
@@ -48,21 +48,10 @@ class Quota:
             self.size_bytes -= frame_size(body)
 
 
-class Targets(Protocol):
-    """The part of the store that knows targets."""
-
-    @property
-    def targets(self) -> int: ...
-
-    def has_target(self, target: str) -> bool: ...
-
-    def must_wait(self, target: str) -> bool: ...
-
-
 class TargetGate:
     """For one batch: which overdue timers leave at once, and which new targets with a rate are accepted."""
 
-    def __init__(self, store: Targets, limits: TargetRateLimits, now_ms: int) -> None:
+    def __init__(self, store: PendingTimers, limits: TargetRateLimits, now_ms: int) -> None:
         self._store = store
         self._limits = limits
         self._now_ms = now_ms

@@ -112,13 +112,12 @@ class FrozenDraft:
         records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in refused]
         for row in draft.bare:
             records[row] = bare(records[row])
-        receipts = draft.decisions.receipts + self._receipts_of_leaving()
-        records += [receipt(options.receipts_topic, shard, each, now_ms) for each in receipts]
+        records += [receipt(options.receipts_topic, shard, each, now_ms) for each in self._receipts()]
         return records
 
-    def _receipts_of_leaving(self) -> list[ReceiptDraft]:
+    def _receipts(self) -> list[ReceiptDraft]:
         draft, mode = self.draft, self.options.receipts
-        receipts: list[ReceiptDraft] = []
+        receipts = draft.decisions.receipts.copy()
         if is_sent("rejected", mode):
             for row, why in draft.parked.items():
                 body = draft.bodies[row]
@@ -130,13 +129,7 @@ class FrozenDraft:
 
     def receipt_counts(self) -> Counter[str]:
         """Return the number of receipts of each kind."""
-        draft, mode = self.draft, self.options.receipts
-        kinds: Counter[str] = Counter(map(_KIND, draft.decisions.receipts))
-        if is_sent("rejected", mode):
-            kinds["rejected"] += len(draft.parked)
-        if is_sent("delivered", mode):
-            kinds["delivered"] += len(draft.bodies) - len(draft.parked)
-        return kinds
+        return Counter(map(_KIND, self._receipts()))
 
     def reject(self, row: int, code: str) -> bool:
         """Handle the broker's refusal of the record at `row` of `outgoing`. Return False if there is no other way.

@@ -8,7 +8,6 @@ import pytest
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.loop.tests.test_histories import (
     RULES,
-    SHARD,
     TROUBLE,
     WINDOW_MS,
     Trouble,
@@ -19,7 +18,6 @@ from bridge.loop.tests.test_histories import (
 )
 from bridge.testing.fakes import Entry
 from bridge.testing.timer_world import TIMERS
-from schemas.headers import Rules
 from schemas.profiles import PROFILES
 
 Pairs = list[tuple[str, bytes | None]]
@@ -227,16 +225,6 @@ def test_what_cannot_be_delivered_is_parked_as_it_was_sent() -> None:
     assert "timer-profile" not in dict(parked.headers)
 
 
-def test_refused_as_it_was_sent() -> None:
-    world = Spelled()
-    headers: Pairs = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"soon")]
-    world.kafka.produce(TIMERS, b"v", headers=headers)
-    world.bridge.run(100)
-    (refused,) = world.kafka.read("timer.rejected")
-    assert list(refused.headers[:2]) == headers
-    assert world.rejected() == [(b"bad-header", b"v")]
-
-
 # -- rocketmq's topic+id
 
 
@@ -359,17 +347,6 @@ def test_case_36_a_roll_outlives_the_setting_and_the_disk(name: str) -> None:
     assert world.delivered() == []
     world.bridge.run(1)
     the_delivered(world)
-
-
-def test_the_journal_tells_the_profiles() -> None:
-    world = Spelled("native", "etf1")
-    world.ask("etf1", 1)
-    world.bridge.run(100)
-    values = [entry.value or b"" for entry in world.kafka.read("timer.journal")]
-    assert values
-    assert all(b'"profiles":["native","etf1"]' in value for value in values)
-    assert Rules(max_delay_ms=1, roll_window_ms=1).profiles == ("native",)
-    assert SHARD.topic == TIMERS
 
 
 @pytest.mark.parametrize(("room", "refused"), [(2000, []), (1300, [b"too-large"])])

@@ -428,15 +428,6 @@ def test_case_17_exactly_the_cancelled_ones_do_not_leave() -> None:
     assert world.delivered() == [str(n) for n in range(50, 100)]
 
 
-def test_case_17_a_cancel_in_the_same_batch_as_its_target() -> None:
-    world = World()
-    world.send("gone", 0, id_="x")
-    world.cancel("x")
-    world.send("here", 0, id_="y")
-    world.bridge.run(10)
-    assert world.delivered() == ["here"]
-
-
 @TROUBLE
 @pytest.mark.parametrize("rolls", [1, 2, 3])
 def test_case_18_a_cancel_after_rolls_wins(rolls: int, trouble: Trouble) -> None:
