@@ -24,6 +24,7 @@ Policy and quota apply once to each request. A replay uses the journal's refusal
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import CopiesInFlight
@@ -66,6 +67,7 @@ class BatchIntake:
         self._decisions = self._taken.decisions
         self._ids = PendingIds(self.store, self.flights, requests.ids, self._taken)
         self._window_ms = self.options.rules.roll_window_ms
+        self._counts_bytes = self.quota.size_bytes < inf
         self._confirms = is_sent("accepted", self.options.receipts)
         for record, ask in requests.asked:
             self._decide(record, ask)
@@ -108,7 +110,7 @@ class BatchIntake:
         except LongNameError as wrong:
             self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
             return
-        if self.quota.counts_bytes and frame_size(body) > self.quota.size_bytes + self._ids.stored_bytes(ask.id):
+        if self._counts_bytes and frame_size(body) > self.quota.size_bytes + self._ids.stored_bytes(ask.id):
             self._refuse(record, BEYOND_BYTES)
             return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
@@ -138,7 +140,8 @@ class BatchIntake:
 
     def _place(self, body: Body, visit: int) -> None:
         """Put the timer into the store, or let it leave at once if it is overdue."""
-        self.quota.take_bytes(body)
+        if self._counts_bytes:
+            self.quota.size_bytes -= frame_size(body)
         if self.store.is_unreleased(body.target, (visit, body.origin)):
             self._ids.put(body, Place.STORED, self._taken.batch.add(body, visit))
         elif visit <= self.now_ms and not self.targets.must_wait(body.target):
@@ -177,7 +180,7 @@ class BatchIntake:
         return bool(ended)
 
     def _take_out(self, id_: bytes) -> list[tuple[int, int | None]]:
-        if self.quota.counts_bytes:
+        if self._counts_bytes:
             self.quota.size_bytes += self._ids.stored_bytes(id_)
         return self._ids.take_out(id_)
 
@@ -238,7 +241,8 @@ class BatchIntake:
         return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self.now_ms)
 
     def _cool_down(self, body: Body, visit: int) -> None:
-        self.quota.take_bytes(body)
+        if self._counts_bytes:
+            self.quota.size_bytes -= frame_size(body)
         until_ms = self.now_ms + roll_cooldown_ms(self._window_ms)
         self._decisions.held.append(body.origin)
         self._ids.put(body, Place.STORED, self._taken.batch.cool_down(body, visit, self.now_ms, until_ms))

@@ -10,7 +10,6 @@ from math import inf
 from bridge.intake.pending_ids import PendingTimers
 from bridge.release.target_rate_limits import TargetRateLimits
 from schemas.headers import Refusal
-from timer.format.body import Body, frame_size
 
 MOST_PAUSED = 1000
 """Paused targets of one partition: each journal record names them all."""
@@ -38,14 +37,6 @@ class Quota:
 
     timers: float = inf
     size_bytes: float = inf
-
-    @property
-    def counts_bytes(self) -> bool:
-        return self.size_bytes != inf
-
-    def take_bytes(self, body: Body) -> None:
-        if self.counts_bytes:
-            self.size_bytes -= frame_size(body)
 
 
 class TargetGate:
