@@ -27,13 +27,6 @@ class PendingTimers(Protocol):
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
-    @property
-    def targets(self) -> int: ...
-
-    def has_target(self, target: str) -> bool: ...
-
-    def must_wait(self, target: str) -> bool: ...
-
 
 class Place(Enum):
     """Where a timer of this batch is. Its number `at`: the index in `batch`, the offset, the new due time."""

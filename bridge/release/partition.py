@@ -127,7 +127,9 @@ class OwnedPartition:
 
         If a search for these times is needed and `is_over`, they are rounded to the hour; so are last ones not needed.
         """
-        return joined_ranges((self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive())))
+        return joined_ranges(
+            (self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive()))
+        )
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """For each target topic: start of the hour (epoch ms) to the number of pending timers that are due in it."""
@@ -254,7 +256,9 @@ class OwnedPartition:
         the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
         if self.release_barrier is None:
-            self.store.release_queue.advance_settled(min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms)
+            self.store.release_queue.advance_settled(
+                min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms
+            )
         return self.store.progress()
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:

@@ -88,7 +88,7 @@ def take(
 ) -> Intake:
     store, recently = Stored(settled, stored or {}), RecentlyDelivered()
     recently.add(delivered, now_ms)
-    targets = TargetGate(store, TargetRateLimits({}), now_ms)
+    targets = TargetGate(store, store, TargetRateLimits({}), now_ms)
     copies = CopiesInFlight(SHARD, flights, ended)
     intake = BatchIntake(store, copies, recently, options, targets, now_ms, quota or Quota())
     return intake.take_in(RequestBatch(records, RULES))
