@@ -71,6 +71,7 @@ test: $(READY) static ## everything: check, a real broker, Spark
 test-full: export SEEDS ?= 20000
 test-full: export CHAOS_MINUTES ?= 3
 test-full: export BURST ?= 1000000
+test-full: export KILLS ?= 20
 test-full: $(READY) static ## the same with larger numbers: many seeds, many kills
 	$(BIN)/python -m pytest --timeout 7200
 

@@ -1,8 +1,9 @@
-"""Settings of property tests, and which tests stay together when several processes share them.
+"""Settings of property tests and of JVMs, and which tests stay together when several processes share them.
 
 Property tests have no deadline, as no test asserts a time. A failure prints how to repeat it.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ SMALL_DATA = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+
+# Brokers and Spark of tests live for seconds: only the fast compiler of the JVM. The java command reads this variable.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 settings.register_profile("timer-bridge", deadline=None, print_blob=True)
 settings.load_profile("timer-bridge")

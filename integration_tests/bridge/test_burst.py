@@ -17,7 +17,7 @@ from scripts.common.processes import BridgeProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
-BURST = int(os.environ.get("BURST", "300000"))
+BURST = int(os.environ.get("BURST", "100000"))
 MOST_GROWTH_MB = 200
 TIMERS, TARGET = "timer.requests", "crowded"
 

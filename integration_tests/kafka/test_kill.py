@@ -1,6 +1,6 @@
 """Case 22 and 23: kill -9 under load, again and again, once with the data directory deleted: each timer exactly once.
 
-KILLS=50 pytest integration_tests/kafka/test_kill.py       so many; without it 5
+KILLS=50 pytest integration_tests/kafka/test_kill.py       so many; without it 3
 """
 
 import json
@@ -23,7 +23,7 @@ from scripts.common.processes import BridgeProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "3"))
 LIFE_S = (0.5, 2.5)
 HOUR_MS = 3_600_000
 ENDED, STANDING = "cancelled", "kept"

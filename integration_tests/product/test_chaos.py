@@ -10,7 +10,7 @@ from integration_tests.conftest import JARS_CACHE, RUN
 from scripts.chaos.run import Chaos
 from scripts.common.command import fresh
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "1"))
 SEED = int(os.environ.get("SEED", "1"))

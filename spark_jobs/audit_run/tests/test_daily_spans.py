@@ -121,6 +121,7 @@ def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(
     assert runs.run(2 * DAY_MS)[0] == {0: "delivered"}
 
 
+@pytest.mark.slow
 def test_copies_of_requests_before_the_first_day_are_not_judged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_copies_of_requests_before_the_first_day_are_not_judged(
     assert runs.run(DAY_MS) == ({}, (note,))
 
 
+@pytest.mark.slow
 def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(
     assert runs.run(DAY_MS) == ({0: "missing", 1: "cancel-not-found"}, ())
 
 
+@pytest.mark.slow
 def test_a_refusal_that_is_read_before_its_request_is_kept(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_only_open_timers_are_carried_and_closed_ones_are_found_again(spark: Spa
     assert {row["origin"]: row["copies"] for row in last}[waits.origin] == 1
 
 
+@pytest.mark.slow
 def test_copies_of_a_timer_that_was_closed_on_an_earlier_day_are_its_copies(
     spark: SparkSession, tmp_path: Path
 ) -> None:
