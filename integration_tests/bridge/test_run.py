@@ -322,6 +322,7 @@ def test_a_wrong_setting_is_named_with_the_remedy_and_ends_with_2(tmp_path: Path
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.thorough
 def test_without_a_broker_it_waits_and_ends_with_1(tmp_path: Path) -> None:
     asked = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--data-dir", str(tmp_path)]
     ended = run(*asked, TIMER_BRIDGE_STARTUP_TIMEOUT="1s")

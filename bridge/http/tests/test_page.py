@@ -250,6 +250,7 @@ def replacing(place: Place, id_: str, *, with_value: bool = True) -> dict[str, s
     return pressed(form[0]) if form else None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -860,6 +860,7 @@ def test_requests_that_wait_are_journalled_once_an_interval_and_not_with_each_de
     assert len(world.kafka.read("timer.journal")) <= 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one under way"])
 def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_slow: bool) -> None:
     """Else the next start would read all that has come since the last quiet moment."""
@@ -1001,6 +1002,7 @@ def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
     assert 8 <= len({checkpoint.progress.next_offset for checkpoint in found if checkpoint is not None}) <= 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("busy", [0, 1])
 def test_a_quiet_partition_does_not_keep_checkpoints_of_a_busy_one_from_being_made(busy: int) -> None:
     kafka, shards, instance = two_partitions()

@@ -256,6 +256,7 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
     assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [restart, lose_disk_there])
 def test_a_backlog_that_grows_for_long_leaves_once(trouble: Callable[[TimerWorld], None]) -> None:
     """Stretches between which timers have left are not joined: what has left would live again."""
