@@ -11,7 +11,7 @@ def write_zip(path: Path) -> Path:
     with ZipFile(path, "w", ZIP_DEFLATED) as made:
         for package in (schemas, spark_jobs):
             folder = Path(package.__path__[0])
-            for file in sorted(folder.rglob("*.py")):
-                if file.parent.name != "tests":
+            for file in sorted(folder.rglob("*")):
+                if file.suffix in (".py", ".html") and file.parent.name != "tests":
                     made.write(file, file.relative_to(folder.parent))
     return path

@@ -17,6 +17,8 @@ from importlib import import_module
 from spark_jobs.package import JOBS
 for job in JOBS.values():
     print(import_module(job).__file__)
+from importlib.resources import files
+assert "<!doctype html>" in files("spark_jobs.report").joinpath("report.html").read_text()
 """
 
 
