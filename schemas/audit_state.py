@@ -14,7 +14,7 @@ Evidence is a monoid: counts are added, a `_low` or a first one is a minimum, a 
 is read on day 9 joins the evidence of day 1, and the order of reading does not matter.
 """
 
-from schemas.tables import REQUESTS, AuditClass, Column, Kind, Table
+from schemas.tables import REQUESTS, AuditClass, Column, Kind, Table, lateness_columns
 
 EVIDENCE = Table(
     "evidence",
@@ -76,9 +76,7 @@ DAYS = Table(
         Column("requests", Kind.INT64, "rows that were judged"),
         Column("faults", Kind.INT64, "rows in a class that is a fault"),
         *(Column(c.column, Kind.INT64, f"rows in the class {c}") for c in AuditClass),
-        Column("lateness_p50_ms", Kind.INT64, "of first deliveries"),
-        Column("lateness_p99_ms", Kind.INT64, "of first deliveries"),
-        Column("lateness_max_ms", Kind.INT64, "of first deliveries"),
+        *lateness_columns("p50", "p99", "max"),
     ),
 )
 

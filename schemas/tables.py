@@ -47,14 +47,24 @@ class AuditClass(StrEnum):
         return self.value.replace("-", "_")
 
 
-_CONTENTS = {"key": pa.binary(), "value": pa.binary(), "headers": pa.binary()}
-_SPARK_NAMES = {
-    pa.string(): "STRING",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.binary(): "BINARY",
-    pa.bool_(): "BOOLEAN",
+_TYPES = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
 }
+_SPARK_NAMES = {type_: name for name, type_ in _TYPES.items()}
+
+
+def _struct(fields: str, *more: tuple[str, pa.DataType]) -> pa.DataType:
+    """Return the type of a struct with these fields, names and types of Spark, and `more`."""
+    named = (field.split() for field in fields.split(", "))
+    return pa.struct([*((name, _TYPES[type_]) for name, type_ in named), *more])
+
+
+_DIGESTS = "key BINARY, value BINARY, headers BINARY"
+_WANT = ("want", _struct(_DIGESTS))
 
 
 def spark_name(type_: pa.DataType) -> str:
@@ -74,62 +84,26 @@ class Kind(Enum):
     INT32 = pa.int32()
     INT64 = pa.int64()
     BOOL = pa.bool_()
-    CONTENTS = pa.struct(list(_CONTENTS.items()))
+    CONTENTS = _struct(_DIGESTS)
     """Digests of what must be delivered unchanged."""
-    GOT = pa.struct([("topic", pa.string()), *_CONTENTS.items(), ("deliver_ms", pa.int64()), ("control", pa.bool_())])
+    GOT = _struct(f"topic STRING, {_DIGESTS}, deliver_ms BIGINT, control BOOLEAN")
     """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds."""
-    ASKED = pa.struct(
-        [
-            ("topic", pa.string()),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("requested_ms", pa.int64()),
-            ("kind", pa.string()),
-            ("target", pa.string()),
-            ("due_ms", pa.int64()),
-            ("expected_ms", pa.int64()),
-            ("expire_ms", pa.int64()),
-            ("want_partition", pa.int32()),
-            ("malformed", pa.bool_()),
-            ("id", pa.binary()),
-            ("own_key", pa.binary()),
-            ("want", pa.struct(list(_CONTENTS.items()))),
-        ]
+    ASKED = _struct(
+        "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
+        "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BINARY",
+        _WANT,
     )
     """A parsed request; `id`, `own_key` and `want` are digests."""
-    PLACE = pa.struct(
-        [
-            ("delivered_ms", pa.int64()),
-            ("delivered_topic", pa.string()),
-            ("delivered_partition", pa.int32()),
-            ("delivered_offset", pa.int64()),
-            ("clock", pa.string()),
-            ("released_ms", pa.int64()),
-            ("delivered_rolls", pa.int32()),
-        ]
+    PLACE = _struct(
+        "delivered_ms BIGINT, delivered_topic STRING, delivered_partition INT, delivered_offset BIGINT, clock STRING, "
+        "released_ms BIGINT, delivered_rolls INT"
     )
     """Place and time of a record on a real topic."""
-    NEXT = pa.struct(
-        [
-            ("kind", pa.string()),
-            ("origin", pa.string()),
-            ("ms", pa.int64()),
-            ("answered_ms", pa.int64()),
-            ("left", pa.bool_()),
-        ]
-    )
+    NEXT = _struct("kind STRING, origin STRING, ms BIGINT, answered_ms BIGINT, left BOOLEAN")
     """The next request with the same id. `answered_ms`: its first receipt; `left`: delivered or rejected."""
-    SAYS = pa.struct(
-        [
-            ("action", pa.string()),
-            ("target", pa.string()),
-            ("due_ms", pa.int64()),
-            ("expire_ms", pa.int64()),
-            ("want_partition", pa.int32()),
-            ("id", pa.binary()),
-            ("own_key", pa.binary()),
-            ("want", pa.struct(list(_CONTENTS.items()))),
-        ]
+    SAYS = _struct(
+        "action STRING, target STRING, due_ms BIGINT, expire_ms BIGINT, want_partition INT, id BINARY, own_key BINARY",
+        _WANT,
     )
     """Fields that a copy has in common with its request."""
 
@@ -163,18 +137,12 @@ REQUESTS = Table(
         Column("partition", Kind.INT32, "partition of the request"),
         Column("offset", Kind.INT64, "offset of the request"),
         Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
-        Column(
-            "kind", Kind.STRING, "schedule, replace, cancel, move, pause, resume, or copy (says it is one, but is none)"
-        ),
+        Column("kind", Kind.STRING, "schedule, replace, cancel, move, pause, resume, or copy (which it only claims)"),
         Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
         Column(
-            "due_ms",
-            Kind.INT64,
-            "when it was to be delivered, moves counted; null: its headers do not say, or it is a cancel",
+            "due_ms", Kind.INT64, "when it was to be delivered, after moves; null: no time in its headers, a cancel"
         ),
-        Column(
-            "moved_low_ms", Kind.INT64, "the earliest of its time and those that requests moved it to; null: none did"
-        ),
+        Column("moved_low_ms", Kind.INT64, "the earliest of its time and those that it was moved to; null: not moved"),
         Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
         Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
         Column("faults", Kind.STRINGS, "every fault that was found, worst first; empty: none"),
@@ -194,20 +162,19 @@ REQUESTS = Table(
         Column("ended_by", Kind.STRING, "origin of the next request with its id in its partition, if any"),
         Column("ended_by_ms", Kind.INT64, "timestamp of that request"),
         Column(
-            "proof",
-            Kind.STRING,
-            "what `cancelled`, `replaced` and the classes of cancels rest on: receipt, or order (of the timer topic)",
+            "proof", Kind.STRING, "of `cancelled`, `replaced`, classes of cancels: receipt, or order (of the topic)"
         ),
         Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
     ),
 )
 
-_LATENESS = (
-    Column("lateness_min_ms", Kind.INT64, "of first deliveries; negative: early"),
-    Column("lateness_p50_ms", Kind.INT64, "of first deliveries"),
-    Column("lateness_p99_ms", Kind.INT64, "of first deliveries"),
-    Column("lateness_max_ms", Kind.INT64, "of first deliveries"),
-)
+
+def lateness_columns(*names: str) -> tuple[Column, ...]:
+    """Return the columns of these statistics of lateness."""
+    return tuple(Column(f"lateness_{name}_ms", Kind.INT64, "of first deliveries; negative: early") for name in names)
+
+
+_LATENESS = lateness_columns("min", "p50", "p99", "max")
 _CLOCK = Column("clock", Kind.STRING, "LogAppendTime, CreateTime, or both with a comma between")
 
 TOPICS = Table(
@@ -239,10 +206,7 @@ MINUTES = Table(
         Column("topic", Kind.STRING, "the real topic"),
         Column("minute_ms", Kind.INT64, "the minute's begin: first deliveries with a timestamp in it are counted"),
         Column("deliveries", Kind.INT64, "first deliveries; what came later than a batch is in a row of a later one"),
-        Column("lateness_p50_ms", Kind.INT64, "of these; negative: early"),
-        Column("lateness_p90_ms", Kind.INT64, "of these"),
-        Column("lateness_p99_ms", Kind.INT64, "of these"),
-        Column("lateness_max_ms", Kind.INT64, "of these"),
+        *lateness_columns("p50", "p90", "p99", "max"),
         _CLOCK,
     ),
 )
