@@ -44,92 +44,70 @@ class Rule(NamedTuple):
     """`holds`: SQL over the columns of `outcomes` and `_FACTS`; null counts as false."""
 
     name: AuditClass
-    fault: bool
     holds: str
     meaning: str
 
 
 _A = AuditClass
-RULES = (
-    Rule(_A.UNEXPLAINED, True, "NOT requested", "a record names a request that does not exist"),
-    Rule(
-        _A.REJECTED_BUT_DELIVERED,
-        True,
-        "deliveries > 0 AND rejections > 0",
-        "delivered, and on the rejected topic too",
-    ),
+_FAULT_RULES = (
+    Rule(_A.UNEXPLAINED, "NOT requested", "a record names a request that does not exist"),
+    Rule(_A.REJECTED_BUT_DELIVERED, "deliveries > 0 AND rejections > 0", "delivered, and on the rejected topic too"),
     Rule(
         _A.MALFORMED_BUT_DELIVERED,
-        True,
         "deliveries > 0 AND (malformed OR kind IN ('cancel', 'move', 'pause', 'resume'))",
         "its headers do not say when or where, or it is no timer; it was never to be delivered",
     ),
     Rule(
         _A.CANCELLED_BUT_DELIVERED,
-        True,
         "deliveries > 0 AND (told_ended > 0 OR (next.kind IS NOT NULL AND read_before_release))",
         "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
     ),
-    Rule(
-        _A.EXPIRED_BUT_DELIVERED,
-        True,
-        "delivered_ms - tolerance_ms > expire_ms",
-        "delivered after its timer-expire-ms",
-    ),
-    Rule(_A.DUPLICATE, True, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
-    Rule(_A.EARLY, True, "delivered_ms < due_ms", "delivered before it was due"),
-    Rule(_A.ALTERED, True, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
+    Rule(_A.EXPIRED_BUT_DELIVERED, "delivered_ms - tolerance_ms > expire_ms", "delivered after its timer-expire-ms"),
+    Rule(_A.DUPLICATE, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
+    Rule(_A.EARLY, "delivered_ms < due_ms", "delivered before it was due"),
+    Rule(_A.ALTERED, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
     Rule(
         _A.MISSING,
-        True,
         "deliveries = 0 AND (wrongly_expired OR"
         " (rejections = 0 AND kind_of_timer AND NOT is_undecided"
         " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
         "due, but neither delivered nor rejected; or gone before what should have ended it came",
     ),
-    Rule(_A.EXPIRED, False, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
-    Rule(_A.REJECTED, False, "rejections > 0", "on the rejected topic, with a code that says why"),
+)
+_OTHER_RULES = (
+    Rule(_A.EXPIRED, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
+    Rule(_A.REJECTED, "rejections > 0", "on the rejected topic, with a code that says why"),
     Rule(
         _A.MOVED,
-        False,
         "deliveries > 0 AND moved_low IS NOT NULL AND NOT is_ahead",
         "delivered; a request had given it another time, and which of its times held is not proved",
     ),
-    Rule(_A.LATE, False, "delivered_ms - expected_ms > late_ms AND NOT is_ahead", "delivered, later than the limit"),
-    Rule(_A.DELIVERED, False, "deliveries > 0 AND NOT is_ahead", "once, as it was sent, not before it was due"),
+    Rule(_A.LATE, "delivered_ms - expected_ms > late_ms AND NOT is_ahead", "delivered, later than the limit"),
+    Rule(_A.DELIVERED, "deliveries > 0 AND NOT is_ahead", "once, as it was sent, not before it was due"),
     Rule(
         _A.CANCELLED,
-        False,
         "deliveries = 0 AND kind_of_timer AND ended AND next.kind = 'cancel'",
         "ended by a cancel with its id",
     ),
-    Rule(_A.REPLACED, False, "deliveries = 0 AND kind_of_timer AND ended", "ended by a later request with its id"),
-    Rule(
-        _A.CANCEL_DONE, False, "is_cancel AND (told_done > 0 OR (unanswered AND found))", "a cancel that ended a timer"
-    ),
+    Rule(_A.REPLACED, "deliveries = 0 AND kind_of_timer AND ended", "ended by a later request with its id"),
+    Rule(_A.CANCEL_DONE, "is_cancel AND (told_done > 0 OR (unanswered AND found))", "a cancel that ended a timer"),
     Rule(
         _A.CANCEL_TOO_LATE,
-        False,
         "is_cancel AND (told_missed = 'too-late' OR (unanswered AND previous.left))",
         "a cancel whose timer had left already",
     ),
     Rule(
         _A.CANCEL_NOT_FOUND,
-        False,
         "is_cancel AND (told_missed IS NOT NULL OR unanswered)",
         "a cancel with nothing pending under its id",
     ),
-    Rule(_A.SWITCH, False, "is_switch", "pauses or resumes a real topic"),
-    Rule(_A.MOVE, False, "is_move", "gives what is pending under its id another time"),
-    Rule(
-        _A.PENDING,
-        False,
-        "true",
-        "not due yet; or still on its way: due so lately, or behind an open transaction",
-    ),
+    Rule(_A.SWITCH, "is_switch", "pauses or resumes a real topic"),
+    Rule(_A.MOVE, "is_move", "gives what is pending under its id another time"),
+    Rule(_A.PENDING, "true", "not due yet; or still on its way: due so lately, or behind an open transaction"),
 )
 
-FAULTS = tuple(rule.name for rule in RULES if rule.fault)
+RULES = (*_FAULT_RULES, *_OTHER_RULES)
+FAULTS = tuple(rule.name for rule in _FAULT_RULES)
 
 _FACTS = {
     # Delivered during the audit, from a copy after the last offset that was read; a move may lie there too.
@@ -173,7 +151,7 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     }
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
-    faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in RULES if r.fault)
+    faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in _FAULT_RULES)
     found = known.withColumns({"class": _first_matching_class(), "faults": faults})
     return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, "is_undecided")
 
