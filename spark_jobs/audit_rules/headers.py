@@ -9,7 +9,8 @@ The same rules as schemas.headers, written a second time on purpose: with the br
 its mistakes. A digest is 16 bytes of SHA-256; null and empty have different digests.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -103,13 +104,14 @@ def _written(header: Column) -> Column:
     return F.concat(F.hex(header["key"]), F.lit("="), F.coalesce(F.hex(header["value"]), F.lit("-")))
 
 
-def delivered(headers: Column) -> Column:
-    """Return the headers that a bridge delivers: all but its own."""
-    return F.filter(headers, lambda header: ~header["key"].isin(*CONTROL))
-
-
 def _is_ours(name: Column) -> Column:
     return name.isin(*CONTROL)
+
+
+def lookup(values: Mapping[Any, Any], key: Column) -> Column:
+    """Return the value of `key`; null if there is none."""
+    entries = (F.lit(each) for pair in values.items() for each in pair)
+    return F.try_element_at(F.create_map(*entries), key) if values else F.lit(None)
 
 
 def distinct_non_null(texts: Iterable[Column]) -> Column:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.audit_rules.requests import ASKED, copy_claim_of
 from spark_jobs.kafka.admin import Span
 
@@ -119,7 +120,5 @@ def claim_evidence(told: DataFrame) -> DataFrame:
 
 
 def _is_before(spans: Sequence[Span]) -> Column:
-    if not spans:
-        return F.lit(False)
-    starts = F.create_map(*(column for s in spans for column in (F.lit(s.partition), F.lit(s.start).cast("bigint"))))
-    return F.coalesce(F.col("origin_offset") < F.try_element_at(starts, F.col("partition")), F.lit(False))
+    start = lookup({span.partition: span.start for span in spans}, F.col("partition"))
+    return F.coalesce(F.col("origin_offset") < start, F.lit(False))

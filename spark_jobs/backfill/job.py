@@ -203,8 +203,7 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
     found: has `is_marked`, `has_come`, `waits`, `ended_by`, and `earliest_ms`, the earliest possible delivery.
     targets: since when (epoch ms) each topic is complete; refused_ms: the same of the rejected topic.
     """
-    since_ms = F.create_map(*(column for name, ms in targets.items() for column in (F.lit(name), F.lit(ms))))
-    remembered_ms = F.try_element_at(since_ms, F.col("target")) if targets else F.lit(None)
+    remembered_ms = c.lookup(targets, F.col("target"))
     outcome = (
         F.when(F.col("is_marked"), "backfilled-before")
         .when(F.col("has_come"), "came")
@@ -258,8 +257,7 @@ def _with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: BackfillA
     holes = {span.partition: span.start for span in spans if ends.get(span.partition, 0) < span.start}
     if not holes:
         return looked
-    behind = F.create_map(*(F.lit(number) for place in holes.items() for number in place))
-    is_before = F.col("outcome").isNull() & (F.col("offset") < F.try_element_at(behind, F.col("partition")))
+    is_before = F.col("outcome").isNull() & (F.col("offset") < c.lookup(holes, F.col("partition")))
     told = "a cancel may lie between the archive's end and the log's start"
     return looked.withColumns(
         {
@@ -286,7 +284,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         F.col("timestamp_ms").alias("requested_ms"),  # another topic of that name has other times
         F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key")).alias("key"),
         "value",
-        c.delivered(h).alias("headers"),
+        c.foreign(h).alias("headers"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
     ).dropDuplicates(["partition", "offset", "requested_ms"])
     joined = chosen.join(asked, ["partition", "offset", "requested_ms"])
