@@ -27,7 +27,6 @@ from spark_jobs.audit_rules.percentiles import lateness_percentiles
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import (
-    FENCED_CODES,
     Cluster,
     OutgoingRecord,
     Span,
@@ -114,7 +113,7 @@ class LatenessTopic:
         if self._sender is not None:
             return 0
         Cluster(self._access).ensure_topic(self._topic, 1)
-        self._sender = TransactionalSender(self._access, f"timer-bridge-audit-{self._audit}")
+        self._sender = TransactionalSender(self._access, f"timer-bridge-audit-{self._audit}", "run of this audit")
         since_ms = max(0, as_of_ms - CLOCK_SKEW_MS)
         partitions = range(Cluster(self._access).partitions[self._topic])
         told = (
@@ -136,8 +135,6 @@ class LatenessTopic:
         try:
             self._sender.send(records)
         except TransactionAbortedError as refused:
-            if str(refused) in FENCED_CODES:
-                raise JobFailedError("another run of this audit has begun meanwhile and goes on from here") from None
             raise JobFailedError(f"{self._topic} takes nothing ({refused}): start the audit again") from None
 
 

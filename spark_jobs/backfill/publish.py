@@ -18,9 +18,7 @@ import pyarrow as pa
 from schemas import headers as names
 from schemas.tables import spark_name
 from spark_jobs.backfill.undeliverable import SKEW_MS, JournalEntry, SettledTimers
-from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import (
-    FENCED_CODES,
     TOPIC_REFUSAL_CODES,
     OutgoingRecord,
     TransactionAbortedError,
@@ -119,7 +117,7 @@ class _PartitionProducer:
 
     def _begin(self) -> None:
         """Start the producer, then read the marks: after the start no other producer can add one."""
-        self._sender = TransactionalSender(self._job.access, self._id)
+        self._sender = TransactionalSender(self._job.access, self._id, "backfill")
         marks = read_committed(self._job.access, self._job.marks_topic, self._marks_partition)
         self._marked = {mark.key for mark in marks if mark.value is not None}
 
@@ -158,11 +156,8 @@ class _PartitionProducer:
         try:
             self._sender.send([*map(delivery, left), *map(self._mark, left)])
         except TransactionAbortedError as refused:
-            code = str(refused)
-            if code in FENCED_CODES:
-                raise JobFailedError("another backfill has begun meanwhile and goes on from here") from None
             self._begin()  # the marks show whether a commit without an answer took effect
-            return None if all(map(self._is_marked, left)) else code
+            return None if all(map(self._is_marked, left)) else str(refused)
         return None
 
     def _is_marked(self, row: Row) -> bool:

@@ -42,7 +42,6 @@ from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.importer.exports import is_export, older_partitions
 from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError
 from spark_jobs.kafka.admin import (
-    FENCED_CODES,
     Cluster,
     OutgoingRecord,
     TransactionAbortedError,
@@ -266,9 +265,8 @@ class _Part:
 
     def _begin(self) -> None:
         """Start the producer, then read the mark: after the start no other producer can move it."""
-        self._sender = TransactionalSender(
-            self._job.access, f"{self._job.transactional_id}-{self._job.name}-{self._path.name}"
-        )
+        id_ = f"{self._job.transactional_id}-{self._job.name}-{self._path.name}"
+        self._sender = TransactionalSender(self._job.access, id_, "run of this import")
         marks = read_committed(self._job.access, self._job.imported_topic, 0)
         found = [json.loads(mark.value)["rows"] for mark in marks if mark.value and mark.key == self._mark.encode()]
         self._done = max(found, default=0)
@@ -305,8 +303,6 @@ class _Part:
             self._sender.send([*map(self._job.outgoing, rows), self._marked(goal)])
         except TransactionAbortedError as refused:
             code = str(refused)
-            if code in FENCED_CODES:
-                raise JobFailedError("another run of this import has begun meanwhile and goes on from here") from None
             self._begin()  # the mark shows whether a commit without an answer took effect
             if self._done != before:
                 return None

@@ -215,12 +215,8 @@ class Cluster:
                 if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
                     raise JobFailedError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
                 time.sleep(_RETRY_INTERVAL_S)
-                self._refresh_leaders()
+                self._partitions()  # makes the client look up leaders again
         return {}
-
-    def _refresh_leaders(self) -> None:
-        """Make the client look up leaders again, as it does with any list of topics."""
-        self._partitions()
 
     def _on_error(self, error: KafkaError) -> None:
         """Keep the remedy by code; librdkafka's text may quote a setting."""
@@ -330,7 +326,7 @@ def _kept_since_ms(settings: Mapping[str, str]) -> int:
     return FOREVER_MS if by_size or retention_ms < 0 else int(time.time() * 1000) - retention_ms
 
 
-FENCED_CODES = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+_FENCED_CODES = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
 """Codes of a producer that a newer one with its transactional id has fenced. A retry would fence that one."""
 
 TOPIC_REFUSAL_CODES = ("TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
@@ -342,9 +338,10 @@ class TransactionAbortedError(Exception):
 
 
 class TransactionalSender:
-    """Sends one transaction at a time. A newer sender with its transactional id fences it."""
+    """Sends one transaction at a time. A newer sender with its transactional id fences it. `run`: what that one is."""
 
-    def __init__(self, access: KafkaAccess, transactional_id: str) -> None:
+    def __init__(self, access: KafkaAccess, transactional_id: str, run: str) -> None:
+        self._run = run
         own = {"transactional.id": transactional_id}
         self._producer: Any = Producer({**access.for_librdkafka(), **_WRITER, **own})
         try:
@@ -356,7 +353,10 @@ class TransactionalSender:
             ) from wrong
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send all records in a transaction. Raises RefusedError if it is aborted; then make another sender."""
+        """Send all records in a transaction.
+
+        Raises TransactionAbortedError if it is aborted: then make another sender. Raises JobFailedError if fenced.
+        """
         failed: list[str] = []
 
         def on_delivery(error: KafkaError | None, _: object) -> None:
@@ -375,7 +375,10 @@ class TransactionalSender:
         except (KafkaException, SystemError) as wrong:
             failed.append(_error_of(wrong).name())
         # Purged records are a consequence of the one that failed.
-        raise TransactionAbortedError(next((code for code in failed if not code.startswith("_PURGE")), failed[0]))
+        code = next((code for code in failed if not code.startswith("_PURGE")), failed[0])
+        if code in _FENCED_CODES:
+            raise JobFailedError(f"another {self._run} has begun meanwhile and goes on from here")
+        raise TransactionAbortedError(code)
 
     def _produce(self, record: OutgoingRecord, on_delivery: Any) -> None:
         while True:
